@@ -1,0 +1,1 @@
+"""Fair federated learning as one compiled JAX program."""

@@ -1,0 +1,213 @@
+"""The roles of a simulation and what they hand to each other.
+
+A role is a NamedTuple of pure functions made by a factory: the factory takes the settings, checks
+the plain ones and returns closures. State goes in and comes out; nothing is kept on the side.
+State is what the next round needs, info is what a person wants to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from fedjax_fair.data.federated import ClientExamples
+
+__all__ = [
+    "Aggregator",
+    "Client",
+    "ClientMetrics",
+    "Cohort",
+    "Context",
+    "Extra",
+    "LocalResult",
+    "Metric",
+    "Model",
+    "Selector",
+    "Solver",
+    "Variables",
+]
+
+
+class Variables(NamedTuple):
+    """What a model holds.
+
+    Attributes:
+        params: What is trained.
+        state: Running statistics of normalisation layers; an empty dict for most models. They are
+            averaged like parameters, but no distance or server optimiser sees them.
+    """
+
+    params: PyTree
+    state: PyTree
+
+
+class Model(NamedTuple):
+    """A network as pure functions.
+
+    Attributes:
+        init: ``init(key, x) -> Variables`` for a batch ``x`` of inputs, of which only the shape and
+            dtype matter.
+        apply: ``apply(params, state, x, *, train, key) -> (logits, state)``. ``x`` is a batch of
+            raw inputs (``uint8`` images are scaled inside), ``train`` a Python bool, ``key`` feeds
+            dropout and may be None when ``train`` is false.
+        features: ``features(params, state, x) -> activations`` of the last hidden layer, ``[batch,
+            width]``, in evaluation mode.
+    """
+
+    init: Callable[..., Variables]
+    apply: Callable[..., tuple[Float[Array, "batch classes"], PyTree]]
+    features: Callable[..., Float[Array, "batch width"]]
+
+
+class Client(NamedTuple):
+    """One client, as its local solver sees it.
+
+    Attributes:
+        examples: The examples of all clients; a solver reads only its own.
+        offset: Where this client's run in ``examples.order`` starts.
+        size: Number of its examples.
+    """
+
+    examples: ClientExamples
+    offset: Int[Array, ""]
+    size: Int[Array, ""]
+
+
+class Extra(NamedTuple):
+    """What the server tells a client besides the model.
+
+    Attributes:
+        round: The absolute round, counted from 0.
+    """
+
+    round: Int[Array, ""]
+
+
+class LocalResult(NamedTuple):
+    """What a client sends back (with a leading axis ``cohort`` once stacked).
+
+    Attributes:
+        update: New minus old variables.
+        loss: Mean of the minibatch losses seen during local training, nats per example.
+        steps: Number of local steps taken.
+    """
+
+    update: Variables
+    loss: Float[Array, "..."]
+    steps: Int[Array, "..."]
+
+
+class Cohort(NamedTuple):
+    """Who trains in a round.
+
+    Attributes:
+        clients: Client ids; a repeated id trains independently each time.
+        weights: The selector's own aggregation weights, non-negative, summing to 1.
+    """
+
+    clients: Int[Array, " cohort"]
+    weights: Float[Array, " cohort"]
+
+
+class Context(NamedTuple):
+    """What a selector or an aggregator may ask for.
+
+    Functions rather than values: what nobody calls is never traced.
+
+    Attributes:
+        round: The absolute round, counted from 0.
+        variables: The global model at the start of the round.
+        sizes: Training examples of each client.
+        groups: Planted group of each client, or None.
+        losses: ``losses(variables) -> [clients]``, mean training loss of every client.
+        accuracies: ``accuracies(variables) -> [clients]``, training accuracy of every client.
+    """
+
+    round: Int[Array, ""]
+    variables: Variables
+    sizes: Int[Array, " clients"]
+    groups: Int[Array, " clients"] | None
+    losses: Callable[[Variables], Float[Array, " clients"]]
+    accuracies: Callable[[Variables], Float[Array, " clients"]]
+
+
+class Selector(NamedTuple):
+    """Chooses who trains.
+
+    Attributes:
+        init: ``init(data) -> state`` from the federation's training examples.
+        select: ``select(key, state, context) -> (Cohort, state)``.
+        observe: ``observe(state, cohort, local_results) -> state``, after local training.
+    """
+
+    init: Callable[[ClientExamples], PyTree]
+    select: Callable[[Key[Array, ""], PyTree, Context], tuple[Cohort, PyTree]]
+    observe: Callable[[PyTree, Cohort, LocalResult], PyTree]
+
+
+class Solver(NamedTuple):
+    """Trains one client.
+
+    Attributes:
+        solve: ``solve(key, variables, client, extra) -> LocalResult``.
+    """
+
+    solve: Callable[[Key[Array, ""], Variables, Client, Extra], LocalResult]
+
+
+class Aggregator(NamedTuple):
+    """Turns the cohort's results into one update of the global model.
+
+    Attributes:
+        init: ``init(variables) -> state``.
+        aggregate: ``aggregate(state, variables, cohort, results, context) -> (update, state,
+            info)``, where ``update`` is added to the global variables and ``info.weights`` are the
+            weights given to the cohort.
+    """
+
+    init: Callable[[Variables], PyTree]
+    aggregate: Callable[..., tuple[Variables, PyTree, Any]]
+
+
+class ClientMetrics(NamedTuple):
+    """How well the global model serves every client, and what the clients have been through.
+
+    Attributes:
+        test_accuracy: Fraction correct on each client's test examples; NaN for a client without.
+        test_loss: Mean cross-entropy on each client's test examples, nats; NaN without.
+        train_loss: The same on its training examples; NaN where it was not measured.
+        test_sizes: Test examples of each client.
+        train_sizes: Training examples of each client.
+        participation: Number of rounds each client has trained in so far.
+        cohort: Ids of the clients that trained last; -1 in every slot before the first round.
+    """
+
+    test_accuracy: Float[Array, " clients"]
+    test_loss: Float[Array, " clients"]
+    train_loss: Float[Array, " clients"]
+    test_sizes: Int[Array, " clients"]
+    train_sizes: Int[Array, " clients"]
+    participation: Int[Array, " clients"]
+    cohort: Int[Array, " cohort"]
+
+
+class Metric(NamedTuple):
+    """One number that summarises a federation.
+
+    Attributes:
+        name: Name of the variable in results.
+        description: One line for people.
+        unit: Unit of the value, "1" for a dimensionless one.
+        population: Who is counted, for example "clients with test examples" or "cohort".
+        weighting: "uniform" over the population or "examples".
+        function: Pure function from ``ClientMetrics`` to a scalar.
+    """
+
+    name: str
+    description: str
+    unit: str
+    population: str
+    weighting: str
+    function: Callable[[ClientMetrics], Float[Array, ""]]

@@ -1,0 +1,57 @@
+"""Checks at the edge: a ``ValueError`` for a concrete bad value, silence for a traced one.
+
+A factory may be called with tracers, for example inside a ``vmap`` over learning rates; only a
+value that is already known can be judged before compilation.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["finite", "non_negative", "one_of", "positive", "positive_int", "unit_interval"]
+
+
+def _judge(name: str, value: Any, valid: Any, expectation: str) -> None:
+    if isinstance(value, jax.core.Tracer):
+        return
+    number = np.asarray(value)
+    if not np.issubdtype(number.dtype, np.number) or not np.all(valid(number)):
+        raise ValueError(f"{name}={value!r}: expected {expectation}.")
+
+
+def finite(name: str, value: Any) -> None:
+    """Requires a finite number."""
+    _judge(name, value, np.isfinite, "a finite number")
+
+
+def positive(name: str, value: Any) -> None:
+    """Requires a finite number above zero."""
+    _judge(name, value, lambda x: np.isfinite(x) & (x > 0), "a number > 0")
+
+
+def non_negative(name: str, value: Any) -> None:
+    """Requires a finite number of at least zero."""
+    _judge(name, value, lambda x: np.isfinite(x) & (x >= 0), "a number >= 0")
+
+
+def unit_interval(name: str, value: Any) -> None:
+    """Requires a number in ``[0, 1)``."""
+    _judge(name, value, lambda x: (x >= 0) & (x < 1), "a number in [0, 1)")
+
+
+def positive_int(name: str, value: Any, *, at_most: float = math.inf) -> None:
+    """Requires a Python (or NumPy) integer in ``[1, at_most]``; it decides a shape."""
+    limit = "" if at_most == math.inf else f" and <= {at_most}"
+    integral = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not integral or not 1 <= value <= at_most:
+        raise ValueError(f"{name}={value!r}: expected an integer >= 1{limit}.")
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Requires one of a few words."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}.")
