@@ -1,0 +1,26 @@
+"""Metrics: how well and how evenly a federation is served, and what that costs.
+
+Functions on arrays live in `performance`, `fairness` and `communication`; `SUMMARIES` lists
+those that every evaluation computes, under the names they have in results.
+
+Examples:
+    >>> import jax.numpy as jnp
+    >>> from fedjax_fair.metrics import SUMMARIES, fairness
+    >>> fairness.gini(jnp.array([0.75, 0.25])).item()
+    0.25
+    >>> [metric.name for metric in SUMMARIES if metric.weighting == "examples"]
+    ['accuracy_mean_examples', 'test_loss_mean_examples', 'train_loss_mean_examples']
+"""
+
+from fedjax_fair.metrics import communication, fairness, performance
+from fedjax_fair.metrics.communication import RoundBytes, bytes_per_round
+from fedjax_fair.metrics.summaries import SUMMARIES
+
+__all__ = [
+    "SUMMARIES",
+    "RoundBytes",
+    "bytes_per_round",
+    "communication",
+    "fairness",
+    "performance",
+]

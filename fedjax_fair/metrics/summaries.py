@@ -1,0 +1,205 @@
+"""The metrics that every evaluation of a run computes, as entries that describe themselves."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedjax_fair.base import ClientMetrics, Metric
+from fedjax_fair.metrics import fairness, performance
+
+__all__ = ["SUMMARIES"]
+
+TESTED = "clients with test examples"
+TRAINED = "clients with a measured training loss"
+EVERYONE = "all clients"
+COHORT = "clients that trained last"
+
+
+def _clients_reached(metrics: ClientMetrics) -> Float[Array, ""]:
+    return jnp.sum(metrics.participation > 0).astype(metrics.test_accuracy.dtype)
+
+
+def _participation_gini(metrics: ClientMetrics) -> Float[Array, ""]:
+    return fairness.gini(metrics.participation.astype(metrics.test_accuracy.dtype))
+
+
+SUMMARIES: tuple[Metric, ...] = (
+    Metric(
+        "accuracy_mean_clients",
+        "Test accuracy, mean over clients",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: performance.mean_over_clients(m.test_accuracy),
+    ),
+    Metric(
+        "accuracy_mean_examples",
+        "Test accuracy, pooled examples",
+        "1",
+        TESTED,
+        "examples",
+        lambda m: performance.mean_over_examples(m.test_accuracy, m.test_sizes),
+    ),
+    Metric(
+        "accuracy_minimum",
+        "Test accuracy, worst client",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: performance.minimum(m.test_accuracy),
+    ),
+    Metric(
+        "accuracy_worst_tenth",
+        "Test accuracy, mean of the worst 10 % of clients",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: performance.worst_tenth(m.test_accuracy),
+    ),
+    Metric(
+        "accuracy_best_tenth",
+        "Test accuracy, mean of the best 10 % of clients",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: performance.best_tenth(m.test_accuracy),
+    ),
+    Metric(
+        "accuracy_standard_deviation",
+        "Test accuracy, standard deviation over clients",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: fairness.standard_deviation(m.test_accuracy),
+    ),
+    Metric(
+        "accuracy_variance",
+        "Test accuracy, variance over clients",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: fairness.variance(m.test_accuracy),
+    ),
+    Metric(
+        "sigma_acc",
+        "Test accuracy, root mean square distance to the pooled value",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: fairness.sigma_acc(m.test_accuracy, m.test_sizes),
+    ),
+    Metric(
+        "client_dissimilarity",
+        "Client dissimilarity: mean difference of test accuracy over pairs",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: fairness.client_dissimilarity(m.test_accuracy),
+    ),
+    Metric(
+        "client_dissimilarity_noise",
+        "Client dissimilarity that finite test sets alone would produce",
+        "1",
+        "clients with two or more test examples",
+        "uniform",
+        lambda m: fairness.dissimilarity_noise(m.test_accuracy, m.test_sizes),
+    ),
+    Metric(
+        "accuracy_gini",
+        "Test accuracy, Gini index over clients",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: fairness.gini(m.test_accuracy),
+    ),
+    Metric(
+        "accuracy_jain_index",
+        "Test accuracy, Jain's index over clients",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: fairness.jain_index(m.test_accuracy),
+    ),
+    Metric(
+        "accuracy_entropy",
+        "Test accuracy, entropy of the clients' shares",
+        "nat",
+        TESTED,
+        "uniform",
+        lambda m: fairness.entropy(m.test_accuracy),
+    ),
+    Metric(
+        "accuracy_angle",
+        "Test accuracy, angle to the uniform vector",
+        "degree",
+        TESTED,
+        "uniform",
+        lambda m: fairness.angle_to_uniform(m.test_accuracy),
+    ),
+    Metric(
+        "test_loss_mean_clients",
+        "Test loss, mean over clients",
+        "nat",
+        TESTED,
+        "uniform",
+        lambda m: performance.mean_over_clients(m.test_loss),
+    ),
+    Metric(
+        "test_loss_mean_examples",
+        "Test loss, pooled examples",
+        "nat",
+        TESTED,
+        "examples",
+        lambda m: performance.mean_over_examples(m.test_loss, m.test_sizes),
+    ),
+    Metric(
+        "train_loss_mean_clients",
+        "Training loss, mean over clients",
+        "nat",
+        TRAINED,
+        "uniform",
+        lambda m: performance.mean_over_clients(m.train_loss),
+    ),
+    Metric(
+        "train_loss_mean_examples",
+        "Training loss, pooled examples",
+        "nat",
+        TRAINED,
+        "examples",
+        lambda m: performance.mean_over_examples(m.train_loss, m.train_sizes),
+    ),
+    Metric(
+        "client_disagreement",
+        "Client disagreement: mean difference of test loss over pairs",
+        "nat",
+        COHORT,
+        "uniform",
+        lambda m: fairness.client_disagreement(m.test_loss, m.cohort),
+    ),
+    Metric(
+        "client_disagreement_printed",
+        "Client disagreement, twice the mean, as equation 9 is printed",
+        "nat",
+        COHORT,
+        "uniform",
+        lambda m: 2.0 * fairness.client_disagreement(m.test_loss, m.cohort),
+    ),
+    Metric(
+        "participation_gini",
+        "Rounds trained in, Gini index over clients",
+        "1",
+        EVERYONE,
+        "uniform",
+        _participation_gini,
+    ),
+    Metric(
+        "clients_reached",
+        "Clients that have trained at least once",
+        "clients",
+        EVERYONE,
+        "uniform",
+        _clients_reached,
+    ),
+)
+"""Every entry's function is pure, so that all of them can be evaluated inside ``jit``."""
