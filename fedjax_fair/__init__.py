@@ -1,1 +1,20 @@
 """Fair federated learning as one compiled JAX program."""
+
+from fedjax_fair import aggregators, data, metrics, models, results, selectors, solvers
+from fedjax_fair.simulate import make_round, run
+from fedjax_fair.training import Callback, SimulationError, fit
+
+__all__ = [
+    "Callback",
+    "SimulationError",
+    "aggregators",
+    "data",
+    "fit",
+    "make_round",
+    "metrics",
+    "models",
+    "results",
+    "run",
+    "selectors",
+    "solvers",
+]

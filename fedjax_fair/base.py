@@ -65,11 +65,13 @@ class Client(NamedTuple):
     """One client, as its local solver sees it.
 
     Attributes:
+        model: The network that everyone trains.
         examples: The examples of all clients; a solver reads only its own.
         offset: Where this client's run in ``examples.order`` starts.
         size: Number of its examples.
     """
 
+    model: Model
     examples: ClientExamples
     offset: Int[Array, ""]
     size: Int[Array, ""]

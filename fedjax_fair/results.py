@@ -1,0 +1,180 @@
+"""Results as one ``xarray.Dataset``, which plots and notebooks read and nothing else.
+
+Dimensions:
+
+* ``method``: the name of the method, where several are compared;
+* ``seed``: the runs;
+* ``round``: rounds done when the model was evaluated, 0 before training;
+* ``client``: the clients of the federation;
+* ``class``: the classes of the data;
+* ``training_round`` and ``slot``: every round, and the slots of its cohort.
+
+Variables over ``(seed, round, client)`` are ``test_accuracy``, ``test_loss``, ``train_loss`` and
+``participation``; every summary metric is one over ``(seed, round)``, named as in
+``fedjax_fair.metrics.SUMMARIES``, whose attributes tell population and weighting. What happened in
+the rounds themselves is over ``(seed, training_round, slot)``: ``cohort_clients``,
+``cohort_weights``, ``cohort_loss`` and ``cohort_steps``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedjax_fair import metrics
+from fedjax_fair.base import Variables
+from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.history import History
+from fedjax_fair.metrics.communication import bytes_per_round
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["combine", "open", "save", "to_dataset"]
+
+_PER_CLIENT = {
+    "test_accuracy": ("Test accuracy", "1"),
+    "test_loss": ("Test loss", "nat"),
+    "train_loss": ("Training loss", "nat"),
+    "participation": ("Rounds trained in", "rounds"),
+}
+_PER_SLOT = {
+    "clients": ("Client in the cohort", "1"),
+    "weights": ("Aggregation weight", "1"),
+    "loss": ("Mean minibatch loss in local training", "nat"),
+    "steps": ("Local steps", "steps"),
+}
+_SHARED = ("train_examples", "test_examples", "group")
+
+
+def to_dataset(
+    history: History, seeds: tuple[int, ...], data: FederatedData, variables: Variables
+) -> xr.Dataset:
+    """Turns what a run recorded into a Dataset.
+
+    Args:
+        history: What was recorded.
+        seeds: The seeds, in the order of the history's leading axes.
+        data: The federation.
+        variables: Variables of one model, for the bytes that a round moves.
+
+    Returns:
+        The Dataset described at the top of this module.
+    """
+    import xarray as xr
+
+    recorded = history.arrays()
+    columns: dict[str, Any] = {}
+    for name, (long_name, unit) in _PER_CLIENT.items():
+        described = {"long_name": long_name, "units": unit}
+        columns[name] = (("seed", "round", "client"), recorded["clients"][name], described)
+    for metric in metrics.SUMMARIES:
+        described = {
+            "long_name": metric.description,
+            "units": metric.unit,
+            "population": metric.population,
+            "weighting": metric.weighting,
+        }
+        columns[metric.name] = (("seed", "round"), recorded["summaries"][metric.name], described)
+    for name, values in recorded["rounds"].items():
+        long_name, unit = _PER_SLOT[name]
+        described = {"long_name": long_name, "units": unit}
+        columns[f"cohort_{name}"] = (("seed", "training_round", "slot"), values, described)
+    columns |= _communication(recorded, variables) | _ownership(data)
+    return xr.Dataset(
+        columns,
+        coords={"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]},
+        attrs={"data": data.name},
+    )
+
+
+def _communication(recorded: dict[str, Any], variables: Variables) -> dict[str, Any]:
+    """Cumulative traffic at every evaluation."""
+    if not recorded["rounds"]:
+        return {}
+    moved = bytes_per_round(variables, recorded["rounds"]["clients"].shape[-1])
+    described = {"units": "byte", "population": "cohort", "weighting": "sum"}
+    return {
+        "bytes_up": (
+            ("round",),
+            recorded["evaluated"] * moved.up,
+            {"long_name": "Sent by clients so far", **described},
+        ),
+        "bytes_down": (
+            ("round",),
+            recorded["evaluated"] * moved.down,
+            {"long_name": "Sent to clients so far", **described},
+        ),
+    }
+
+
+def _ownership(data: FederatedData) -> dict[str, Any]:
+    """Examples of every client and class, and the planted groups."""
+    columns: dict[str, Any] = {}
+    for name, examples in {"train": data.train, "test": data.test}.items():
+        described = {"long_name": f"Examples for {name}ing", "units": "examples"}
+        counts = _class_counts(examples, data.num_classes)
+        columns[f"{name}_examples"] = (("client", "class"), counts, described)
+    if data.groups is not None:
+        columns["group"] = (("client",), np.asarray(data.groups), {"long_name": "Planted group"})
+    return columns
+
+
+def _class_counts(examples: ClientExamples, num_classes: int) -> np.ndarray:
+    labels, order, sizes = (
+        np.asarray(array) for array in (examples.labels, examples.order, examples.sizes)
+    )
+    cells = np.repeat(np.arange(sizes.size), sizes) * num_classes + labels[order]
+    return np.bincount(cells, minlength=sizes.size * num_classes).reshape(-1, num_classes)
+
+
+def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
+    """Puts the results of several methods on the same federation side by side.
+
+    Args:
+        datasets: Results by name of the method. Where methods differ in rounds or cohort size, the
+            shorter ones are padded with NaN.
+
+    Returns:
+        A Dataset with the dimension ``method``; what all methods share (the ownership of examples)
+        stays without it.
+    """
+    import xarray as xr
+
+    shared = list(_SHARED)
+    own = [dataset.drop_vars(shared, errors="ignore") for dataset in datasets.values()]
+    names = xr.DataArray(list(datasets), dims="method", name="method")
+    combined = xr.concat(own, names, join="outer", combine_attrs="override")
+    first = next(iter(datasets.values()))
+    return combined.merge(first[[name for name in shared if name in first]])
+
+
+def save(dataset: xr.Dataset, path: str | Path) -> None:
+    """Writes a Dataset as NetCDF; a reader never sees half a file."""
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.partial")
+    dataset.to_netcdf(partial, engine="h5netcdf")
+    partial.replace(path)
+
+
+def open(path: str | Path) -> xr.Dataset:
+    """Reads results.
+
+    Args:
+        path: A run folder, or a ``results.nc``.
+
+    Returns:
+        The Dataset, in memory.
+
+    Raises:
+        ValueError: If there are no results.
+    """
+    import xarray as xr
+
+    path = Path(path)
+    file = path / "results.nc" if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"path={str(path)!r}: expected a run folder or a results.nc file.")
+    return xr.load_dataset(file, engine="h5netcdf")

@@ -1,0 +1,50 @@
+"""Client selection proportional to size, with replacement (multinomial sampling)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_fair import checks
+from fedjax_fair.base import Cohort, Selector
+
+__all__ = ["by_size"]
+
+
+def by_size(cohort_size: int) -> Selector:
+    """Draws each slot of the cohort independently, a client with probability ``n_i / sum(n)``.
+
+    Averaged uniformly, such a cohort is an unbiased estimate of the update of all clients weighted
+    by size. A client may be drawn more than once and then trains independently each time.
+
+    Args:
+        cohort_size: Slots per round.
+
+    Returns:
+        A ``Selector`` whose cohort has uniform weights.
+
+    Raises:
+        ValueError: If ``cohort_size`` is not positive.
+
+    References:
+        Li, Huang, Yang, Wang, Zhang, *On the Convergence of FedAvg on Non-IID Data*, 2020, scheme I,
+        https://arxiv.org/abs/1907.02189
+
+    Examples:
+        >>> selector = by_size(cohort_size=10)
+    """
+    checks.positive_int("cohort_size", cohort_size)
+
+    def init(examples):
+        return jnp.cumsum(examples.sizes)
+
+    def select(key, ends, context):
+        # The owner of a uniform example is a client drawn in proportion to its size.
+        example = jax.random.randint(key, (cohort_size,), 0, ends[-1])
+        clients = jnp.searchsorted(ends, example, side="right").astype(jnp.int32)
+        return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), ends
+
+    def observe(state, cohort, results):
+        return state
+
+    return Selector(init, select, observe)

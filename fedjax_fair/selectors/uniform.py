@@ -1,0 +1,49 @@
+"""Uniform client selection, without replacement: the paper's *Random*."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from fedjax_fair import checks
+from fedjax_fair.base import Cohort, Selector
+from fedjax_fair.shuffle import permuted
+
+__all__ = ["uniform"]
+
+
+def uniform(cohort_size: int) -> Selector:
+    """Draws distinct clients, each equally likely.
+
+    The cost does not depend on the number of clients.
+
+    Args:
+        cohort_size: Clients per round, at most the number of clients.
+
+    Returns:
+        A ``Selector`` whose cohort has uniform weights.
+
+    Raises:
+        ValueError: If ``cohort_size`` is not positive, or (at ``init``) above the number of clients.
+
+    References:
+        McMahan, Moore, Ramage, Hampson, Aguera y Arcas, *Communication-Efficient Learning of Deep
+        Networks from Decentralized Data*, 2017, https://arxiv.org/abs/1602.05629
+
+    Examples:
+        >>> selector = uniform(cohort_size=10)
+    """
+    checks.positive_int("cohort_size", cohort_size)
+
+    def init(examples):
+        checks.positive_int("cohort_size", cohort_size, at_most=examples.num_clients)
+        return ()
+
+    def select(key, state, context):
+        positions = jnp.arange(cohort_size, dtype=jnp.int32)
+        clients = permuted(key, positions, context.sizes.shape[0])
+        return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state
+
+    def observe(state, cohort, results):
+        return state
+
+    return Selector(init, select, observe)

@@ -1,0 +1,260 @@
+"""One round is a function; a run is a scan over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from fedjax_fair import checks
+from fedjax_fair.base import (
+    Aggregator,
+    Client,
+    Cohort,
+    Context,
+    Extra,
+    LocalResult,
+    Model,
+    Selector,
+    Solver,
+    Variables,
+)
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.evaluate import client_means
+
+__all__ = ["Purpose", "Round", "RoundInfo", "RoundState", "derive_key", "make_round", "run"]
+
+
+class Purpose(IntEnum):
+    """What randomness is used for; each purpose has a stream of its own."""
+
+    INIT = 0
+    SELECT = 1
+    SOLVE = 2
+
+
+class RoundState(NamedTuple):
+    """What one round hands to the next.
+
+    Attributes:
+        key: The root key of the run; it never changes.
+        round: Rounds done so far, which is the number of the next one.
+        variables: The global model.
+        selector: State of the selector.
+        aggregator: State of the aggregator.
+        participation: Rounds each client has trained in, ``[clients]``.
+    """
+
+    key: Key[Array, ""]
+    round: Int[Array, ""]
+    variables: Variables
+    selector: PyTree
+    aggregator: PyTree
+    participation: Int[Array, " clients"]
+
+
+class RoundInfo(NamedTuple):
+    """What a person wants to know about a round.
+
+    Attributes:
+        clients: Ids of those who trained, ``[cohort]``.
+        weights: The weight each had in the update, ``[cohort]``.
+        loss: Mean minibatch loss of each during local training, ``[cohort]``, nats.
+        steps: Local steps of each, ``[cohort]``.
+        finite: Whether the update was finite. One that is not leaves the global model as it was.
+        aggregator: The aggregator's own info.
+    """
+
+    clients: Int[Array, " cohort"]
+    weights: Float[Array, " cohort"]
+    loss: Float[Array, " cohort"]
+    steps: Int[Array, " cohort"]
+    finite: Bool[Array, ""]
+    aggregator: Any
+
+
+class Round(NamedTuple):
+    """A federated method as a pair of pure functions, for one model.
+
+    Attributes:
+        model: The network.
+        init: ``init(key, data) -> RoundState``.
+        step: ``step(state, data) -> (RoundState, RoundInfo)``.
+    """
+
+    model: Model
+    init: Callable[[Key[Array, ""], FederatedData], RoundState]
+    step: Callable[[RoundState, FederatedData], tuple[RoundState, RoundInfo]]
+
+
+def derive_key(
+    key: Key[Array, ""], purpose: Purpose, round: Int[Array, ""] | int = 0
+) -> Key[Array, ""]:
+    """The key of one purpose in one round.
+
+    Folding in the absolute round makes a resumed run equal an uninterrupted one, and folding in the
+    purpose keeps the choice of clients from changing when a solver uses more randomness.
+    """
+    return jax.random.fold_in(jax.random.fold_in(key, purpose), round)
+
+
+def make_round(
+    model: Model,
+    selector: Selector,
+    solver: Solver,
+    aggregator: Aggregator,
+    *,
+    clients_per_batch: int | None = None,
+) -> Round:
+    """Puts a model and three roles together into one round of federated learning.
+
+    A round selects a cohort, lets each member train from the global model, and adds the aggregated
+    update to it. The data is an argument of the returned functions, so that one compilation serves
+    every partition of the same shape.
+
+    Args:
+        model: The network.
+        selector: Who trains.
+        solver: How each client trains.
+        aggregator: How their updates are weighed.
+        clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow each
+            other. More use more memory. The default is everybody on an accelerator and one after the
+            other on a CPU. It changes results only by floating-point reassociation.
+
+    Returns:
+        A ``Round``.
+
+    Raises:
+        ValueError: If ``clients_per_batch`` is not positive.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> fedavg = make_round(
+        ...     model=ff.models.logistic(num_classes=10),
+        ...     selector=ff.selectors.uniform(cohort_size=10),
+        ...     solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=1),
+        ...     aggregator=ff.aggregators.mean(),
+        ... )
+    """
+    if clients_per_batch is not None:
+        checks.positive_int("clients_per_batch", clients_per_batch)
+
+    def init(key, data):
+        variables = model.init(derive_key(key, Purpose.INIT), data.train.features[:1])
+        return RoundState(
+            key=key,
+            round=jnp.zeros((), jnp.int32),
+            variables=variables,
+            selector=selector.init(data.train),
+            aggregator=aggregator.init(variables),
+            participation=jnp.zeros(data.num_clients, jnp.int32),
+        )
+
+    def step(state, data):
+        context = _context(model, state, data)
+        cohort, selector_state = selector.select(
+            derive_key(state.key, Purpose.SELECT, state.round), state.selector, context
+        )
+        results = _train_cohort(model, solver, state, data, cohort, clients_per_batch)
+        update, aggregator_state, info = aggregator.aggregate(
+            state.aggregator, state.variables, cohort, results, context
+        )
+        finite = _all_finite(update)
+        update = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.zeros_like(leaf)), update)
+        new_state = RoundState(
+            key=state.key,
+            round=state.round + 1,
+            variables=jax.tree.map(jnp.add, state.variables, update),
+            selector=selector.observe(selector_state, cohort, results),
+            aggregator=aggregator_state,
+            participation=state.participation.at[cohort.clients].add(1),
+        )
+        return new_state, RoundInfo(
+            clients=cohort.clients,
+            weights=info.weights,
+            loss=results.loss,
+            steps=results.steps,
+            finite=finite,
+            aggregator=info,
+        )
+
+    return Round(model, init, step)
+
+
+def run(round: Round, state: RoundState, data: FederatedData, num_rounds: int):
+    """Runs rounds one after another, as one ``lax.scan``.
+
+    Args:
+        round: What a round does.
+        state: Where to start, from ``round.init`` or an earlier ``run``.
+        data: The federation.
+        num_rounds: How many rounds.
+
+    Returns:
+        The new state, and a ``RoundInfo`` with a leading axis ``rounds``.
+    """
+    return jax.lax.scan(lambda state, _: round.step(state, data), state, length=num_rounds)
+
+
+def _context(model: Model, state: RoundState, data: FederatedData) -> Context:
+    return Context(
+        round=state.round,
+        variables=state.variables,
+        sizes=data.train.sizes,
+        groups=data.groups,
+        losses=lambda variables: client_means(model, variables, data.train).loss,
+        accuracies=lambda variables: client_means(model, variables, data.train).accuracy,
+    )
+
+
+def _train_cohort(
+    model: Model,
+    solver: Solver,
+    state: RoundState,
+    data: FederatedData,
+    cohort: Cohort,
+    clients_per_batch: int | None,
+) -> LocalResult:
+    """Trains every member of the cohort; the results get a leading axis ``cohort``."""
+    key = derive_key(state.key, Purpose.SOLVE, state.round)
+
+    def train(member):
+        client, occurrence = member
+        view = Client(
+            model=model,
+            examples=data.train,
+            offset=data.train.offsets[client],
+            size=data.train.sizes[client],
+        )
+        key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
+        return solver.solve(key_client, state.variables, view, Extra(round=state.round))
+
+    members = (cohort.clients, _occurrences(cohort.clients))
+    size = cohort.clients.shape[0]
+    if clients_per_batch is None:
+        clients_per_batch = 1 if jax.default_backend() == "cpu" else size
+    if clients_per_batch == 1:
+        return jax.lax.map(train, members)
+    return jax.lax.map(train, members, batch_size=min(clients_per_batch, size))
+
+
+def _occurrences(clients: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
+    """How many earlier slots of the cohort hold the same client.
+
+    It keeps the random numbers of a repeated client apart, while those of a client do not depend on
+    who else was chosen.
+    """
+    order = jnp.argsort(clients, stable=True)
+    ranked = clients[order]
+    slots = jnp.arange(clients.shape[0], dtype=jnp.int32)
+    since_first = slots - jnp.searchsorted(ranked, ranked, side="left").astype(jnp.int32)
+    return jnp.zeros_like(slots).at[order].set(since_first)
+
+
+def _all_finite(tree: PyTree) -> Bool[Array, ""]:
+    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
+    return jnp.all(jnp.stack(leaves))

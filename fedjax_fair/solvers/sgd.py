@@ -1,0 +1,159 @@
+"""Local stochastic gradient descent, with FedProx's pull towards the global model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from fedjax_fair import checks
+from fedjax_fair.base import Client, Extra, LocalResult, Solver, Variables
+from fedjax_fair.shuffle import permuted
+
+__all__ = ["sgd"]
+
+Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
+Number = float | Float[Array, ""]
+
+
+def sgd(
+    learning_rate: Number | Schedule,
+    batch_size: int,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    momentum: Number = 0.0,
+    weight_decay: Number = 0.0,
+    prox: Number = 0.0,
+    optimizer: Callable[..., optax.GradientTransformation] | None = None,
+    replacement: bool = False,
+) -> Solver:
+    r"""Minibatch SGD from the global model, on one client's examples.
+
+    A step follows the gradient of the minibatch loss plus its decay and proximal terms,
+
+    .. math:: w \leftarrow w - \eta\,(\nabla f_i(w; B) + \text{decay}\, w + \mu\,(w - w_t)).
+
+    Minibatches are drawn without replacement: every epoch is a fresh permutation of the client's
+    examples, and the last batch of an epoch holds what is left. A client with fewer examples than
+    ``batch_size`` uses them all at every step. Lanes without an example repeat one of the client's
+    and weigh nothing; only batch normalisation sees them.
+
+    Args:
+        learning_rate: Step size, >= 0, or a schedule: a function from the absolute round to it.
+        batch_size: Examples per minibatch, at most.
+        steps: Local steps, the same for every client. Exactly one of ``steps`` and ``epochs``.
+        epochs: Passes over the client's own examples: a client of ``n`` examples takes ``epochs *
+            ceil(n / batch_size)`` steps and then stops changing.
+        momentum: Heavy-ball momentum in ``[0, 1)``; it starts from zero in every round.
+        weight_decay: Decay, >= 0, added to the gradient.
+        prox: FedProx's ``mu`` >= 0; 0 is plain SGD.
+        optimizer: A function from a learning rate to an optax optimiser, such as ``optax.adam``, in
+            place of SGD with momentum.
+        replacement: Draw every minibatch independently, with replacement.
+
+    Returns:
+        A ``Solver``. Learning rate, momentum, decay and ``prox`` may be traced.
+
+    Raises:
+        ValueError: If a setting is out of range, if not exactly one of ``steps`` and ``epochs`` is
+            given, or if ``momentum`` comes with an ``optimizer``, which would ignore it.
+
+    References:
+        Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, *Federated Optimization in Heterogeneous
+        Networks*, 2020, https://arxiv.org/abs/1812.06127
+
+    Examples:
+        >>> fedavg = sgd(0.1, batch_size=32, epochs=5)
+        >>> fedprox = sgd(0.1, batch_size=32, epochs=5, prox=0.01)
+        >>> halved = sgd(lambda round: 0.1 * 0.5 ** (round // 100), batch_size=32, steps=10)
+        >>> adam = sgd(1e-3, batch_size=32, steps=10, optimizer=optax.adam)
+    """
+    if (steps is None) == (epochs is None):
+        raise ValueError(f"expected exactly one of {steps=} and {epochs=}.")
+    for name, value in {"batch_size": batch_size, "steps": steps, "epochs": epochs}.items():
+        if value is not None:
+            checks.positive_int(name, value)
+    if not callable(learning_rate):
+        checks.non_negative("learning_rate", learning_rate)
+    checks.unit_interval("momentum", momentum)
+    checks.non_negative("weight_decay", weight_decay)
+    checks.non_negative("prox", prox)
+    if optimizer is not None and not _is_zero(momentum):
+        raise ValueError(f"{momentum=!r}: expected 0 beside {optimizer=!r}.")
+    if optimizer is None:
+        optimizer = optax.sgd if _is_zero(momentum) else partial(optax.sgd, momentum=momentum)
+
+    def solve(key: Key[Array, ""], variables: Variables, client: Client, extra: Extra):
+        key_order, key_model = jax.random.split(key)
+        rate = learning_rate(extra.round) if callable(learning_rate) else learning_rate
+        transformation = optimizer(rate)
+
+        def loss_fn(params, state, entries, mask, key):
+            rows = client.examples.order[client.offset + entries]
+            features, labels = client.examples.features[rows], client.examples.labels[rows]
+            logits, state = client.model.apply(params, state, features, train=True, key=key)
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+            return jnp.sum(losses, where=mask) / jnp.sum(mask, dtype=losses.dtype), state
+
+        def step(index, carry):
+            (params, state), optimizer_state, total = carry
+            entries, mask = _minibatch(key_order, index, client.size, batch_size, replacement)
+            (loss, state), gradient = jax.value_and_grad(loss_fn, has_aux=True)(
+                params, state, entries, mask, jax.random.fold_in(key_model, index)
+            )
+            gradient = _add_scaled(gradient, weight_decay, params)
+            gradient = _add_scaled(gradient, prox, params, variables.params)
+            change, optimizer_state = transformation.update(gradient, optimizer_state, params)
+            params = optax.apply_updates(params, change)
+            return Variables(params, state), optimizer_state, total + loss
+
+        # A traced number of steps makes this a while loop: a small client stops early where clients
+        # run one after another, and is frozen by its batching rule where they run side by side.
+        taken = steps if steps is not None else epochs * _ceil_div(client.size, batch_size)
+        carry = (variables, transformation.init(variables.params), jnp.zeros((), jnp.float32))
+        trained, _, total = jax.lax.fori_loop(0, taken, step, carry)
+        update = jax.tree.map(jnp.subtract, trained, variables)
+        taken = jnp.asarray(taken, jnp.int32)
+        return LocalResult(update=update, loss=total / taken.astype(jnp.float32), steps=taken)
+
+    return Solver(solve)
+
+
+def _minibatch(
+    key: Key[Array, ""],
+    step: Int[Array, ""],
+    size: Int[Array, ""],
+    batch_size: int,
+    replacement: bool,
+) -> tuple[Int[Array, " batch"], Bool[Array, " batch"]]:
+    """Which of a client's examples step number ``step`` uses, and which lanes are real."""
+    if replacement:
+        drawn = jax.random.randint(jax.random.fold_in(key, step), (batch_size,), 0, size)
+        return drawn, jnp.ones(batch_size, bool)
+    epoch, batch = jnp.divmod(step, _ceil_div(size, batch_size))
+    positions = batch * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
+    entries = permuted(jax.random.fold_in(key, epoch), positions % size, size)
+    return entries, positions < size
+
+
+def _ceil_div(size: Int[Array, ""], batch_size: int) -> Int[Array, ""]:
+    return (size + batch_size - 1) // batch_size
+
+
+def _is_zero(number: Number) -> bool:
+    """Whether a setting is known to be zero, so that its term need not be computed."""
+    return not isinstance(number, jax.core.Tracer) and float(number) == 0.0
+
+
+def _add_scaled(gradient, scale: Number, params, origin=None):
+    """Adds ``scale * (params - origin)`` to the gradient."""
+    if _is_zero(scale):
+        return gradient
+    if origin is not None:
+        params = jax.tree.map(jnp.subtract, params, origin)
+    return jax.tree.map(lambda slope, value: slope + scale * value, gradient, params)

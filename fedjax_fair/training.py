@@ -1,0 +1,244 @@
+"""The host's loop over compiled chunks of rounds: evaluation, callbacks, checkpoints, results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from fedjax_fair import checks, metrics, results, simulate
+from fedjax_fair.base import ClientMetrics, Model
+from fedjax_fair.checkpoints import Checkpoints
+from fedjax_fair.data.federated import FederatedData, validate
+from fedjax_fair.evaluate import evaluate
+from fedjax_fair.history import History
+from fedjax_fair.simulate import Round, RoundInfo, RoundState
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["Callback", "Evaluation", "SimulationError", "fit"]
+
+
+class SimulationError(RuntimeError):
+    """A run cannot go on: an update of the global model was not finite."""
+
+
+class Evaluation(NamedTuple):
+    """What callbacks are told at every evaluation.
+
+    Attributes:
+        round: Rounds done so far.
+        rounds: Rounds the run was asked for.
+        seeds: The seeds, in the order of the leading axes below.
+        summaries: Value of each summary metric, ``[seeds]``.
+        clients: Per-client metrics, leaves ``[seeds, clients]``.
+        seconds: Wall-clock time since the start of ``fit``.
+    """
+
+    round: int
+    rounds: int
+    seeds: tuple[int, ...]
+    summaries: dict[str, np.ndarray]
+    clients: ClientMetrics
+    seconds: float
+
+
+class Callback:
+    """Watches a run; override what is needed."""
+
+    def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
+        """Called once, before anything is compiled."""
+
+    def on_evaluation(self, evaluation: Evaluation) -> bool | None:
+        """Called at every evaluation; returning True stops the run."""
+
+    def on_end(self, results: xr.Dataset) -> None:
+        """Called once, with the results that ``fit`` returns."""
+
+
+def fit(
+    round: Round,
+    data: FederatedData,
+    *,
+    rounds: int,
+    seeds: Sequence[int] = (0,),
+    eval_every: int = 10,
+    train_loss: bool = True,
+    callbacks: Sequence[Callback] = (),
+    checkpoints: str | Path | None = None,
+) -> xr.Dataset:
+    """Runs a federated method and returns what it did to every client.
+
+    The rounds between two evaluations are one compiled program, which all seeds share. The model is
+    evaluated before training, after every ``eval_every`` rounds and after the last one; where
+    ``eval_every`` does not divide ``rounds``, the shorter last chunk is compiled for itself.
+
+    Args:
+        round: The method, from ``simulate.make_round``.
+        data: The federation; it is validated first.
+        rounds: Rounds to run.
+        seeds: One run each: initial model, cohorts and minibatches follow from it.
+        eval_every: Rounds between evaluations.
+        train_loss: Whether evaluations measure every client's training loss too; that reads all
+            training examples.
+        callbacks: Told about the start, every evaluation and the end; any may stop the run.
+        checkpoints: A folder for checkpoints, one after every evaluation. If it holds one already,
+            the run continues from there and ends exactly as an uninterrupted one.
+
+    Returns:
+        An ``xarray.Dataset``; ``fedjax_fair.results`` describes it.
+
+    Raises:
+        ValueError: If the data or a setting is invalid, or the checkpoints are of another run.
+        SimulationError: If an update of the global model was not finite.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits")
+        >>> fedavg = ff.make_round(
+        ...     model=ff.models.logistic(data.num_classes),
+        ...     selector=ff.selectors.uniform(cohort_size=10),
+        ...     solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=1),
+        ...     aggregator=ff.aggregators.mean(),
+        ... )
+        >>> run = fit(fedavg, data, rounds=20, seeds=(0, 1))
+        >>> dict(run.test_accuracy.sizes)
+        {'seed': 2, 'round': 3, 'client': 50}
+    """
+    checks.positive_int("rounds", rounds)
+    checks.positive_int("eval_every", eval_every)
+    seeds = _checked_seeds(seeds)
+    validate(data)
+    started = time.perf_counter()
+    for callback in callbacks:
+        callback.on_start(rounds, seeds)
+
+    data = jax.device_put(data)
+    state = _start(round, seeds, data)
+    advance = _Chunks(round, state, data)
+    measure = jax.jit(_over_seeds(partial(_measure, round.model, train_loss)))
+    history = History()
+
+    def record(cohort: Int[Array, "seeds cohort"]) -> bool:
+        asked = (state.variables, state.participation, cohort)
+        summaries, clients = jax.device_get(measure(asked, data))
+        done = int(state.round[0])
+        history.add_evaluation(done, summaries, clients)
+        seconds = time.perf_counter() - started
+        evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds)
+        answers = [callback.on_evaluation(evaluation) for callback in callbacks]
+        return any(answer is True for answer in answers)
+
+    with nullcontext() if checkpoints is None else Checkpoints(checkpoints, seeds) as store:
+        stop = False
+        if store is not None and store.latest is not None:
+            state, history = store.restore(state)
+        else:
+            stop = record(advance.nobody(min(eval_every, rounds)))
+        while not stop and history.round < rounds:
+            state, info = advance(state, min(eval_every, rounds - history.round))
+            _require_finite(info.finite, history.round, seeds, store)
+            history.add_rounds(jax.device_get(info))
+            stop = record(info.clients[:, -1])
+            if store is not None:
+                store.save(state, history)
+
+    dataset = results.to_dataset(history, seeds, data, jax.tree.map(_first, state.variables))
+    for callback in callbacks:
+        callback.on_end(dataset)
+    return dataset
+
+
+class _Chunks:
+    """Compiled programs that advance every seed by some rounds, one program per length."""
+
+    def __init__(self, round: Round, state: RoundState, data: FederatedData) -> None:
+        def run(state, data, length):
+            return _over_seeds(lambda state, data: simulate.run(round, state, data, length))(
+                state, data
+            )
+
+        self._data = data
+        self._abstract = jax.tree.map(jax.typeof, state)
+        self._run = jax.jit(run, static_argnums=2, donate_argnums=0)
+        self._programs: dict[int, Any] = {}
+
+    def _program(self, length: int):
+        if length not in self._programs:
+            lowered = self._run.lower(self._abstract, self._data, length)
+            self._programs[length] = lowered.compile(), lowered.out_info[1]
+        return self._programs[length]
+
+    def __call__(self, state: RoundState, length: int) -> tuple[RoundState, RoundInfo]:
+        program, _ = self._program(length)
+        return program(state, self._data)
+
+    def nobody(self, length: int) -> Int[Array, "seeds cohort"]:
+        """A cohort before the first round: -1 in every slot."""
+        _, info = self._program(length)
+        seeds, _, cohort_size = info.clients.shape
+        return jnp.full((seeds, cohort_size), -1, jnp.int32)
+
+
+def _over_seeds(function: Callable) -> Callable:
+    """Maps over the leading axis of the first argument, sharing the others.
+
+    Seeds run side by side on an accelerator. On a CPU one after another is faster, because a batch
+    of models falls out of the cache.
+    """
+    if jax.default_backend() != "cpu":
+        return lambda batch, *shared: jax.vmap(lambda one: function(one, *shared))(batch)
+    return lambda batch, *shared: jax.lax.map(lambda one: function(one, *shared), batch)
+
+
+def _start(round: Round, seeds: tuple[int, ...], data: FederatedData) -> RoundState:
+    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    return jax.jit(_over_seeds(round.init))(keys, data)
+
+
+def _measure(model: Model, train_loss: bool, asked: tuple, data: FederatedData):
+    variables, participation, cohort = asked
+    clients = evaluate(model, variables, data, participation, cohort, train_loss=train_loss)
+    return {metric.name: metric.function(clients) for metric in metrics.SUMMARIES}, clients
+
+
+def _first(leaf: Array) -> Array:
+    return leaf[0]
+
+
+def _checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    seeds = tuple(seeds)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"{seeds=}: expected one or more different seeds.")
+    if not all(isinstance(seed, (int, np.integer)) and 0 <= seed < 2**32 for seed in seeds):
+        raise ValueError(f"{seeds=}: expected integers in [0, 2**32).")
+    return tuple(int(seed) for seed in seeds)
+
+
+def _require_finite(
+    finite: Bool[Array, "seeds rounds"],
+    done: int,
+    seeds: tuple[int, ...],
+    store: Checkpoints | None,
+) -> None:
+    """Raises if any round of a chunk produced an update that was not finite."""
+    finite = np.asarray(finite)
+    if finite.all():
+        return
+    first = int(np.argmin(finite.all(axis=0)))
+    diverged = [seed for seed, fine in zip(seeds, finite[:, first], strict=True) if not fine]
+    kept = None if store is None else store.latest
+    saved = "no checkpoint was kept" if kept is None else f"the last checkpoint is of round {kept}"
+    raise SimulationError(
+        f"the update of round {done + first} is not finite for seeds {diverged} (a smaller "
+        f"learning rate may help); {saved}."
+    )
