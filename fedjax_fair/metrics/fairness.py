@@ -217,7 +217,7 @@ def gini(values: Float[Array, " clients"]) -> Float[Array, ""]:
         >>> gini(jnp.array([0.0, 0.0, 0.0, 1.0])).item()
         0.75
     """
-    return _mean_difference(_relative(values)) / 2.0
+    return _mean_difference(values) / (2.0 * _mean_or_one(values))
 
 
 def jain_index(values: Float[Array, " clients"]) -> Float[Array, ""]:
@@ -244,8 +244,8 @@ def jain_index(values: Float[Array, " clients"]) -> Float[Array, ""]:
         >>> jain_index(jnp.array([0.0, 0.0, 0.0, 1.0])).item()
         0.25
     """
-    # The same fraction by the squared coefficient of variation, which keeps its digits near 1.
-    return 1.0 / (1.0 + jnp.nanvar(_relative(values)))
+    # The same fraction by the coefficient of variation, which keeps its digits near 1.
+    return 1.0 / (1.0 + (jnp.nanstd(values) / _mean_or_one(values)) ** 2)
 
 
 def entropy(values: Float[Array, " clients"]) -> Float[Array, ""]:
@@ -270,7 +270,7 @@ def entropy(values: Float[Array, " clients"]) -> Float[Array, ""]:
         >>> print(f"{entropy(jnp.array([1.0, 1.0, 0.0])):.4f}")  # log 2
         0.6931
     """
-    relative = _relative(values)
+    relative = values / _mean_or_one(values)
     num_clients = jnp.sum(~jnp.isnan(values)).astype(values.dtype)
     # log n minus what is missing: summing a million tiny shares instead would lose digits.
     return jnp.log(num_clients) - jnp.nanmean(xlogy(relative, relative))
@@ -298,13 +298,13 @@ def angle_to_uniform(values: Float[Array, " clients"]) -> Float[Array, ""]:
         >>> print(f"{angle_to_uniform(jnp.array([0.0, 1.0])):.2f}")
         45.00
     """
-    return jnp.rad2deg(jnp.arctan(jnp.nanstd(_relative(values))))
+    return jnp.rad2deg(jnp.arctan(jnp.nanstd(values) / _mean_or_one(values)))
 
 
-def _relative(values: Float[Array, " clients"]) -> Float[Array, " clients"]:
-    """Values divided by their mean; zeros, as equal as ones, where everyone has nothing."""
+def _mean_or_one(values: Float[Array, " clients"]) -> Float[Array, ""]:
+    """The mean to measure inequality by; 1 where everyone has nothing, which is equal too."""
     mean = jnp.nanmean(values)
-    return values / jnp.where(mean == 0, 1.0, mean)
+    return jnp.where(mean == 0, 1.0, mean)
 
 
 def _mean_difference(values: Float[Array, " clients"]) -> Float[Array, ""]:

@@ -98,9 +98,8 @@ def worst_tenth(values: Float[Array, " clients"]) -> Float[Array, ""]:
         >>> worst_tenth(jnp.arange(20.0)).item()  # of 0 and 1
         0.5
     """
-    ordered = jnp.sort(values)  # NaN come last
-    count = (jnp.sum(~jnp.isnan(values)) + 9) // 10
-    return jnp.nanmean(jnp.where(jnp.arange(values.size) < count, ordered, jnp.nan))
+    num_clients = jnp.sum(~jnp.isnan(values))
+    return _mean_of_ranks(values, 0, (num_clients + 9) // 10)
 
 
 def best_tenth(values: Float[Array, " clients"]) -> Float[Array, ""]:
@@ -124,4 +123,14 @@ def best_tenth(values: Float[Array, " clients"]) -> Float[Array, ""]:
         >>> best_tenth(jnp.arange(20.0)).item()  # of 18 and 19
         18.5
     """
-    return -worst_tenth(-values)
+    num_clients = jnp.sum(~jnp.isnan(values))
+    return _mean_of_ranks(values, num_clients - (num_clients + 9) // 10, num_clients)
+
+
+def _mean_of_ranks(
+    values: Float[Array, " clients"], first: int | Int[Array, ""], last: Int[Array, ""]
+) -> Float[Array, ""]:
+    """Mean of the values at places ``first`` to ``last - 1`` in ascending order, NaN last."""
+    rank = jnp.arange(values.size)
+    inside = (rank >= first) & (rank < last)
+    return jnp.nanmean(jnp.where(inside, jnp.sort(values), jnp.nan))
