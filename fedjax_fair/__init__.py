@@ -1,6 +1,7 @@
 """Fair federated learning as one compiled JAX program."""
 
 from fedjax_fair import aggregators, data, metrics, models, results, selectors, solvers
+from fedjax_fair.centralised import make_centralised
 from fedjax_fair.simulate import make_round, run
 from fedjax_fair.training import Callback, SimulationError, fit
 
@@ -10,6 +11,7 @@ __all__ = [
     "aggregators",
     "data",
     "fit",
+    "make_centralised",
     "make_round",
     "metrics",
     "models",

@@ -82,7 +82,8 @@ def to_dataset(
         long_name, unit = _PER_SLOT[name]
         described = {"long_name": long_name, "units": unit}
         columns[f"cohort_{name}"] = (("seed", "training_round", "slot"), values, described)
-    columns |= _communication(recorded, variables) | _ownership(data)
+    columns |= _communication(recorded["clients"]["participation"], variables)
+    columns |= _ownership(data)
     return xr.Dataset(
         columns,
         coords={"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]},
@@ -90,23 +91,16 @@ def to_dataset(
     )
 
 
-def _communication(recorded: dict[str, Any], variables: Variables) -> dict[str, Any]:
-    """Cumulative traffic at every evaluation."""
-    if not recorded["rounds"]:
-        return {}
-    moved = bytes_per_round(variables, recorded["rounds"]["clients"].shape[-1])
-    described = {"units": "byte", "population": "cohort", "weighting": "sum"}
+def _communication(participation: np.ndarray, variables: Variables) -> dict[str, Any]:
+    """Traffic up to every evaluation: a client moves one model each way in a round it trains in."""
+    moved = bytes_per_round(variables, cohort_size=1)
+    rounds = participation.sum(axis=-1, dtype=np.int64)
+    attributes = {"units": "byte", "population": "all clients", "weighting": "sum"}
+    up = {"long_name": "Sent by clients so far", **attributes}
+    down = {"long_name": "Sent to clients so far", **attributes}
     return {
-        "bytes_up": (
-            ("round",),
-            recorded["evaluated"] * moved.up,
-            {"long_name": "Sent by clients so far", **described},
-        ),
-        "bytes_down": (
-            ("round",),
-            recorded["evaluated"] * moved.down,
-            {"long_name": "Sent to clients so far", **described},
-        ),
+        "bytes_up": (("seed", "round"), rounds * moved.up, up),
+        "bytes_down": (("seed", "round"), rounds * moved.down, down),
     }
 
 

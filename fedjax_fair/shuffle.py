@@ -4,8 +4,8 @@ A client's minibatch is a few positions of a fresh permutation of its examples; 
 first few positions of a permutation of all clients. Sorting random numbers would cost as much as
 the whole client, or the whole population. The *swap-or-not* shuffle (Hoang, Morris and Rogaway,
 2012, "An Enciphering Scheme Based on a Card Shuffle", https://arxiv.org/abs/1208.1176) answers each
-position alone: every round pairs ``x`` with ``K - x mod n`` for a random ``K`` and swaps the pair on
-the flip of a coin that both members share. Each round is a bijection of ``0 .. n - 1``, so their
+position alone. Every round pairs ``x`` with ``K - x mod n`` for a random ``K`` and swaps the pair
+on the flip of a coin that both members share. Each round is a bijection of ``0 .. n - 1``, so their
 composition is one for every ``n``, also a traced one.
 """
 

@@ -121,9 +121,9 @@ def make_round(
         selector: Who trains.
         solver: How each client trains.
         aggregator: How their updates are weighed.
-        clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow each
-            other. More use more memory. The default is everybody on an accelerator and one after the
-            other on a CPU. It changes results only by floating-point reassociation.
+        clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow
+            each other. More use more memory. The default is everybody on an accelerator and one
+            after the other on a CPU. It changes results only by floating-point reassociation.
 
     Returns:
         A ``Round``.

@@ -1,5 +1,5 @@
 """How updates are weighed."""
 
-from fedjax_fair.aggregators.mean import mean, weighted_mean
+from fedjax_fair.aggregators.mean import mean
 
-__all__ = ["mean", "weighted_mean"]
+__all__ = ["mean"]

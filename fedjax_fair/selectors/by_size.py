@@ -27,8 +27,8 @@ def by_size(cohort_size: int) -> Selector:
         ValueError: If ``cohort_size`` is not positive.
 
     References:
-        Li, Huang, Yang, Wang, Zhang, *On the Convergence of FedAvg on Non-IID Data*, 2020, scheme I,
-        https://arxiv.org/abs/1907.02189
+        Li, Huang, Yang, Wang, Zhang, *On the Convergence of FedAvg on Non-IID Data*, 2020,
+        scheme I, https://arxiv.org/abs/1907.02189
 
     Examples:
         >>> selector = by_size(cohort_size=10)

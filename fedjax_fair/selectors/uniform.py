@@ -23,7 +23,7 @@ def uniform(cohort_size: int) -> Selector:
         A ``Selector`` whose cohort has uniform weights.
 
     Raises:
-        ValueError: If ``cohort_size`` is not positive, or (at ``init``) above the number of clients.
+        ValueError: If ``cohort_size`` is not positive, or (at ``init``) more than the clients.
 
     References:
         McMahan, Moore, Ramage, Hampson, Aguera y Arcas, *Communication-Efficient Learning of Deep
