@@ -1,5 +1,6 @@
 """Federations: who owns which examples, and where the examples come from."""
 
+from fedjax_fair.data.arrays import federate, from_arrays, from_npz
 from fedjax_fair.data.class_partition import (
     PLANTED,
     Cluster,
@@ -7,43 +8,54 @@ from fedjax_fair.data.class_partition import (
     deal_test,
     planted_clusters,
 )
-from fedjax_fair.data.federated import (
-    ClientExamples,
-    FederatedData,
-    federate,
-    from_arrays,
-    from_npz,
-    validate,
-)
+from fedjax_fair.data.federated import ClientExamples, FederatedData, validate
 from fedjax_fair.data.partition import (
     Partition,
     Partitioner,
     by_column,
     dirichlet,
     explicit,
+    follow_owners,
     iid,
     quantity_skew,
     shards,
 )
+from fedjax_fair.data.sources import (
+    Description,
+    available,
+    default_partition,
+    describe,
+    load,
+    prepare,
+)
+from fedjax_fair.data.synthetic import synthetic
 
 __all__ = [
     "PLANTED",
     "ClientExamples",
     "Cluster",
+    "Description",
     "FederatedData",
     "Partition",
     "Partitioner",
+    "available",
     "by_column",
     "classes_per_client",
     "deal_test",
+    "default_partition",
+    "describe",
     "dirichlet",
     "explicit",
     "federate",
+    "follow_owners",
     "from_arrays",
     "from_npz",
     "iid",
+    "load",
     "planted_clusters",
+    "prepare",
     "quantity_skew",
     "shards",
+    "synthetic",
     "validate",
 ]

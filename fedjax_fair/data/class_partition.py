@@ -45,7 +45,7 @@ def classes_per_client(num_clients: int, classes: int) -> Partitioner:
     checks.positive_int("num_clients", num_clients)
     checks.positive_int("classes", classes)
 
-    def split(labels, seed, **columns):
+    def split(labels, /, seed, **columns):
         present = np.unique(labels)
         if classes > len(present):
             raise ValueError(
@@ -178,11 +178,11 @@ def planted_clusters(clusters: str | Sequence[Cluster]) -> Partitioner:
             raise ValueError(f"classes={list(cluster.classes)}: expected some, each once.")
     holders = [cluster for cluster in clusters for _ in range(cluster.num_clients)]
     groups = np.repeat(np.arange(len(clusters)), [cluster.num_clients for cluster in clusters])
-    widths = [len(cluster.classes) for cluster in holders]
+    widths = np.array([len(cluster.classes) for cluster in holders], np.int64)
     slots = np.concatenate([list(cluster.classes) for cluster in holders])
     at_most = np.repeat([cluster.at_most for cluster in holders], widths)
 
-    def split(labels, seed, **columns):
+    def split(labels, /, seed, **columns):
         order, lengths = _deal_to_slots(labels, slots, at_most, np.random.default_rng(seed))
         sizes = np.add.reduceat(lengths, np.cumsum(widths) - widths)
         return owned(order, sizes, len(labels), groups)

@@ -21,6 +21,7 @@ __all__ = [
     "by_column",
     "dirichlet",
     "explicit",
+    "follow_owners",
     "iid",
     "quantity_skew",
     "shards",
@@ -86,7 +87,7 @@ def iid(num_clients: int) -> Partitioner:
     """
     checks.positive_int("num_clients", num_clients)
 
-    def split(labels, seed, **columns):
+    def split(labels, /, seed, **columns):
         require_enough(len(labels), num_clients)
         sizes = equal_parts(len(labels), num_clients)
         return owned(np.random.default_rng(seed).permutation(len(labels)), sizes, len(labels))
@@ -125,7 +126,7 @@ def quantity_skew(
     checks.non_negative("skew", skew)
     checks.positive_int("min_size", min_size)
 
-    def split(labels, seed, **columns):
+    def split(labels, /, seed, **columns):
         require_enough(len(labels), num_clients, min_size)
         rng = np.random.default_rng(seed)
         ranks = np.arange(1, num_clients + 1)
@@ -177,7 +178,7 @@ def dirichlet(num_clients: int, alpha: Any, min_size: int = 10) -> Partitioner:
         )
     concentration = np.broadcast_to(np.asarray(alpha, float), (num_clients,))
 
-    def split(labels, seed, **columns):
+    def split(labels, /, seed, **columns):
         require_enough(len(labels), num_clients, min_size)
         rng = np.random.default_rng(seed)
         for _ in range(DIRICHLET_ATTEMPTS):
@@ -240,7 +241,7 @@ def shards(num_clients: int, shards_per_client: int) -> Partitioner:
     checks.positive_int("num_clients", num_clients)
     checks.positive_int("shards_per_client", shards_per_client)
 
-    def split(labels, seed, **columns):
+    def split(labels, /, seed, **columns):
         used = num_clients * shards_per_client
         require_enough(len(labels), num_clients, shards_per_client)
         rng = np.random.default_rng(seed)
@@ -272,7 +273,7 @@ def by_column(column: str) -> Partitioner:
         ([1, 3], [1, 0, 2, 3])
     """
 
-    def split(labels, seed, **columns):
+    def split(labels, /, seed, **columns):
         if column not in columns:
             raise ValueError(f"{column=}: expected one of the columns {sorted(columns)}.")
         values = np.asarray(columns[column])
@@ -285,6 +286,29 @@ def by_column(column: str) -> Partitioner:
         return owned(np.argsort(owners, kind="stable"), sizes, len(labels))
 
     return Partitioner(f"by_column({column})", split, column)
+
+
+def follow_owners(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:
+    """Deals test examples to the clients that ``by_column`` made of the training examples.
+
+    Args:
+        train_owners: The column's value of every training example.
+        test_owners: That of every test example.
+
+    Returns:
+        A partition of the test examples. A client may have none; those of owners without training
+        examples are dropped.
+
+    Examples:
+        >>> test = follow_owners(np.array(["b", "a"]), np.array(["a", "c", "b", "a"]))
+        >>> test.client_indices, test.dropped.tolist()
+        ([array([0, 3], dtype=int32), array([2], dtype=int32)], [1])
+    """
+    owners = np.unique(train_owners)
+    known = np.flatnonzero(np.isin(test_owners, owners))
+    position = np.searchsorted(owners, test_owners[known])
+    order = known[np.argsort(position, kind="stable")]
+    return owned(order, np.bincount(position, minlength=len(owners)), len(test_owners))
 
 
 def explicit(indices: Sequence[Any]) -> Partitioner:
@@ -308,11 +332,11 @@ def explicit(indices: Sequence[Any]) -> Partitioner:
     empty = [client for client, array in enumerate(arrays) if not array.size]
     if empty or not arrays:
         raise ValueError(
-            f"client indices: {len(empty)} of {len(arrays)} clients own nothing, first {empty[:5]}; "
-            "expected at least one client and none empty."
+            f"client indices: {len(empty)} of {len(arrays)} clients own nothing, first "
+            f"{empty[:5]}; expected at least one client and none empty."
         )
 
-    def split(labels, seed, **columns):
+    def split(labels, /, seed, **columns):
         return owned(*join_indices(arrays, len(labels)), len(labels))
 
     return Partitioner(f"explicit({len(arrays)})", split)
@@ -345,7 +369,7 @@ def equal_parts(total: int, parts: int) -> np.ndarray:
 
 
 def largest_remainder(total: int, weights: np.ndarray) -> np.ndarray:
-    """Cuts ``total`` in proportion to weights; what rounding leaves goes to the largest remainder."""
+    """Cuts ``total`` in proportion to weights; rounding favours the largest remainders."""
     exact = total * (weights / weights.sum())
     parts = np.floor(exact).astype(np.int64)
     parts[np.argsort(parts - exact, kind="stable")[: total - parts.sum()]] += 1

@@ -1,0 +1,257 @@
+"""Federations made of arrays in memory or in an ``.npz`` file."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedjax_fair import checks
+from fedjax_fair.data.federated import ClientExamples, FederatedData, as_integers, validate
+from fedjax_fair.data.partition import (
+    Partition,
+    by_column,
+    explicit,
+    follow_owners,
+    join_indices,
+    owned,
+)
+
+__all__ = ["federate", "from_arrays", "from_npz"]
+
+
+def federate(
+    train: tuple[Any, Any, Partition],
+    test: tuple[Any, Any, Partition] | None,
+    *,
+    num_classes: int,
+    name: str,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> FederatedData:
+    """Puts examples and their partitions together and validates the result.
+
+    Arrays stay NumPy's: images ``uint8`` as ``[total, height, width, channels]`` (grey ones get
+    their channel axis), other integers int32, floats float32.
+
+    Args:
+        train: Features, labels and partition of the training examples.
+        test: The same of the test examples. None holds out a random ``floor(test_fraction * size)``
+            of each client's training examples, so that every client keeps at least one.
+        num_classes: Number of classes.
+        name: What the data is called in results.
+        test_fraction: Part of every client's examples held out, in ``[0, 1)``.
+        seed: Seed of the choice of held-out examples.
+
+    Returns:
+        The federation. ``groups`` are those of the training partition.
+
+    Raises:
+        ValueError: If anything does not fit together.
+    """
+    features, labels, partition = train
+    groups: Any = partition.groups
+    if test is None:
+        checks.unit_interval("test_fraction", test_fraction)
+        train_part, test_part = _hold_out(partition, test_fraction, seed)
+        # Two copies of disjoint parts, not two views of everything: that would cost twice the
+        # memory once both are on a device.
+        train = _compact(features, labels, train_part)
+        test = _compact(features, labels, test_part)
+    data = FederatedData(
+        _client_examples(*train), _client_examples(*test), groups, num_classes, name
+    )
+    validate(data)
+    return data
+
+
+def _hold_out(partition: Partition, fraction: float, seed: int) -> tuple[Partition, Partition]:
+    rng = np.random.default_rng((seed, 2))  # Apart from the streams that deal examples.
+    clients = np.repeat(np.arange(len(partition.sizes)), partition.sizes)
+    shuffled = partition.order[np.lexsort((rng.random(len(clients)), clients))]
+    taken = np.floor(partition.sizes * fraction).astype(np.int64)
+    offsets = np.cumsum(partition.sizes) - partition.sizes
+    held = np.arange(len(clients)) - offsets[clients] < taken[clients]
+    total = len(partition.order) + len(partition.dropped)
+    return (
+        owned(shuffled[~held], partition.sizes - taken, total, partition.groups),
+        owned(shuffled[held], taken, total, partition.groups),
+    )
+
+
+def _compact(features: Any, labels: Any, partition: Partition):
+    """Copies the owned examples, in the order of their owners."""
+    order = np.arange(len(partition.order))
+    return (
+        np.asarray(features)[partition.order],
+        np.asarray(labels)[partition.order],
+        owned(order, partition.sizes, len(order)),
+    )
+
+
+def _client_examples(features: Any, labels: Any, partition: Partition) -> ClientExamples:
+    offsets = np.cumsum(partition.sizes) - partition.sizes
+    # NumPy's arrays where the container names JAX's: the training loop moves them once.
+    arrays: Any = (
+        _as_features(features),
+        as_integers("labels", labels).astype(np.int32, copy=False),
+        partition.order,
+        offsets.astype(np.int32),
+        partition.sizes,
+    )
+    return ClientExamples(*arrays)
+
+
+def _as_features(features: Any) -> np.ndarray:
+    array = np.asarray(features)
+    if array.dtype == np.uint8:
+        return array[..., None] if array.ndim == 3 else array
+    if np.issubdtype(array.dtype, np.floating):
+        return array.astype(np.float32, copy=False)
+    if np.issubdtype(array.dtype, np.integer):
+        return array.astype(np.int32, copy=False)
+    raise ValueError(f"features of {array.dtype}: expected uint8, integers or floats.")
+
+
+def from_arrays(
+    features: Any,
+    labels: Any,
+    client_indices: Sequence[Any],
+    *,
+    test_features: Any = None,
+    test_labels: Any = None,
+    test_client_indices: Sequence[Any] | None = None,
+    groups: Any = None,
+    num_classes: int | None = None,
+    name: str = "custom",
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> FederatedData:
+    """Makes a federation of arrays in memory.
+
+    Args:
+        features: Inputs, ``[total, ...]``: images ``uint8`` ``[total, height, width, channels]`` or
+            grey without channels, otherwise floats or integers.
+        labels: Classes, ``[total]``, integers from 0.
+        client_indices: Indices of each client's examples, none empty, no index twice.
+        test_features: Test inputs; the three test arguments are given together or not at all.
+        test_labels: Test classes.
+        test_client_indices: Indices of each client's test examples; they may be empty.
+        groups: Planted group of each client, ``[clients]``.
+        num_classes: Number of classes; by default one more than the largest label.
+        name: What the data is called in results.
+        test_fraction: Without test arguments, the part of each client's examples that is held out
+            for testing, rounded down; at least one is kept for training. In ``[0, 1)``.
+        seed: Seed of the choice of held-out examples.
+
+    Returns:
+        A validated federation of NumPy arrays.
+
+    Raises:
+        ValueError: If the arrays do not fit together (see ``validate``).
+
+    Examples:
+        >>> data = from_arrays(np.eye(10), np.arange(10) % 2, [range(5), range(5, 10)])
+        >>> data.train.sizes.tolist(), data.test.sizes.tolist(), data.num_classes
+        ([4, 4], [1, 1], 2)
+    """
+    labels = as_integers("labels", labels)
+    partition = explicit(client_indices).split(labels, seed)
+    if groups is not None:
+        partition = owned(
+            partition.order, partition.sizes, len(labels), as_integers("groups", groups)
+        )
+    test = None
+    given = [test_features is not None, test_labels is not None, test_client_indices is not None]
+    if test_client_indices is not None and all(given):
+        test_labels = as_integers("test_labels", test_labels)
+        order, sizes = join_indices(test_client_indices, len(test_labels))
+        test = (test_features, test_labels, owned(order, sizes, len(test_labels)))
+    elif any(given):
+        raise ValueError(
+            "test_features, test_labels, test_client_indices: expected all three or none, got "
+            f"{given}."
+        )
+    if num_classes is None:
+        num_classes = 1 + int(
+            max(labels.max(), test_labels.max() if test and test_labels.size else 0)
+        )
+    return federate(
+        (features, labels, partition),
+        test,
+        num_classes=num_classes,
+        name=name,
+        test_fraction=test_fraction,
+        seed=seed,
+    )
+
+
+def from_npz(
+    path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: int = 0
+) -> FederatedData:
+    """Reads a federation from an ``.npz`` file, without pickles.
+
+    Args:
+        path: A file with the arrays ``features [total, ...]``, ``labels [total]`` and ``client
+            [total]``, the owner of each example: an integer or a string. Optional are
+            ``test_features``, ``test_labels`` and ``test_client`` (together; every owner must have
+            training examples), ``groups [clients]`` and ``num_classes``. Clients are the distinct
+            owners, ascending.
+        test_fraction: As in ``from_arrays``, where the file has no test examples.
+        seed: As in ``from_arrays``.
+
+    Returns:
+        A validated federation named after the file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, holds pickles or lacks an array, or
+            they do not fit together.
+
+    Examples:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "wards.npz")
+        >>> np.savez(path, features=np.eye(4), labels=[0, 1, 0, 1], client=["a", "b", "a", "b"])
+        >>> from_npz(path).train.order.tolist()
+        [0, 1, 2, 3]
+    """
+    arrays = _read_npz(path)
+    if missing := {"features", "labels", "client"} - set(arrays):
+        raise ValueError(f"{path} lacks {sorted(missing)}: expected features, labels and client.")
+    client, labels = arrays["client"], arrays["labels"]
+    test_client_indices = None
+    if "test_client" in arrays:
+        test = follow_owners(client, arrays["test_client"])
+        if (
+            test.dropped.size
+            or arrays["test_client"].shape != arrays.get("test_labels", client).shape
+        ):
+            raise ValueError(
+                f"test_client of shape {arrays['test_client'].shape}: expected an owner with "
+                f"training examples for every test example, {test.dropped.size} have none."
+            )
+        test_client_indices = test.client_indices
+    return from_arrays(
+        arrays["features"],
+        labels,
+        by_column("client").split(labels, seed, client=client).client_indices,
+        test_features=arrays.get("test_features"),
+        test_labels=arrays.get("test_labels"),
+        test_client_indices=test_client_indices,
+        groups=arrays.get("groups"),
+        num_classes=int(arrays["num_classes"]) if "num_classes" in arrays else None,
+        name=os.path.splitext(os.path.basename(path))[0],
+        test_fraction=test_fraction,
+        seed=seed,
+    )
+
+
+def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, EOFError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: expected an .npz file of plain arrays ({error}).") from error

@@ -1,0 +1,219 @@
+"""Federations by name: scikit-learn's digits and the image sets of tensorflow-datasets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_fair.data import tfds_images
+from fedjax_fair.data.arrays import federate
+from fedjax_fair.data.class_partition import classes_per_client, deal_test
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.partition import Partitioner, follow_owners, iid
+
+__all__ = ["Description", "available", "default_partition", "describe", "load", "prepare"]
+
+KNOWN = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "emnist/byclass")
+
+
+class Examples(NamedTuple):
+    """Examples before anybody owns them; ``columns`` are further values of each."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    columns: dict[str, np.ndarray]
+
+
+def default_partition(name: str) -> Partitioner:
+    """The partition of a data set for which none is named.
+
+    Examples:
+        >>> default_partition("mnist").name, default_partition("cifar100").name
+        ('classes_per_client(100, 3)', 'iid(100)')
+    """
+    if name == "digits":
+        return classes_per_client(50, 3)
+    return classes_per_client(100, 3) if name in ("mnist", "cifar10") else iid(100)
+
+
+def load(
+    name: str,
+    partition: Partitioner | None = None,
+    seed: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> FederatedData:
+    """Loads a data set and deals it to clients.
+
+    ``digits``, 1,797 grey images of 8x8 pixels, comes with scikit-learn. Its values 0 to 16 are
+    scaled to 0 to 255 like those of every other set, and every fifth image of each class, in the
+    order of the file, is for testing (355 of them). All other names are those of image
+    classification sets in tensorflow-datasets (``mnist``, ``fashion_mnist``, ``cifar10``,
+    ``cifar100``, ``emnist/byclass``, ...), prepared beforehand. They are decoded once and then read
+    from a checked cache beside the set, or in the user's cache folder where that is not writable.
+    Images of EMNIST are turned upright: tensorflow-datasets stores them transposed.
+
+    Test examples are dealt with the class mix of each client's training examples, or to their
+    owners where the partition follows a column. Where a set has no test split, a fifth of each
+    client's examples is held out.
+
+    Args:
+        name: Name of the data set.
+        partition: How to deal it; by default ``default_partition(name)``.
+        seed: Seed of the partition, a non-negative integer.
+        data_dir: Folder of prepared sets; by default the environment variable
+            ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``.
+
+    Returns:
+        A validated federation with ``uint8`` images ``[total, height, width, channels]``.
+
+    Raises:
+        FileNotFoundError: If the set is not prepared; the message names the command that does it.
+        ValueError: If it is no image classification set, or the partition is impossible.
+
+    Examples:
+        >>> data = load("digits", seed=1)
+        >>> data.num_clients, data.train.features.shape, data.num_classes
+        (50, (1442, 8, 8, 1), 10)
+    """
+    if not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"{seed=}: expected an integer >= 0.")
+    train, test, num_classes = _digits() if name == "digits" else _images(name, data_dir)
+    partition = default_partition(name) if partition is None else partition
+    owned = partition.split(train.labels, seed, **train.columns)
+    dealt = None
+    if test is not None:
+        if partition.column is not None and partition.column in test.columns:
+            owners = train.columns[partition.column], test.columns[partition.column]
+            test_owned = follow_owners(*owners)
+        else:
+            test_owned = deal_test(owned, train.labels, test.labels, seed)
+        dealt = (test.features, test.labels, test_owned)
+    return federate(
+        (train.features, train.labels, owned), dealt, num_classes=num_classes, name=name, seed=seed
+    )
+
+
+def _digits() -> tuple[Examples, Examples, int]:
+    from sklearn.datasets import load_digits
+
+    pixels, labels = map(np.asarray, load_digits(return_X_y=True))
+    images = np.rint(pixels.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+    testing = np.zeros(len(labels), bool)
+    for label in range(10):
+        testing[np.flatnonzero(labels == label)[4::5]] = True
+    return (
+        Examples(images[~testing], labels[~testing], {}),
+        Examples(images[testing], labels[testing], {}),
+        10,
+    )
+
+
+def _images(name: str, data_dir) -> tuple[Examples, Examples | None, int]:
+    found = tfds_images.find(name, data_dir)
+    splits = {
+        split: Examples(columns[found.image], columns[found.label], columns)
+        for split, columns in tfds_images.read(found).items()
+    }
+    return splits["train"], splits.get("test"), found.num_classes
+
+
+class Description(NamedTuple):
+    """What is known of a data set without reading its examples.
+
+    Attributes:
+        name: What ``load`` calls it.
+        prepared: Whether it can be loaded.
+        folder: Where it is, or would be; None for one that is embedded.
+        shape: Height, width and channels of an image; None if it is not prepared.
+        num_classes: Number of classes; None if it is not prepared.
+        num_train: Number of training examples; None if it is not prepared.
+        num_test: Number of test examples; None if it is not prepared.
+        partition: Name of the default partition.
+    """
+
+    name: str
+    prepared: bool
+    folder: Path | None
+    shape: tuple[int, ...] | None
+    num_classes: int | None
+    num_train: int | None
+    num_test: int | None
+    partition: str
+
+
+def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Description:
+    """Describes one data set, prepared or not.
+
+    Args:
+        name: Name of the data set.
+        data_dir: As in ``load``.
+
+    Returns:
+        Its description.
+
+    Raises:
+        ValueError: If it is prepared but no image classification set, or neither prepared nor one
+            of the well-known names.
+
+    Examples:
+        >>> describe("digits").num_train
+        1442
+    """
+    partition = default_partition(name).name
+    if name == "digits":
+        return Description(name, True, None, (8, 8, 1), 10, 1442, 355, partition)
+    try:
+        found = tfds_images.find(name, data_dir)
+    except FileNotFoundError as error:
+        if name not in KNOWN:
+            raise ValueError(str(error)) from error
+        folder = tfds_images.resolve_data_dir(data_dir) / name
+        return Description(name, False, folder, None, None, None, None, partition)
+    splits = found.splits
+    return Description(
+        name,
+        True,
+        found.folder,
+        found.shape,
+        found.num_classes,
+        splits["train"],
+        splits.get("test", 0),
+        partition,
+    )
+
+
+def available(data_dir: str | os.PathLike[str] | None = None) -> list[Description]:
+    """Describes the well-known data sets and all others prepared in a folder.
+
+    Args:
+        data_dir: As in ``load``.
+
+    Returns:
+        Descriptions, well-known names first.
+
+    Examples:
+        >>> [entry.name for entry in available() if entry.folder is None]
+        ['digits']
+    """
+    others = [found.name for found in tfds_images.find_all(data_dir) if found.name not in KNOWN]
+    return [describe(name, data_dir) for name in (*KNOWN, *others)]
+
+
+def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
+    """Downloads and prepares a data set so that ``load`` finds it.
+
+    Args:
+        name: Name of the data set. ``digits`` needs nothing.
+        data_dir: As in ``load``.
+
+    Returns:
+        The folder written, None for ``digits``.
+
+    Raises:
+        ModuleNotFoundError: If TensorFlow, which preparing needs, is not installed.
+        ValueError: If tensorflow-datasets knows no such set.
+    """
+    return None if name == "digits" else tfds_images.prepare(name, data_dir)

@@ -1,0 +1,147 @@
+"""Synthetic federations whose heterogeneity is two numbers (Li et al., 2020)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedjax_fair import checks
+from fedjax_fair.data.arrays import federate
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.partition import owned
+
+__all__ = ["synthetic"]
+
+NUM_FEATURES, NUM_CLASSES = 60, 10
+BLOCK = 16_384  # Examples made at a time. Another number would be another random stream.
+
+
+def synthetic(
+    alpha: float,
+    beta: float,
+    num_clients: int,
+    *,
+    mean_size: int = 50,
+    spread: float = 0.0,
+    max_size: int = 1000,
+    independent: bool = False,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> FederatedData:
+    r"""Makes the Synthetic(alpha, beta) data: a logistic model and inputs of each client's own.
+
+    Client ``k`` labels ``x`` with ``argmax(W_k x + b_k)``, where
+
+    .. math::
+
+        W_k, b_k \sim N(u_k, 1), \; u_k \sim N(0, \alpha), \quad
+        x \sim N(v_k, \mathrm{diag}(j^{-1.2})), \; v_k \sim N(B_k, 1), \; B_k \sim N(0, \beta),
+
+    with 60 features and 10 classes. ``alpha`` and ``beta`` are variances, as the paper writes them.
+    (``u_k`` shifts all logits of a client by the same amount, so on its own it changes no label.)
+
+    Args:
+        alpha: How much the models differ, at least 0.
+        beta: How much the inputs differ, at least 0.
+        num_clients: Number of clients.
+        mean_size: Examples of each client, training and test, at least 2; their mean if sizes vary.
+        spread: Standard deviation of the logarithm of the lognormal sizes, at least 0; 0 makes all
+            sizes equal.
+        max_size: Most examples of a client, at least ``mean_size``; it cuts the tail and so lowers
+            the mean a little.
+        independent: All clients share one model and ``x ~ N(0, diag(j^-1.2))``; ``alpha`` and
+            ``beta`` do not matter.
+        test_fraction: Part of each client's examples that is for testing, rounded down, in
+            ``[0, 1)``.
+        seed: Seed.
+
+    Returns:
+        A federation with float32 features ``[total, 60]``.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
+    References:
+        Li et al., Federated Optimization in Heterogeneous Networks, 2020, section 5.1,
+        https://arxiv.org/abs/1812.06127
+
+    Examples:
+        >>> data = synthetic(1.0, 1.0, num_clients=3, mean_size=10)
+        >>> data.train.features.shape, data.test.sizes.tolist()
+        ((24, 60), [2, 2, 2])
+    """
+    checks.non_negative("alpha", alpha)
+    checks.non_negative("beta", beta)
+    checks.positive_int("num_clients", num_clients)
+    checks.positive_int("max_size", max_size)
+    checks.positive_int("mean_size", mean_size, at_most=max_size)
+    checks.non_negative("spread", spread)
+    checks.unit_interval("test_fraction", test_fraction)
+    rng = np.random.default_rng(seed)
+    # exp(spread z - spread^2 / 2) has mean 1.
+    sizes = mean_size * np.exp(spread * rng.standard_normal(num_clients) - spread**2 / 2)
+    sizes = np.clip(np.rint(sizes), min(2, max_size), max_size).astype(np.int64)
+    test_sizes = np.floor(sizes * test_fraction).astype(np.int64)
+    train, test = (_empty(total) for total in (sizes.sum() - test_sizes.sum(), test_sizes.sum()))
+    shared = _models(rng, np.zeros(1, np.float32)) if independent else None
+    filled = [0, 0]
+    for first, last in _blocks(sizes):
+        x, y = _block(rng, sizes[first:last], alpha, beta, shared)
+        testing = _places(sizes[first:last]) < np.repeat(test_sizes[first:last], sizes[first:last])
+        for part, (whole, chosen) in enumerate(((train, ~testing), (test, testing))):
+            end = filled[part] + chosen.sum()
+            whole[0][filled[part] : end], whole[1][filled[part] : end] = x[chosen], y[chosen]
+            filled[part] = end
+    name = f"synthetic({'iid' if independent else f'{alpha}, {beta}'})"
+    return federate(
+        (*train, _consecutive(sizes - test_sizes)),
+        (*test, _consecutive(test_sizes)),
+        num_classes=NUM_CLASSES,
+        name=name,
+    )
+
+
+def _empty(total) -> tuple[np.ndarray, np.ndarray]:
+    return np.empty((total, NUM_FEATURES), np.float32), np.empty(total, np.int32)
+
+
+def _consecutive(sizes: np.ndarray):
+    return owned(np.arange(sizes.sum()), sizes, int(sizes.sum()))
+
+
+def _places(sizes: np.ndarray) -> np.ndarray:
+    """Position of every example within its client."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
+def _blocks(sizes: np.ndarray):
+    """Runs of clients with at most ``BLOCK`` examples, or a single larger one."""
+    ends = np.cumsum(sizes)
+    first, done = 0, 0
+    while first < len(sizes):
+        last = max(first + 1, int(np.searchsorted(ends, done + BLOCK, side="right")))
+        yield first, last
+        first, done = last, ends[last - 1]
+
+
+def _models(rng, means):
+    """Weights ``[clients, features, classes]`` and biases ``[clients, classes]`` around means."""
+    weights = rng.standard_normal((len(means), NUM_FEATURES, NUM_CLASSES), np.float32)
+    biases = rng.standard_normal((len(means), NUM_CLASSES), np.float32)
+    return weights + means[:, None, None], biases + means[:, None]
+
+
+def _block(rng, sizes, alpha, beta, shared) -> tuple[np.ndarray, np.ndarray]:
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    deviations = np.arange(1, NUM_FEATURES + 1, dtype=np.float32) ** np.float32(-0.6)
+    x = rng.standard_normal((len(owners), NUM_FEATURES), np.float32) * deviations
+    if shared is not None:
+        weights, biases = shared
+        return x, np.argmax(x @ weights[0] + biases[0], axis=1)
+    centres = rng.standard_normal(len(sizes), np.float32) * np.float32(beta**0.5)
+    means = rng.standard_normal((len(sizes), NUM_FEATURES), np.float32) + centres[:, None]
+    x += means[owners]
+    weights, biases = _models(
+        rng, rng.standard_normal(len(sizes), np.float32) * np.float32(alpha**0.5)
+    )
+    logits = np.matmul(x[:, None, :], weights[owners])[:, 0] + biases[owners]
+    return x, np.argmax(logits, axis=1)
