@@ -58,7 +58,7 @@ TOLERANCE = {"rtol": 5e-6, "atol": 5e-6}
 
 @METRICS
 @given(accuracies)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_each_metric_is_its_definition(metric, values):
     got = metric(jnp.asarray(values, jnp.float32))
     np.testing.assert_allclose(got, DEFINITIONS[metric](values), **TOLERANCE)
@@ -158,7 +158,7 @@ sized = st.sampled_from([1, 2, 30]).flatmap(
 
 
 @given(sized)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_weighted_means_and_sigma_are_their_definitions(drawn):
     sizes, correct = drawn
     accuracy = np.where(sizes > 0, correct / 128, np.nan)

@@ -151,7 +151,7 @@ def partition(results: xr.Dataset) -> Figure:
     columns = -(-len(clients) // strips)
     full, colors = np.percentile(counts[counts > 0], 99), _group_colors(group)
     # The inches beside the cells leave room for labels, titles and the legend.
-    size = (columns * cell + 2.2, strips * (counts.shape[1] + 1) * cell + 1.2)
+    size = (max(columns * cell + 2.2, 4.5), strips * (counts.shape[1] + 1) * cell + 1.2)
     figure = Figure(figsize=size, layout="constrained")
     for i, axes in enumerate(figure.subplots(strips, squeeze=False)[:, 0]):
         shown = clients[i * columns : (i + 1) * columns]
