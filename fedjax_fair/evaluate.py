@@ -46,6 +46,7 @@ def client_means(model: Model, variables: Variables, examples: ClientExamples) -
     Returns:
         A ``ClientMeans``.
     """
+    examples = jax.tree.map(jnp.asarray, examples)
     owned = examples.order.shape[0]
     chunk = max(1, min(owned, _CHUNK.get(jax.default_backend(), _CHUNK_DEFAULT)))
     rows = jnp.pad(examples.order, (0, -owned % chunk)).reshape(-1, chunk)

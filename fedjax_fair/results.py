@@ -84,11 +84,11 @@ def to_dataset(
         columns[f"cohort_{name}"] = (("seed", "training_round", "slot"), values, described)
     columns |= _communication(recorded["clients"]["participation"], variables)
     columns |= _ownership(data)
-    return xr.Dataset(
-        columns,
-        coords={"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]},
-        attrs={"data": data.name},
-    )
+    coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
+    if recorded["rounds"]:
+        _, rounds, slots = recorded["rounds"]["clients"].shape
+        coordinates |= {"training_round": np.arange(rounds), "slot": np.arange(slots)}
+    return xr.Dataset(columns, coords=coordinates, attrs={"data": data.name})
 
 
 def _communication(participation: np.ndarray, variables: Variables) -> dict[str, Any]:

@@ -144,6 +144,7 @@ def make_round(
         checks.positive_int("clients_per_batch", clients_per_batch)
 
     def init(key, data):
+        data = jax.tree.map(jnp.asarray, data)
         variables = model.init(derive_key(key, Purpose.INIT), data.train.features[:1])
         return RoundState(
             key=key,
@@ -155,6 +156,7 @@ def make_round(
         )
 
     def step(state, data):
+        data = jax.tree.map(jnp.asarray, data)
         context = _context(model, state, data)
         cohort, selector_state = selector.select(
             derive_key(state.key, Purpose.SELECT, state.round), state.selector, context

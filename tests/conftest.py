@@ -1,0 +1,88 @@
+"""What every test shares: strict arithmetic and one small federation."""
+
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+from fedjax_fair.base import Model, Variables
+from fedjax_fair.data.federated import ClientExamples, FederatedData
+
+# Nothing may rely on silent broadcasting or promotion.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+SIZES = (3, 8, 5, 1, 6, 9)
+NUM_CLASSES = 3
+WIDTH = 4
+
+
+def own(features, labels, owners, num_clients) -> ClientExamples:
+    """Ownership from an owner per example."""
+    order = np.argsort(owners, kind="stable").astype(np.int32)
+    sizes = np.bincount(owners, minlength=num_clients).astype(np.int32)
+    offsets = (np.cumsum(sizes) - sizes).astype(np.int32)
+    return ClientExamples(features, labels, order, offsets, sizes)
+
+
+def make_federation(seed=0, sizes=SIZES) -> FederatedData:
+    """Gaussian features, labels from a linear rule that differs between clients."""
+    rng = np.random.default_rng(seed)
+    num_clients, total = len(sizes), sum(sizes)
+
+    def draw():
+        owners = rng.permutation(np.repeat(np.arange(num_clients), sizes))
+        features = rng.normal(size=(total, WIDTH)).astype(np.float32)
+        rule = rng.normal(size=(num_clients, WIDTH, NUM_CLASSES))
+        labels = np.einsum("tw,twc->tc", features, rule[owners]).argmax(axis=1)
+        return own(features, labels.astype(np.int32), owners, num_clients)
+
+    return FederatedData(draw(), draw(), None, NUM_CLASSES, "small")
+
+
+def linear_model(num_classes=NUM_CLASSES) -> Model:
+    """A linear classifier written out, so that tests of the loop need no network library."""
+
+    def init(key, x):
+        kernel = 0.1 * jax.random.normal(key, (x.shape[-1], num_classes))
+        return Variables({"kernel": kernel, "bias": jnp.zeros(num_classes)}, {})
+
+    def apply(params, state, x, *, train, key):
+        return x @ params["kernel"] + params["bias"][None, :], state
+
+    def features(params, state, x):
+        return x
+
+    return Model(init, apply, features)
+
+
+@pytest.fixture
+def federation() -> FederatedData:
+    return make_federation()
+
+
+@pytest.fixture
+def model() -> Model:
+    return linear_model()
+
+
+@pytest.fixture
+def as_users_call():
+    """Without the type checks of the test run, so that our own errors answer wrong types."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def tfds_folder() -> Path:
+    """Prepared tensorflow-datasets, where they are at hand."""
+    beside = Path(__file__).parents[2] / "shared" / "data" / "tfds"
+    folder = Path(os.environ.get("FEDJAX_FAIR_TFDS", beside))
+    if not folder.is_dir():
+        pytest.skip(f"no prepared data sets in {folder} (set FEDJAX_FAIR_TFDS)")
+    return folder

@@ -1,0 +1,66 @@
+"""Averages against NumPy."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_fair import aggregators
+from fedjax_fair.base import Cohort, Context, LocalResult, Variables
+
+SIZES = np.array([10, 20, 30, 40])
+COHORT = Cohort(jnp.array([2, 0, 2]), jnp.array([0.5, 0.2, 0.3]))
+UPDATES = np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32)
+STATISTICS = np.random.default_rng(1).normal(size=(3, 5)).astype(np.float32)
+MODEL = Variables({"w": jnp.ones((4, 2))}, {"mean": jnp.zeros(5)})
+
+
+def aggregate(aggregator, state=None):
+    results = LocalResult(
+        Variables({"w": jnp.asarray(UPDATES)}, {"mean": jnp.asarray(STATISTICS)}),
+        jnp.zeros(3),
+        jnp.ones(3, jnp.int32),
+    )
+    context = Context(jnp.int32(0), MODEL, jnp.asarray(SIZES), None, None, None)
+    state = aggregator.init(MODEL) if state is None else state
+    return aggregator.aggregate(state, MODEL, COHORT, results, context)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ("uniform", [1 / 3, 1 / 3, 1 / 3]),
+        ("size", [30 / 70, 10 / 70, 30 / 70]),
+        ("cohort", [0.5, 0.2, 0.3]),
+    ],
+)
+def test_weights_of_the_mean(weights, expected):
+    update, _, info = aggregate(aggregators.mean(weights))
+    np.testing.assert_allclose(info.weights, expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        update.params["w"], np.tensordot(expected, UPDATES, 1), rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        update.state["mean"], np.tensordot(expected, STATISTICS, 1), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_server_step_of_one_is_the_plain_mean():
+    plain, _, _ = aggregate(aggregators.mean())
+    stepped, _, _ = aggregate(aggregators.mean(server_optimizer=optax.sgd(1.0)))
+    np.testing.assert_allclose(stepped.params["w"], plain.params["w"], rtol=1e-6)
+    np.testing.assert_array_equal(stepped.state["mean"], plain.state["mean"])
+
+
+def test_server_momentum_carries_over_and_spares_statistics():
+    aggregator = aggregators.mean(server_optimizer=optax.sgd(1.0, momentum=0.5))
+    first, state, _ = aggregate(aggregator)
+    second, _, _ = aggregate(aggregator, state)
+    np.testing.assert_allclose(second.params["w"], 1.5 * first.params["w"], rtol=1e-5)
+    np.testing.assert_array_equal(second.state["mean"], first.state["mean"])
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_unknown_weights_are_named():
+    with pytest.raises(ValueError, match=r"weights='equal'.*'uniform', 'size', 'cohort'"):
+        aggregators.mean("equal")

@@ -1,0 +1,121 @@
+"""One battery that every role passes; a new factory joins by getting a line here.
+
+``test_nothing_is_left_out`` fails for a public factory without one.
+"""
+
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair.simulate import make_round, run
+
+SELECTORS = {
+    "uniform": partial(selectors.uniform, 3),
+    "by_size": partial(selectors.by_size, 3),
+}
+SOLVERS = {
+    "sgd": partial(solvers.sgd, 0.1, 2, epochs=1),
+    "sgd, momentum, decay and prox": partial(
+        solvers.sgd, 0.1, 2, steps=3, momentum=0.9, weight_decay=0.01, prox=0.1
+    ),
+    "sgd with replacement": partial(solvers.sgd, 0.1, 2, steps=3, replacement=True),
+}
+AGGREGATORS = {
+    "mean": aggregators.mean,
+    "mean by size": partial(aggregators.mean, "size"),
+    "mean by cohort": partial(aggregators.mean, "cohort"),
+    "mean with a server optimiser": partial(
+        aggregators.mean, server_optimizer=optax.sgd(0.5, momentum=0.9)
+    ),
+}
+BASELINE = ("uniform", "sgd", "mean")
+COMBINATIONS = (
+    [(name, *BASELINE[1:]) for name in SELECTORS]
+    + [(BASELINE[0], name, BASELINE[2]) for name in SOLVERS if name != "sgd"]
+    + [(*BASELINE[:2], name) for name in AGGREGATORS if name != "mean"]
+)
+
+
+def test_nothing_is_left_out():
+    for package, cases in (
+        (selectors, SELECTORS),
+        (solvers, SOLVERS),
+        (aggregators, AGGREGATORS),
+    ):
+        assert set(package.__all__) <= {name.split(maxsplit=1)[0].rstrip(",") for name in cases}
+
+
+@pytest.fixture(params=COMBINATIONS, ids=" | ".join)
+def round(request, model):
+    selector, solver, aggregator = request.param
+    return make_round(model, SELECTORS[selector](), SOLVERS[solver](), AGGREGATORS[aggregator]())
+
+
+@pytest.fixture
+def start(round, federation):
+    return round.init(jax.random.key(0), federation)
+
+
+def assert_close(actual, expected):
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), actual, expected)
+
+
+def plain(state):
+    return state._replace(key=jax.random.key_data(state.key))
+
+
+def test_compiled_equals_eager(round, start, federation):
+    eager, eager_info = round.step(start, federation)
+    compiled, compiled_info = jax.jit(round.step)(start, federation)
+    assert_close(plain(compiled), plain(eager))
+    assert_close(compiled_info, eager_info)
+
+
+def test_vmap_over_keys_equals_a_loop(round, federation):
+    keys = jax.random.split(jax.random.key(1), 3)
+    step = jax.jit(lambda key: round.step(round.init(key, federation), federation))
+    together = jax.jit(jax.vmap(step))(keys)
+    for index, key in enumerate(keys):
+        state, info = step(key)
+        batch_state, batch_info = jax.tree.map(lambda leaf, index=index: leaf[index], together)
+        assert_close(plain(batch_state), plain(state))
+        assert_close(batch_info, info)
+
+
+def test_state_keeps_its_structure_and_types(round, start, federation):
+    after, _ = jax.eval_shape(round.step, start, federation)
+    chex.assert_trees_all_equal_structs(after, start)
+    chex.assert_trees_all_equal_shapes_and_dtypes(plain_shapes(after), plain_shapes(start))
+
+
+def plain_shapes(state):
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
+
+
+def test_rounds_and_partitions_do_not_retrace(round, start, federation):
+    chex.clear_trace_counter()
+    step = jax.jit(chex.assert_max_traces(round.step, n=1))
+    state, _ = step(start, federation)
+    rolled = federation.train._replace(order=np.roll(federation.train.order, 1))
+    step(state, federation._replace(train=rolled))
+
+
+def test_the_cohort_is_valid_and_its_weights_sum_to_one(round, start, federation):
+    _, info = jax.jit(run, static_argnums=(0, 3))(round, start, federation, 5)
+    assert info.clients.dtype == jnp.int32
+    assert (info.clients >= 0).all() and (info.clients < federation.num_clients).all()
+    assert (info.weights >= 0).all()
+    np.testing.assert_allclose(info.weights.sum(axis=1), 1, rtol=1e-6)
+    assert info.finite.all()
+
+
+def test_the_model_moves(round, start, federation):
+    after, _ = round.step(start, federation)
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), after.variables, start.variables)
+    assert all(jax.tree.leaves(moved.params))

@@ -1,0 +1,230 @@
+"""Laws of a round, and of rounds in a row."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair.base import Cohort, Selector
+from fedjax_fair.data.federated import ClientExamples
+from fedjax_fair.evaluate import client_means, evaluate
+from fedjax_fair.simulate import make_round, run
+
+LARGE = 100
+
+
+def fixed(*clients):
+    """A selector that always picks the same slots."""
+    cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
+    return Selector(
+        init=lambda examples: (),
+        select=lambda key, state, context: (cohort, state),
+        observe=lambda state, cohort, results: state,
+    )
+
+
+def make(model, selector=None, solver=None, aggregator=None, **settings):
+    return make_round(
+        model,
+        selector or selectors.uniform(3),
+        solver or solvers.sgd(0.1, 2, epochs=1),
+        aggregator or aggregators.mean(),
+        **settings,
+    )
+
+
+def rounds_of(round, data, num_rounds=3, seed=0):
+    state = round.init(jax.random.key(seed), data)
+    return jax.jit(run, static_argnums=(0, 3))(round, state, data, num_rounds)
+
+
+def assert_close(actual, expected, **tolerance):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), actual, expected)
+
+
+def test_one_client_and_one_step_is_a_centralised_step(model, federation):
+    round = make(model, fixed(4), solvers.sgd(0.5, LARGE, steps=1))
+    state = round.init(jax.random.key(0), federation)
+    after, info = round.step(state, federation)
+
+    train = federation.train
+    rows = train.order[train.offsets[4] :][: train.sizes[4]]
+
+    def loss_fn(params):
+        logits, _ = model.apply(params, {}, train.features[rows], train=True, key=None)
+        labels = jnp.asarray(train.labels[rows])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    loss, slope = jax.value_and_grad(loss_fn)(state.variables.params)
+    expected = jax.tree.map(lambda value, s: value - 0.5 * s, state.variables.params, slope)
+    assert_close(after.variables.params, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(info.loss, [loss], rtol=1e-6)
+
+
+@pytest.mark.parametrize("clients_per_batch", [1, 2, 3, 4, 5])
+def test_clients_per_batch_never_changes_results(model, federation, clients_per_batch):
+    expected, _ = rounds_of(make(model, selectors.uniform(5)), federation)
+    grouped = make(model, selectors.uniform(5), clients_per_batch=clients_per_batch)
+    actual, _ = rounds_of(grouped, federation)
+    assert_close(actual.variables, expected.variables, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(actual.participation, expected.participation)
+
+
+def test_permuting_client_ids_permutes_outputs(model, federation):
+    new_to_old = np.array([4, 2, 0, 5, 1, 3])
+    train, test = (
+        examples._replace(offsets=examples.offsets[new_to_old], sizes=examples.sizes[new_to_old])
+        for examples in (federation.train, federation.test)
+    )
+    permuted = federation._replace(train=train, test=test)
+    # Everybody takes full-batch steps, so that no random number depends on a client's id.
+    round = make(model, selectors.uniform(6), solvers.sgd(0.3, LARGE, steps=3))
+    before, info = rounds_of(round, federation)
+    after, info_permuted = rounds_of(round, permuted)
+    assert_close(after.variables, before.variables, rtol=1e-5, atol=1e-6)
+    by_client = np.asarray(info.loss)[0][np.argsort(info.clients[0])]
+    by_client_permuted = np.asarray(info_permuted.loss)[0][np.argsort(info_permuted.clients[0])]
+    np.testing.assert_allclose(by_client_permuted, by_client[new_to_old], rtol=1e-5)
+
+
+def test_the_same_seed_repeats_everything(model, federation):
+    first, second = (rounds_of(make(model), federation, seed=5) for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, first[1], second[1])
+    jax.tree.map(np.testing.assert_array_equal, first[0].variables, second[0].variables)
+
+
+def test_another_seed_changes_cohorts(model, federation):
+    _, first = rounds_of(make(model), federation, seed=0)
+    _, second = rounds_of(make(model), federation, seed=1)
+    assert not np.array_equal(first.clients, second.clients)
+
+
+def test_another_seed_changes_minibatches(model, federation):
+    """Same initial model, same client: only the minibatches can make a difference."""
+    round = make(model, fixed(5), solvers.sgd(0.1, 2, steps=2))
+    state = round.init(jax.random.key(0), federation)
+    _, first = round.step(state, federation)
+    _, second = round.step(state._replace(key=jax.random.key(1)), federation)
+    assert float(first.loss[0]) != float(second.loss[0])
+
+
+def test_rounds_and_clients_have_their_own_minibatches(federation, model):
+    """Client ids and rounds enter the keys: equal data would otherwise give equal losses."""
+    train = federation.train
+    same = federation._replace(
+        train=train._replace(
+            offsets=np.zeros_like(train.offsets), sizes=np.full_like(train.sizes, 30)
+        )
+    )
+    round = make(model, selectors.uniform(6), solvers.sgd(0.0, 2, steps=1))
+    _, info = rounds_of(round, same, num_rounds=4)
+    assert len(np.unique(info.loss)) > 12  # of 24; a few coincide by drawing the same pair
+
+
+def test_a_repeated_client_trains_independently(model, federation):
+    round = make(model, fixed(5, 5, 5), solvers.sgd(0.1, 2, steps=2))
+    _, info = rounds_of(round, federation, num_rounds=1)
+    assert len(set(info.loss[0].tolist())) == 3
+
+
+def test_a_client_does_not_depend_on_the_rest_of_the_cohort(model, federation):
+    _, alone = rounds_of(make(model, fixed(2)), federation, num_rounds=1)
+    _, among = rounds_of(make(model, fixed(4, 2, 5, 4)), federation, num_rounds=1)
+    np.testing.assert_allclose(among.loss[0][1], alone.loss[0][0], rtol=1e-6)
+
+
+def test_cohorts_do_not_depend_on_the_solver(model, federation):
+    _, short = rounds_of(make(model, solver=solvers.sgd(0.1, 2, steps=1)), federation)
+    _, long = rounds_of(make(model, solver=solvers.sgd(0.1, 3, steps=9)), federation)
+    np.testing.assert_array_equal(short.clients, long.clients)
+
+
+def test_rounds_in_two_runs_equal_rounds_in_one(model, federation):
+    round = make(model)
+    advance = jax.jit(run, static_argnums=(0, 3))
+    state = round.init(jax.random.key(0), federation)
+    half, first = advance(round, state, federation, 3)
+    resumed, second = advance(round, half, federation, 3)
+    whole, both = advance(round, state, federation, 6)
+    jax.tree.map(np.testing.assert_array_equal, resumed.variables, whole.variables)
+    np.testing.assert_array_equal(jnp.concatenate([first.clients, second.clients]), both.clients)
+    assert int(resumed.round) == 6
+
+
+def test_participation_counts_slots(model, federation):
+    state, _ = rounds_of(make(model, fixed(1, 1, 3)), federation, num_rounds=4)
+    assert state.participation.tolist() == [0, 8, 0, 4, 0, 0]
+
+
+def test_an_update_that_is_not_finite_is_not_applied(model, federation):
+    round = make(model, solver=solvers.sgd(1e30, 2, steps=4, weight_decay=1e20))
+    state = round.init(jax.random.key(0), federation)
+    after, info = round.step(state, federation)
+    assert not bool(info.finite)
+    jax.tree.map(np.testing.assert_array_equal, after.variables, state.variables)
+
+
+def test_context_tells_losses_and_accuracies_of_the_current_model(model, federation):
+    asked = Selector(
+        init=lambda examples: (jnp.zeros(6), jnp.zeros(6)),
+        select=lambda key, state, context: (
+            Cohort(jnp.arange(2), jnp.full(2, 0.5)),
+            (context.losses(context.variables), context.accuracies(context.variables)),
+        ),
+        observe=lambda state, cohort, results: state,
+    )
+    round = make(model, asked)
+    before, _ = rounds_of(round, federation, num_rounds=2)
+    after, _ = round.step(before, federation)
+    expected = client_means(model, before.variables, federation.train)
+    assert_close(after.selector, (expected.loss, expected.accuracy), rtol=1e-6)
+
+
+def test_means_of_every_client_equal_a_loop(model, federation):
+    variables = model.init(jax.random.key(1), federation.train.features[:1])
+    means = client_means(model, variables, federation.test)
+    test = federation.test
+    for client in range(6):
+        rows = test.order[test.offsets[client] :][: test.sizes[client]]
+        logits = test.features[rows] @ np.asarray(variables.params["kernel"], np.float64)
+        labels = test.labels[rows]
+        loss = (np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(rows)), labels]).mean()
+        np.testing.assert_allclose(means.loss[client], loss, rtol=1e-5)
+        np.testing.assert_allclose(
+            means.accuracy[client], (logits.argmax(axis=1) == labels).mean(), rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("owned", [249, 250, 251, 500, 777])
+def test_chunks_of_the_evaluation_leave_nothing_out(model, owned):
+    """All sizes around the length of a chunk, with a client that owns no examples."""
+    rng = np.random.default_rng(0)
+    sizes = np.array([0, owned - 200, 0, 200], np.int32)
+    offsets = (np.cumsum(sizes) - sizes).astype(np.int32)
+    features = rng.normal(size=(owned, 4)).astype(np.float32)
+    labels = rng.integers(0, 3, owned).astype(np.int32)
+    examples = ClientExamples(features, labels, np.arange(owned, dtype=np.int32), offsets, sizes)
+    variables = model.init(jax.random.key(1), features[:1])
+    means = client_means(model, variables, examples)
+    logits = features @ np.asarray(variables.params["kernel"])
+    correct = logits.argmax(axis=1) == labels
+    assert np.isnan(means.accuracy[0]) and np.isnan(means.loss[2])
+    np.testing.assert_allclose(means.accuracy[1], correct[: owned - 200].mean(), rtol=1e-6)
+    np.testing.assert_allclose(means.accuracy[3], correct[owned - 200 :].mean(), rtol=1e-6)
+
+
+def test_training_loss_is_measured_on_request(model, federation):
+    variables = model.init(jax.random.key(1), federation.train.features[:1])
+    idle = jnp.zeros(6, jnp.int32)
+    asked = evaluate(model, variables, federation, idle, idle[:2])
+    silent = evaluate(model, variables, federation, idle, idle[:2], train_loss=False)
+    assert np.isfinite(asked.train_loss).all()
+    assert np.isnan(silent.train_loss).all()
+
+
+@pytest.mark.parametrize("clients_per_batch", [0, -1])
+def test_bad_clients_per_batch_is_named(model, clients_per_batch):
+    with pytest.raises(ValueError, match="clients_per_batch"):
+        make(model, clients_per_batch=clients_per_batch)
