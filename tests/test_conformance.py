@@ -109,7 +109,8 @@ def test_rounds_and_partitions_do_not_retrace(round, start, federation):
 def test_the_cohort_is_valid_and_its_weights_sum_to_one(round, start, federation):
     _, info = jax.jit(run, static_argnums=(0, 3))(round, start, federation, 5)
     assert info.clients.dtype == jnp.int32
-    assert (info.clients >= 0).all() and (info.clients < federation.num_clients).all()
+    assert (info.clients >= 0).all()
+    assert (info.clients < federation.num_clients).all()
     assert (info.weights >= 0).all()
     np.testing.assert_allclose(info.weights.sum(axis=1), 1, rtol=1e-6)
     assert info.finite.all()

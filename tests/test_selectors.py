@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import make_federation
 from scipy.stats import chisquare
 
-from conftest import make_federation
 from fedjax_fair import selectors
 from fedjax_fair.base import Context
 

@@ -1,5 +1,7 @@
 """The local solver against a second implementation in NumPy, and its laws."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -126,14 +128,8 @@ def test_clients_side_by_side_equal_clients_one_by_one(federation, model):
 
     together = jax.vmap(one)(jnp.arange(6))
     apart = [one(client) for client in range(6)]
-    for index, alone in enumerate(apart):
-        jax.tree.map(
-            lambda batch, single: np.testing.assert_allclose(
-                batch[index], single, rtol=1e-5, atol=1e-6
-            ),
-            together,
-            alone,
-        )
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *apart)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), together, stacked)
 
 
 @pytest.mark.parametrize("batch_size", [3, 4, 64])

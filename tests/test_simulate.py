@@ -210,7 +210,8 @@ def test_chunks_of_the_evaluation_leave_nothing_out(model, owned):
     means = client_means(model, variables, examples)
     logits = features @ np.asarray(variables.params["kernel"])
     correct = logits.argmax(axis=1) == labels
-    assert np.isnan(means.accuracy[0]) and np.isnan(means.loss[2])
+    assert np.isnan(means.accuracy[0])
+    assert np.isnan(means.loss[2])
     np.testing.assert_allclose(means.accuracy[1], correct[: owned - 200].mean(), rtol=1e-6)
     np.testing.assert_allclose(means.accuracy[3], correct[owned - 200 :].mean(), rtol=1e-6)
 
