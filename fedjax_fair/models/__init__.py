@@ -1,0 +1,26 @@
+"""Networks as pure functions, and the layers that keep them fast inside a simulation."""
+
+from fedjax_fair.models.classic import (
+    cifar100_cnn,
+    cifar_cnn,
+    femnist_cnn,
+    lenet,
+    logistic,
+    mlp,
+)
+from fedjax_fair.models.layers import Conv, max_pool
+from fedjax_fair.models.resnet import resnet18
+from fedjax_fair.models.wrap import from_flax
+
+__all__ = [
+    "Conv",
+    "cifar100_cnn",
+    "cifar_cnn",
+    "femnist_cnn",
+    "from_flax",
+    "lenet",
+    "logistic",
+    "max_pool",
+    "mlp",
+    "resnet18",
+]

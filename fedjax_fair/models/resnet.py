@@ -1,0 +1,91 @@
+"""ResNet-18 for small images (He et al., 2015, arXiv:1512.03385)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import flax.linen as nn
+from jaxtyping import Array, Float
+
+from fedjax_fair.base import Model
+from fedjax_fair.checks import one_of, positive_int
+from fedjax_fair.models.layers import Conv
+from fedjax_fair.models.wrap import classifier
+
+__all__ = ["resnet18"]
+
+_conv = partial(Conv, use_bias=False, kernel_init=nn.initializers.he_normal())
+
+
+class _Block(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut, which is projected where the shape changes."""
+
+    channels: int
+    stride: int
+    norm: Callable[..., nn.Module]
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        strides = (self.stride, self.stride)
+        y = nn.relu(self.norm()(_conv(self.channels, (3, 3), strides, padding=1)(x)))
+        y = self.norm()(_conv(self.channels, (3, 3), padding=1)(y))
+        if x.shape != y.shape:
+            x = self.norm()(_conv(self.channels, (1, 1), strides, padding=0)(x))
+        return nn.relu(x + y)
+
+
+class _ResNet18(nn.Module):
+    norm: str
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "batch height width channels"], train: bool
+    ) -> Float[Array, "batch 512"]:
+        norm = {
+            "group": partial(nn.GroupNorm, num_groups=2),
+            "batch": partial(nn.BatchNorm, use_running_average=not train, momentum=0.9),
+        }[self.norm]
+        x = nn.relu(norm()(_conv(64, (3, 3), padding=1)(x)))
+        for channels, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            x = _Block(channels, stride, norm)(x)
+            x = _Block(channels, 1, norm)(x)
+        return x.mean(axis=(1, 2))
+
+
+def resnet18(num_classes: int, norm: str = "group") -> Model:
+    """ResNet-18 with a 3 x 3 stem of stride 1 and no pooling after it, as usual for 32 x 32 images.
+
+    `Model.features` are the 512 channels after global average pooling.
+
+    With ``norm="batch"`` the running statistics live in ``Variables.state``, which the server
+    averages. In training each batch is normalised by its own statistics, whatever it holds: if the
+    local solver fills a short minibatch with masked examples, they take part in the mean and
+    variance although not in the loss. ``norm="group"`` treats every example alone and has no state.
+
+    Args:
+        num_classes: Number of classes.
+        norm: "group" for group normalisation with two groups, "batch" for batch normalisation.
+
+    Returns:
+        The model, for images ``[batch, height, width, channels]``; 11,173,962 parameters for three
+        channels and 10 classes, with either norm.
+
+    Raises:
+        ValueError: If ``num_classes`` is not a positive integer or ``norm`` is another word.
+
+    References:
+        He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, 2015,
+        https://arxiv.org/abs/1512.03385. Wu and He, Group Normalization, 2018,
+        https://arxiv.org/abs/1803.08494.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> model, images = resnet18(10), jnp.zeros((1, 32, 32, 3))
+        >>> variables = jax.eval_shape(model.init, jax.random.key(0), images)
+        >>> sum(leaf.size for leaf in jax.tree.leaves(variables.params))
+        11173962
+    """
+    positive_int("num_classes", num_classes)
+    one_of("norm", norm, ("group", "batch"))
+    return classifier(_ResNet18(norm), num_classes)

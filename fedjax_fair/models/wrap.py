@@ -1,0 +1,176 @@
+"""From a Flax module to the pure functions that a simulation wants."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Shaped
+
+from fedjax_fair.base import Model, Variables
+
+__all__ = ["classifier", "from_flax"]
+
+
+def _as_float(x: Shaped[Array, "batch ..."]) -> Float[Array, "batch ..."]:
+    if x.dtype == jnp.uint8:
+        return x.astype(jnp.float32) / 255
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(f"x has dtype {x.dtype}: expected uint8 or a floating-point type.")
+    return x
+
+
+def from_flax(module: nn.Module | Callable[..., nnx.Module]) -> Model:
+    """Makes a `Model` of a Linen module, or of an NNX module class or factory.
+
+    ``uint8`` inputs arrive in the module as ``float32`` in ``[0, 1]`` (divided by 255), inputs of a
+    floating-point type as they are. The module's call takes the batch and returns logits. A method
+    ``features``, which takes the same arguments and returns ``[batch, width]``, gives the
+    activations of the last hidden layer; a module without it trains, but `Model.features` raises.
+
+    Linen: ``train`` is passed to those of the two methods that have a parameter of that name; the
+    random stream is called ``dropout``; every collection besides ``params`` is state.
+
+    NNX: the factory is called as ``module(rngs=nnx.Rngs(key))`` (use ``functools.partial`` for its
+    other arguments); ``train`` chooses between ``Module.train()`` and ``Module.eval()``; all random
+    streams are seeded anew at every call; ``nnx.BatchStat`` is state.
+
+    A convolution that trains inside a simulation should be `fedjax_fair.models.Conv` rather than
+    Flax's, see there.
+
+    Args:
+        module: A ``flax.linen.Module``, or a callable that takes ``rngs`` and returns an
+            ``flax.nnx.Module``.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If the module is neither, or an NNX module holds variables other than
+            parameters, batch statistics and random streams.
+
+    Examples:
+        >>> class Net(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         return nn.Dense(3)(x)
+        >>> model = from_flax(Net())
+        >>> x = jnp.ones((2, 4))
+        >>> variables = model.init(jax.random.key(0), x)
+        >>> logits, _ = model.apply(*variables, x, train=False, key=None)
+        >>> logits.shape
+        (2, 3)
+    """
+    if isinstance(module, nn.Module):
+        return _from_linen(module)
+    if not callable(module) or isinstance(module, nnx.Module):
+        raise ValueError(
+            f"{module=!r}: expected a linen module, or an NNX class or factory that takes rngs."
+        )
+    return _from_nnx(module)
+
+
+def _require_features(module: type) -> None:
+    if not hasattr(module, "features"):
+        raise ValueError(
+            f"module={module.__name__}: expected a method `features` that returns the activations "
+            "of the last hidden layer, [batch, width]."
+        )
+
+
+def _from_linen(module: nn.Module) -> Model:
+    def mode(method, train) -> dict[str, Any]:
+        return {"train": train} if "train" in inspect.signature(method).parameters else {}
+
+    def init(key, x):
+        key_params, key_dropout = jax.random.split(key)
+        rngs = {"params": key_params, "dropout": key_dropout}
+        variables = dict(module.init(rngs, _as_float(x), **mode(module.__call__, False)))
+        return Variables(variables.pop("params", {}), variables)
+
+    def apply(params, state, x, *, train, key):
+        variables = {"params": params, **state}
+        rngs = {} if key is None else {"dropout": key}
+        settings = mode(module.__call__, train)
+        mutable = list(state) if train else []
+        logits, new = module.apply(variables, _as_float(x), rngs=rngs, mutable=mutable, **settings)
+        return logits, {**state, **new}
+
+    def features(params, state, x) -> Any:
+        _require_features(type(module))
+        settings = mode(module.features, False)
+        variables = {"params": params, **state}
+        return module.apply(variables, _as_float(x), method="features", **settings)
+
+    return Model(init, apply, features)
+
+
+def _from_nnx(factory: Callable[..., nnx.Module]) -> Model:
+    kinds = (nnx.Param, nnx.BatchStat, nnx.RngState, ...)
+    abstract = nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
+    graph, *templates, other = nnx.split(abstract, *kinds)
+    if jax.tree.leaves(other):
+        raise ValueError(
+            f"module={type(abstract).__name__} holds {nnx.to_pure_dict(other)}: expected only "
+            "parameters, batch statistics and random streams."
+        )
+
+    def init(key, x):
+        _, params, state, _ = nnx.split(factory(rngs=nnx.Rngs(key)), *kinds[:3])
+        return Variables(nnx.to_pure_dict(params), nnx.to_pure_dict(state))
+
+    def streams(key):
+        """Every stream of the module, started from ``key``; each gets a number of its own."""
+        leaves, tree = jax.tree.flatten(templates[2])
+        fresh = [
+            jax.random.fold_in(key, number)
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            else jnp.zeros(leaf.shape, leaf.dtype)
+            for number, leaf in enumerate(leaves)
+        ]
+        return jax.tree.unflatten(tree, fresh)
+
+    def rebuild(params, state, key) -> Any:
+        # Filled in place, hence the copies.
+        filled = [jax.tree.map(lambda leaf: leaf, template) for template in templates[:2]]
+        for template, values in zip(filled, (params, state), strict=True):
+            nnx.replace_by_pure_dict(template, values)
+        return nnx.merge(graph, *filled, streams(jax.random.key(0) if key is None else key))
+
+    def apply(params, state, x, *, train, key):
+        module = rebuild(params, state, key)
+        (module.train if train else module.eval)()
+        logits = module(_as_float(x))
+        return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
+
+    def features(params, state, x):
+        _require_features(type(abstract))
+        module = rebuild(params, state, None)
+        module.eval()
+        return module.features(_as_float(x))
+
+    return Model(init, apply, features)
+
+
+class _Classifier(nn.Module):
+    body: nn.Module
+    num_classes: int
+
+    def setup(self):
+        self.head = nn.Dense(self.num_classes)
+
+    def features(self, x, train):
+        return self.body(x, train)
+
+    def __call__(self, x, train):
+        return self.head(self.features(x, train))
+
+
+def classifier(body: nn.Module, num_classes: int) -> Model:
+    """Puts a linear layer on top of a Linen module whose call ``(x, train)`` returns features."""
+    return from_flax(_Classifier(body, num_classes))
