@@ -9,6 +9,7 @@ from fedjax_fair.data.class_partition import (
     planted_clusters,
 )
 from fedjax_fair.data.federated import ClientExamples, FederatedData, validate
+from fedjax_fair.data.logistic import synthetic
 from fedjax_fair.data.partition import (
     Partition,
     Partitioner,
@@ -28,7 +29,6 @@ from fedjax_fair.data.sources import (
     load,
     prepare,
 )
-from fedjax_fair.data.synthetic import synthetic
 
 __all__ = [
     "PLANTED",

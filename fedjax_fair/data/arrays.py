@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -251,7 +252,7 @@ def from_npz(
 
 def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, EOFError, AttributeError, TypeError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: expected an .npz file of plain arrays ({error}).") from error

@@ -171,6 +171,8 @@ def planted_clusters(clusters: str | Sequence[Cluster]) -> Partitioner:
     if isinstance(clusters, str):
         checks.one_of("clusters", clusters, tuple(PLANTED))
         clusters = PLANTED[clusters]
+    if not clusters:
+        raise ValueError("clusters=[]: expected at least one.")
     for cluster in clusters:
         checks.positive_int("num_clients", cluster.num_clients)
         checks.positive_int("at_most", cluster.at_most)

@@ -207,8 +207,6 @@ def _dirichlet_owners(labels, concentration, rng) -> np.ndarray:
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         proportions = rng.dirichlet(concentration)
-        if not np.isfinite(proportions).all():
-            raise ValueError(f"alpha={concentration.min()}: too small to draw proportions from.")
         # Parts end where the cumulative proportion, rounded down, says; the last takes the rest.
         ends = (np.cumsum(proportions) * len(members)).astype(int)[:-1]
         owners[members] = np.searchsorted(ends, np.arange(len(members)), side="right")

@@ -1,0 +1,212 @@
+"""Validation, and federations made of arrays and files."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_fair import data
+
+TOTAL = 12
+
+
+def example(**changes):
+    arguments = {
+        "features": np.arange(TOTAL * 2.0).reshape(TOTAL, 2),
+        "labels": np.arange(TOTAL) % 3,
+        "client_indices": [[0, 4, 8, 1], [2, 3], [11, 10, 9]],
+    }
+    return data.from_arrays(**(arguments | changes))
+
+
+def test_examples_keep_their_owner_and_label():
+    federation = example(test_fraction=0.5, groups=[0, 1, 1], name="mine")
+    assert (federation.name, federation.num_classes, federation.num_clients) == ("mine", 3, 3)
+    assert federation.groups.tolist() == [0, 1, 1]
+    assert federation.test.sizes.tolist() == [2, 1, 1]
+    for client, indices in enumerate([[0, 4, 8, 1], [2, 3], [11, 10, 9]]):
+        found = []
+        for part in (federation.train, federation.test):
+            run = part.order[part.offsets[client] :][: part.sizes[client]]
+            originals = part.features[run, 0].astype(int) // 2
+            assert part.labels[run].tolist() == (originals % 3).tolist()
+            found += originals.tolist()
+        assert sorted(found) == sorted(indices)
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(0, 99),
+)
+@settings(max_examples=50, deadline=None)
+def test_holding_out_keeps_every_client_in_training(sizes, fraction, seed):
+    total = sum(sizes)
+    indices = np.split(np.random.default_rng(seed).permutation(total), np.cumsum(sizes)[:-1])
+    federation = data.from_arrays(
+        np.arange(total)[:, None], np.zeros(total, int), indices, test_fraction=fraction, seed=seed
+    )
+    assert federation.test.sizes.tolist() == [int(size * fraction) for size in sizes]
+    assert federation.train.sizes.min() >= 1
+    both = np.concatenate([federation.train.features[:, 0], federation.test.features[:, 0]])
+    np.testing.assert_array_equal(np.sort(both), np.arange(total))
+
+
+def test_what_is_held_out_is_drawn_by_the_seed():
+    drawn = {tuple(example(test_fraction=0.5, seed=s).test.features[:, 0]) for s in range(20)}
+    assert len(drawn) > 10
+
+
+def test_given_test_examples_are_used():
+    federation = example(
+        test_features=np.ones((2, 2)), test_labels=[2, 4], test_client_indices=[[1], [], [0]]
+    )
+    assert federation.test.sizes.tolist() == [1, 0, 1]
+    assert federation.test.order.tolist() == [1, 0]
+    assert federation.num_classes == 5
+    assert federation.train.features.shape == (TOTAL, 2)
+
+
+@pytest.mark.parametrize(
+    ("features", "shape", "dtype"),
+    [
+        (np.zeros((TOTAL, 5, 5), np.uint8), (5, 5, 1), np.uint8),
+        (np.zeros((TOTAL, 5, 5, 3), np.uint8), (5, 5, 3), np.uint8),
+        (np.zeros((TOTAL, 5, 5)), (5, 5), np.float32),
+        (np.zeros((TOTAL, 7), np.int64), (7,), np.int32),
+    ],
+)
+def test_features_have_one_convention(features, shape, dtype):
+    part = example(features=features).train
+    assert (part.features.shape[1:], part.features.dtype) == (shape, dtype)
+    integers = (part.labels, part.order, part.offsets, part.sizes)
+    assert {array.dtype for array in integers} == {np.dtype("i4")}
+
+
+def test_a_federation_is_an_argument_of_a_compiled_function():
+    federation = example(groups=[0, 1, 1])
+    doubled = jax.jit(lambda f: f.train.features.sum() + f.num_classes)(federation)
+    assert doubled == federation.train.features.sum() + 3
+
+
+def broken(part, **changes):
+    """The example with some fields of one part replaced."""
+    federation = example(test_fraction=0.5)
+    fields = {name: np.array(value) for name, value in getattr(federation, part)._asdict().items()}
+    other = data.ClientExamples(**(fields | changes))
+    parts = {"train": federation.train, "test": federation.test} | {part: other}
+    return data.FederatedData(**parts, groups=None, num_classes=3, name="broken")
+
+
+TRAIN = broken("train").train
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        ("train", {"features": np.ones((7, 2))}, r"features of shape \(7, 2\).*\(5,\) labels"),
+        ("train", {"features": np.full((5, 2), "x")}, "expected uint8, integers or floats"),
+        ("train", {"features": np.where(TRAIN.features == 0, 0, np.nan)}, "values are not finite"),
+        ("train", {"features": np.full((5, 2), np.inf)}, "10 values are not finite"),
+        ("train", {"labels": np.ones(5)}, "labels of float64"),
+        ("train", {"labels": np.full(5, 3)}, r"labels span \[3, 3\]: expected \[0, 2\]"),
+        ("test", {"labels": np.full(4, -1)}, r"test.labels span \[-1, -1\]"),
+        ("train", {"order": np.arange(1, 6)}, r"order span \[1, 5\]: expected \[0, 4\]"),
+        ("train", {"order": np.arange(-1, 4)}, r"order span \[-1, 3\]"),
+        ("train", {"order": np.arange(4)}, "5, for the 4 entries of order"),
+        ("train", {"offsets": np.array([0, 2, 4])}, "exclusive cumulative sum"),
+        ("train", {"sizes": np.array([3, -1, 3])}, "none negative"),
+        ("train", {"sizes": np.array([3, 0, 2]), "offsets": np.array([0, 3, 3])}, r"first \[1\]"),
+        ("test", {"sizes": np.array([4]), "offsets": np.array([0])}, "expected train's"),
+        ("test", {"features": np.ones((4, 3), np.float32)}, "examples like train's"),
+        ("test", {"features": np.ones((4, 2), np.uint8)}, "examples like train's"),
+    ],
+)
+def test_validation_names_what_is_wrong(part, changes, message):
+    with pytest.raises(ValueError, match=message):
+        data.validate(broken(part, **changes))
+
+
+def test_validation_accepts_clients_without_test_examples_and_jax_arrays():
+    sizes, nothing = np.zeros(3, int), np.zeros(0, int)
+    federation = broken("test", order=nothing, sizes=sizes, offsets=sizes)
+    data.validate(federation)
+    data.validate(jax.tree.map(jax.numpy.asarray, federation))
+
+
+@pytest.mark.parametrize("groups", [[0, 1], [0, -1, 1], [0.0, 1.0, 1.0]])
+def test_groups_are_checked(groups):
+    with pytest.raises(ValueError, match="groups"):
+        example(groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"test_labels": [0]}, "all three or none"),
+        ({"test_fraction": 1.0}, "test_fraction=1.0"),
+        ({"num_classes": 2}, r"expected \[0, 1\] \(num_classes=2\)"),
+        ({"num_classes": 0}, "num_classes=0"),
+        ({"labels": np.zeros(TOTAL)}, "labels of float64"),
+        ({"labels": np.zeros(TOTAL - 1, int)}, "expected"),
+        ({"features": np.full((TOTAL, 2), "x")}, "features of <U1"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        example(**changes)
+
+
+ARRAYS = {
+    "features": np.arange(6.0)[:, None],
+    "labels": np.array([0, 1, 0, 1, 2, 2]),
+    "client": np.array(["b", "a", "b", "a", "b", "a"]),
+    "test_features": np.ones((2, 1)),
+    "test_labels": np.array([1, 0]),
+    "test_client": np.array(["b", "b"]),
+    "groups": np.array([1, 0]),
+    "num_classes": np.array(4),
+}
+
+
+def test_a_file_equals_its_arrays(tmp_path):
+    np.savez(tmp_path / "clinics.npz", **ARRAYS)
+    federation = data.from_npz(tmp_path / "clinics.npz")
+    assert (federation.name, federation.num_classes) == ("clinics", 4)
+    assert federation.groups.tolist() == [1, 0]
+    assert federation.train.order.tolist() == [1, 3, 5, 0, 2, 4]
+    assert federation.test.sizes.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"client": None}, r"lacks \['client'\]"),
+        ({"client": np.array(["a", "b"])}, "one value for each of 6 examples"),
+        ({"test_client": np.array(["b", "c"])}, "1 have none"),
+        ({"test_client": np.array(["b"])}, r"test_client of shape \(1,\)"),
+        ({"test_labels": None}, "test_client|all three"),
+        ({"features": np.array([object()] * 6)}, "plain arrays"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path, changes, message):
+    arrays = {name: array for name, array in (ARRAYS | changes).items() if array is not None}
+    np.savez(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(ValueError, match=message):
+        data.from_npz(tmp_path / "bad.npz")
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    path = tmp_path / "bad.npz"
+    np.savez(path, **ARRAYS)
+    whole = path.read_bytes()
+    for damaged in (b"", b"text", whole[: len(whole) // 2], whole.replace(b"NUMPY", b"numpy")):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"expected an \.npz file"):
+            data.from_npz(path)
+    np.save(tmp_path / "single.npy", np.arange(3))
+    with pytest.raises(ValueError, match=r"expected an \.npz file"):
+        data.from_npz(tmp_path / "single.npy")
+    with pytest.raises(FileNotFoundError):
+        data.from_npz(tmp_path / "absent.npz")

@@ -1,0 +1,236 @@
+"""Laws of every partitioner, and the particular promise of each."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fedjax_fair import data
+from fedjax_fair.data.class_partition import _draw_slots
+
+LABELS = np.random.default_rng(0).integers(0, 10, 2000)
+WRITERS = np.random.default_rng(1).permutation(np.repeat(np.arange(40), 50))
+PARTITIONERS = [
+    data.iid(30),
+    data.quantity_skew(30, "power", skew=1.2, min_size=2),
+    data.quantity_skew(30, "lognormal", skew=2.0),
+    data.dirichlet(10, 0.5),
+    data.shards(30, 2),
+    data.by_column("writer"),
+    data.explicit([[5, 1], [0], range(100, 200)]),
+    data.classes_per_client(50, 3),
+    data.classes_per_client(7, 9),
+    data.planted_clusters("mnist"),
+]
+RANDOM = [p for p in PARTITIONERS if not p.name.startswith(("by_column", "explicit"))]
+
+
+def named(partitioner):
+    return partitioner.name
+
+
+def split(partitioner, seed=0, labels=LABELS):
+    return partitioner.split(labels, seed, writer=WRITERS)
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS, ids=named)
+def test_every_example_has_one_owner_or_is_reported(partitioner):
+    partition = split(partitioner)
+    everything = np.concatenate([partition.order, partition.dropped])
+    np.testing.assert_array_equal(np.sort(everything), np.arange(len(LABELS)))
+    assert partition.sizes.min() >= 1
+    assert partition.sizes.sum() == len(partition.order)
+    assert {a.dtype for a in (partition.order, partition.sizes, partition.dropped)} == {
+        np.dtype("i4")
+    }
+    assert [len(indices) for indices in partition.client_indices] == partition.sizes.tolist()
+
+
+@pytest.mark.parametrize("partitioner", RANDOM, ids=named)
+def test_the_seed_decides(partitioner):
+    assert split(partitioner).order.tolist() == split(partitioner).order.tolist()
+    assert split(partitioner).order.tolist() != split(partitioner, seed=1).order.tolist()
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS, ids=named)
+def test_test_examples_are_dealt_like_training_examples(partitioner):
+    partition = split(partitioner)
+    test_labels = np.random.default_rng(2).integers(0, 10, 613)
+    test = data.deal_test(partition, LABELS, test_labels, seed=0)
+    assert len(np.unique(np.concatenate([test.order, test.dropped]))) == len(test_labels)
+    for label in range(10):
+        train = np.array([(LABELS[i] == label).sum() for i in partition.client_indices])
+        dealt = np.array([(test_labels[i] == label).sum() for i in test.client_indices])
+        total = (test_labels == label).sum()
+        assert dealt.sum() == (total if train.sum() else 0)
+        assert (abs(dealt - train / max(train.sum(), 1) * total) < 1).all()
+
+
+def test_largest_remainder_breaks_ties_at_random():
+    labels = np.zeros(40, int)
+    train = data.iid(4).split(labels, 0)
+    lucky = {
+        tuple(data.deal_test(train, labels, np.zeros(6, int), seed).sizes.tolist())
+        for seed in range(40)
+    }
+    assert lucky == {s for s in np.ndindex(3, 3, 3, 3) if sorted(s) == [1, 1, 2, 2]}
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_slots_are_distinct_and_classes_equally_used(clients, classes, each, seed):
+    assume(each <= classes)
+    uses = data.partition.equal_parts(clients * each, classes)
+    slots = _draw_slots(clients, uses, np.random.default_rng(seed))
+    assert slots.shape == (clients, each)
+    assert all(len(set(row)) == each for row in slots.tolist())
+    np.testing.assert_array_equal(np.bincount(slots.ravel(), minlength=classes), uses)
+
+
+def test_three_classes_each_as_specified():
+    labels = np.repeat(np.arange(10), [61, 60, 60, 75, 60, 60, 89, 60, 60, 60])
+    partition = data.classes_per_client(20, 3).split(labels, 3)
+    held = [Counter(labels[indices].tolist()) for indices in partition.client_indices]
+    assert all(len(counts) == 3 for counts in held)
+    # 60 slots, each class in 6 of them, each shard a sixth of its class rounded down.
+    assert Counter(label for counts in held for label in counts) == dict.fromkeys(range(10), 6)
+    shard = np.bincount(labels) // 6
+    assert all(n == shard[label] for counts in held for label, n in counts.items())
+    dropped = np.bincount(labels[partition.dropped], minlength=10)
+    assert dropped.tolist() == [1, 0, 0, 3, 0, 0, 5, 0, 0, 0]
+
+
+def test_classes_are_used_as_equally_often_as_possible():
+    held = data.classes_per_client(7, 3).split(LABELS, 0).client_indices
+    uses = Counter(label for indices in held for label in set(LABELS[indices].tolist()))
+    assert sorted(uses.values()) == [2] * 9 + [3]
+
+
+@pytest.mark.parametrize("case", range(4))
+def test_dirichlet_equals_flwr_datasets(case):
+    golden = np.load(Path(__file__).parent / "golden" / "dirichlet_flwr_0_6_1.npz")
+    num_clients, min_size, seed = golden[f"settings_{case}"].tolist()
+    partitioner = data.dirichlet(num_clients, golden[f"alpha_{case}"], min_size)
+    partition = partitioner.split(golden[f"labels_{case}"], seed)
+    np.testing.assert_array_equal(partition.order, golden[f"order_{case}"])
+    np.testing.assert_array_equal(partition.sizes, golden[f"sizes_{case}"])
+
+
+def test_dirichlet_alpha_is_concentration():
+    def classes_held(alpha):
+        indices = data.dirichlet(10, alpha, 1).split(LABELS, 0).client_indices
+        return np.mean([len(np.unique(LABELS[i])) for i in indices])
+
+    assert classes_held(0.1) < 7 < classes_held(100.0) == 10
+
+
+@pytest.mark.parametrize(
+    ("setting", "labels", "clients", "classes", "sizes"),
+    [
+        ("mnist", np.repeat(np.arange(10), 5421), (4, 6), (4, 6), (3200, 4800)),
+        ("cifar10", np.repeat(np.arange(10), 5000), (4, 6), (4, 6), (3200, 4800)),
+        ("cifar100", np.repeat(np.arange(100), 500), (2, 3, 5), (20, 30, 50), (4400, 4800, 5000)),
+        (
+            "femnist",
+            np.repeat(np.arange(62), 1896),
+            (8, 36, 16, 18, 12),
+            (2, 8, 15, 20, 17),
+            (474, 416, 1770, 2100, 2686),
+        ),
+    ],
+)
+def test_planted_settings(setting, labels, clients, classes, sizes):
+    partition = data.planted_clusters(setting).split(labels, 0)
+    assert partition.groups is not None
+    assert np.bincount(partition.groups).tolist() == list(clients)
+    np.testing.assert_array_equal(partition.sizes, np.array(sizes)[partition.groups])
+    held = [set(labels[indices].tolist()) for indices in partition.client_indices]
+    assert [len(h) for h in held] == np.array(classes)[partition.groups].tolist()
+    for group in range(len(clients)):
+        assert (
+            len({frozenset(h) for h, g in zip(held, partition.groups, strict=True) if g == group})
+            == 1
+        )
+
+
+def test_clusters_may_share_a_class():
+    shared = [data.Cluster(1, [0, 1], 2), data.Cluster(2, [1], 9)]
+    partition = data.planted_clusters(shared).split(np.repeat([0, 1], 9), 0)
+    assert partition.sizes.tolist() == [4, 3, 3]
+
+
+def test_shards_hold_few_classes():
+    partition = data.shards(20, 2).split(np.repeat(np.arange(10), 100), 0)
+    assert (partition.sizes == 50).all()
+    labels = np.repeat(np.arange(10), 100)
+    assert max(len(np.unique(labels[i])) for i in partition.client_indices) == 2
+    # Were the tail always cut off, the last class would lose the most: 97 examples, 10 shards of 9.
+    lost = {labels[i] for s in range(30) for i in data.shards(5, 2).split(labels[:97], s).dropped}
+    assert lost == {0}
+
+
+def test_quantity_skew_laws():
+    power = data.quantity_skew(50, "power", skew=1.0).split(LABELS, 0).sizes
+    exact = 1 + 1950 / np.arange(1, 51) / (1 / np.arange(1, 51)).sum()
+    assert abs(power - exact).max() < 1
+    equal = data.quantity_skew(50, "lognormal", skew=0.0).split(LABELS, 0).sizes
+    assert set(equal.tolist()) == {40}
+    logarithms = np.log(data.quantity_skew(20_000, skew=0.7).split(np.zeros(10**7), 0).sizes - 1)
+    assert abs(np.std(logarithms) - 0.7) < 0.02  # three standard errors are 0.011
+
+
+def test_natural_owners():
+    partition = split(data.by_column("writer"))
+    for writer, indices in enumerate(partition.client_indices):
+        assert indices.tolist() == [i for i, owner in enumerate(WRITERS) if owner == writer]
+    test = data.follow_owners(WRITERS, np.array([3, 99, 0, 3]))
+    assert test.sizes[[0, 3]].tolist() == [1, 2]
+    assert test.dropped.tolist() == [1]
+
+
+FEW = np.arange(12) % 3
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda: data.iid(0), "num_clients=0"),
+        (lambda: data.iid(13).split(FEW, 0), "12 examples for num_clients=13"),
+        (lambda: data.shards(5, 3).split(FEW, 0), "expected at least 15"),
+        (lambda: data.quantity_skew(5, min_size=3).split(FEW, 0), "expected at least 15"),
+        (lambda: data.quantity_skew(5, "zipf"), "law='zipf'"),
+        (lambda: data.quantity_skew(5, skew=-1.0), "skew=-1.0"),
+        (lambda: data.dirichlet(3, 0.0), "alpha=0.0"),
+        (lambda: data.dirichlet(3, [1.0, 2.0]), r"alpha of shape \(2,\)"),
+        (lambda: data.dirichlet(3, 1.0, 5).split(FEW, 0), "expected at least 15"),
+        (
+            lambda: data.dirichlet(6, 1e-3, 2).split(FEW, 0),
+            "with 0 of 12 examples in the last of 11",
+        ),
+        (lambda: data.classes_per_client(2, 4).split(FEW, 0), "classes=4: expected at most the 3"),
+        (
+            lambda: data.classes_per_client(9, 2).split(FEW, 0),
+            "class 0 has 4 examples: expected at least 6",
+        ),
+        (lambda: data.planted_clusters("svhn"), "clusters='svhn'"),
+        (lambda: data.planted_clusters([data.Cluster(2, [1, 1], 5)]), r"classes=\[1, 1\]"),
+        (lambda: data.planted_clusters([]), r"clusters=\[\]"),
+        (lambda: data.planted_clusters([data.Cluster(2, [7], 5)]).split(FEW, 0), "class 7 has 0"),
+        (
+            lambda: data.by_column("writer").split(FEW, 0, author=FEW),
+            r"one of the columns \['author'\]",
+        ),
+        (lambda: data.by_column("writer").split(FEW, 0, writer=FEW[1:]), "12 examples"),
+        (lambda: data.explicit([[0], []]), r"1 of 2 clients own nothing, first \[1\]"),
+        (lambda: data.explicit([[0], [12]]).split(FEW, 0), r"span \[0, 12\]: expected \[0, 11\]"),
+        (lambda: data.explicit([[0], [-1]]).split(FEW, 0), r"span \[-1, 0\]"),
+        (lambda: data.explicit([[0, 5], [5]]).split(FEW, 0), "two owners, first 5"),
+        (lambda: data.explicit([[0.5]]).split(FEW, 0), "integers"),
+    ],
+)
+def test_the_impossible_is_refused(attempt, message):
+    with pytest.raises(ValueError, match=message):
+        attempt()

@@ -1,0 +1,273 @@
+"""Named data sets, the cache of decoded arrays, and the synthetic data."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedjax_fair import data
+from fedjax_fair.data import cache, tfds_images
+
+
+@pytest.fixture(autouse=True)
+def user_cache(tmp_path, monkeypatch):
+    """Keeps the tests out of the real cache."""
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "user" / name))
+    return tmp_path / "user" / "fedjax_fair"
+
+
+def whole(part):
+    """How often each example is owned."""
+    return np.bincount(part.order, minlength=len(part.labels))
+
+
+def test_digits_are_scikit_learns():
+    from sklearn.datasets import load_digits
+
+    federation = data.load("digits", data.iid(10))
+    described = data.describe("digits")
+    train, test = federation.train, federation.test
+    assert (len(train.labels), len(test.labels)) == (described.num_train, described.num_test)
+    assert (train.features.dtype, train.features.max()) == (np.uint8, 255)
+    assert whole(train).tolist() == [1] * len(train.labels)
+    assert whole(test).tolist() == [1] * len(test.labels)
+    originals = load_digits()
+    images = np.concatenate([train.features, test.features])[..., 0]
+    labels = np.concatenate([train.labels, test.labels])
+    found = sorted((*np.rint(i.ravel() / 255 * 16), y) for i, y in zip(images, labels, strict=True))
+    assert found == sorted(
+        (*i.ravel(), y) for i, y in zip(originals.images, originals.target, strict=True)
+    )
+    ratio = np.bincount(test.labels) / np.bincount(labels)
+    assert ratio.min() > 0.19
+    assert ratio.max() < 0.21
+
+
+def test_default_partition_gives_three_classes():
+    train = data.load("digits").train
+    runs = np.split(train.labels[train.order], train.offsets[1:])
+    assert [len(set(run.tolist())) for run in runs] == [3] * 50
+
+
+def test_bad_seed():
+    with pytest.raises(ValueError, match="seed=-1: expected an integer >= 0"):
+        data.load("digits", seed=-1)
+
+
+# A data set as tensorflow-datasets leaves it, but for the records, which a stand-in decodes.
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (40, 3, 2, 1), np.uint8)
+COLUMNS = {"label": np.arange(40) % 4, "writer": np.repeat([b"x", b"y", b"z", b"x"], 10)}
+
+
+def write_set(
+    folder, version="1.0.0", splits=("train", "test"), file_format="array_record", **feature
+):
+    folder = folder / version
+    folder.mkdir(parents=True)
+    image = {"dtype": "uint8", "shape": {"dimensions": ["3", "2", "1"]}} | feature
+    keys = [{"featureKey": "image"}, {"featureKey": "label"}]
+    info = {
+        "fileFormat": file_format,
+        "splits": [{"name": name, "shardLengths": ["15", "5"]} for name in splits],
+        "supervisedKeys": {"tuple": {"items": keys}},
+    }
+    features = {"image": {"image": image}, "label": {"classLabel": {"numClasses": "4"}}}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    (folder / "features.json").write_text(json.dumps({"featuresDict": {"features": features}}))
+    return folder
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """Stands in for decoding; lists the sets decoded."""
+    calls = []
+
+    def decode(images):
+        calls.append(images.name)
+        rows = {split: slice(20 * i, 20 * i + 20) for i, split in enumerate(images.splits)}
+        columns = {"image": IMAGES, **COLUMNS}
+        return {f"{s}.{name}": a[r] for s, r in rows.items() for name, a in columns.items()}
+
+    monkeypatch.setattr(tfds_images, "_decode", decode)
+    return calls
+
+
+def test_a_second_load_reads_the_cache(tmp_path, decoded):
+    write_set(tmp_path / "tiny")
+    first = data.load("tiny", data.iid(3), data_dir=tmp_path)
+    second = data.load("tiny", data.iid(3), data_dir=tmp_path)
+    assert decoded == ["tiny"]
+    for a, b in zip(first.train, second.train, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(first.train.features, IMAGES[:20])
+    np.testing.assert_array_equal(first.test.labels, COLUMNS["label"][20:])
+
+
+def test_columns_can_name_the_owner(tmp_path, decoded):
+    write_set(tmp_path / "tiny")
+    federation = data.load("tiny", data.by_column("writer"), data_dir=tmp_path)
+    # Writers x and y train; of the test examples z's are dropped.
+    assert federation.train.sizes.tolist() == [10, 10]
+    assert federation.test.sizes.tolist() == [10, 0]
+
+
+def test_without_a_test_split_examples_are_held_out(tmp_path, decoded):
+    write_set(tmp_path / "tiny", splits=("train", "extra"))
+    federation = data.load("tiny", data.iid(2), data_dir=tmp_path)
+    assert (federation.train.sizes.tolist(), federation.test.sizes.tolist()) == ([8, 8], [2, 2])
+
+
+def damage(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda kept: damage(kept / "train.image.npy"),
+        lambda kept: (kept / "train.label.npy").write_bytes(
+            (kept / "train.label.npy").read_bytes()[:-8]
+        ),
+        lambda kept: (kept / "test.image.npy").unlink(),
+        lambda kept: (kept / "test.image.npy").write_bytes(b""),
+        lambda kept: (kept / "manifest.json").unlink(),
+        lambda kept: (kept / "manifest.json").write_text('{"stamp"'),
+        lambda kept: (kept / "manifest.json").write_text("[]"),
+        lambda kept: (kept.parent / "tiny-train.array_record-00000-of-00001").write_bytes(b"new"),
+        lambda kept: os.utime(kept.parent / "features.json", (0, 0)),
+    ],
+)
+def test_a_damaged_or_stale_cache_is_made_again(tmp_path, decoded, spoil):
+    kept = write_set(tmp_path / "tiny") / "decoded"
+    for _ in range(2):
+        data.load("tiny", data.iid(3), data_dir=tmp_path)
+    spoil(kept)
+    for _ in range(2):
+        federation = data.load("tiny", data.iid(3), data_dir=tmp_path)
+        np.testing.assert_array_equal(federation.train.features, IMAGES[:20])
+    assert decoded == ["tiny", "tiny"]
+
+
+def test_a_read_only_set_stays_untouched(tmp_path, decoded, user_cache):
+    folders = [write_set(tmp_path / copy / "tiny") for copy in ("one", "two")]
+    for folder in folders:
+        folder.chmod(0o555)
+        before = sorted(folder.iterdir())
+        for _ in range(2):
+            data.load("tiny", data.iid(3), data_dir=folder.parents[1])
+        assert sorted(folder.iterdir()) == before
+        folder.chmod(0o755)
+    assert decoded == ["tiny", "tiny"]  # Once for each copy: they do not meet.
+    assert len(list(user_cache.iterdir())) == 2
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(file, *args, **kwargs):
+        file.write(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.warns(UserWarning, match="disk full"):
+        arrays = cache.cached(tmp_path / "kept", "v", lambda: {"x": np.arange(3)})
+    assert arrays["x"].tolist() == [0, 1, 2]
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_the_newest_version_is_used(tmp_path):
+    for version in ("9.0.0", "10.0.1", "2.5.0"):
+        write_set(tmp_path / "emnist" / "byclass", version)
+    (tmp_path / "emnist" / "byclass" / "incomplete.10.0.2").mkdir()
+    assert tfds_images.find("emnist/byclass", tmp_path).folder.name == "10.0.1"
+
+
+def test_emnist_is_turned_upright():
+    upright = tfds_images._upright("emnist/byclass", IMAGES)
+    assert upright.shape == (40, 2, 3, 1)
+    assert (upright[:, 1, 2] == IMAGES[:, 2, 1]).all()
+    assert tfds_images._upright("mnist", IMAGES) is IMAGES
+
+
+def test_an_unprepared_set_names_the_command_and_touches_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "sets"))
+    (tmp_path / "sets").mkdir()
+    with pytest.raises(FileNotFoundError, match="prepare fashion_mnist") as error:
+        data.load("fashion_mnist")
+    assert str(tmp_path / "sets" / "fashion_mnist") in str(error.value)
+    assert "\n" not in str(error.value)
+    assert list((tmp_path / "sets").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"file_format": "tfrecord"}, FileNotFoundError, "is tfrecord.*prepare tiny"),
+        ({"dtype": "uint16"}, ValueError, "expected a train split of classified uint8 images"),
+        ({"shape": {"dimensions": ["-1", "-1", "3"]}}, ValueError, "images of one shape"),
+        ({"splits": ["test"]}, ValueError, r"splits \['test'\]"),
+    ],
+)
+def test_sets_of_another_kind_are_refused(tmp_path, changes, error, message):
+    write_set(tmp_path / "tiny", **changes)
+    with pytest.raises(error, match=message):
+        data.load("tiny", data_dir=tmp_path)
+
+
+def test_available_lists_known_and_prepared_sets(tmp_path):
+    write_set(tmp_path / "mnist")
+    write_set(tmp_path / "zoo" / "small")
+    write_set(tmp_path / "sound", dtype="int16")
+    entries = {entry.name: entry for entry in data.available(tmp_path)}
+    assert [name for name, entry in entries.items() if entry.prepared] == [
+        "digits",
+        "mnist",
+        "zoo/small",
+    ]
+    assert "cifar100" in entries
+    assert (entries["zoo/small"].shape, entries["zoo/small"].num_train) == ((3, 2, 1), 20)
+    with pytest.raises(ValueError, match="nonesuch"):
+        data.describe("nonesuch", tmp_path)
+
+
+def test_preparing_without_tensorflow_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"fedjax-fair\[tfds-prepare\]"):
+        data.prepare("mnist", tmp_path)
+    assert data.prepare("digits", tmp_path) is None
+
+
+READ_MNIST = """
+import sys
+import numpy as np
+from fedjax_fair import data
+assert "tensorflow_datasets" not in sys.modules
+first = data.load("mnist", data_dir=sys.argv[1])
+assert "tensorflow_datasets" in sys.modules
+assert "tensorflow" not in sys.modules
+second = data.load("mnist", data_dir=sys.argv[1])
+for a, b in zip(first.train, second.train, strict=True):
+    np.testing.assert_array_equal(a, b)
+assert np.bincount(first.train.labels).tolist() == [
+    5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949
+]
+assert first.train.features.shape == (60000, 28, 28, 1)
+assert first.test.features.shape == (10000, 28, 28, 1)
+assert round(first.train.features.mean(), 2) == 33.32
+"""
+
+
+def test_mnist_is_read_without_tensorflow(tfds_folder, tmp_path):
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", READ_MNIST, str(tfds_folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_movielens_is_no_image_set(tfds_folder):
+    with pytest.raises(ValueError, match="expected a train split of classified uint8 images"):
+        data.load("movielens/100k-ratings", data_dir=tfds_folder)
