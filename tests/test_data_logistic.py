@@ -31,9 +31,10 @@ def test_independent_clients_share_one_linear_model():
     from sklearn.linear_model import LogisticRegression
 
     federation = data.synthetic(1.0, 1.0, 100, mean_size=25, independent=True)
-    model = LogisticRegression(C=1000.0, max_iter=500)
+    model = LogisticRegression(C=10.0, max_iter=500)
     model.fit(federation.train.features, federation.train.labels)
-    assert model.score(federation.test.features, federation.test.labels) > 0.93
+    # Models of their own would leave it below half, as in the next test.
+    assert model.score(federation.test.features, federation.test.labels) > 0.8
     np.testing.assert_allclose(
         np.var(federation.train.features, axis=0),
         np.arange(1, 61) ** -1.2,
