@@ -1,0 +1,250 @@
+"""The command line, ``fedjax-fair``.
+
+Every command is a frozen dataclass whose fields are its options; ``run`` is the configuration
+itself, on top of a preset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import metadata
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from tyro.conf import Positional
+
+from fedjax_fair import data, experiment, methods, presets, results
+from fedjax_fair.config import Config, closest, lookup
+from fedjax_fair.console import Bars, summary_table
+from fedjax_fair.folder import RunFolder
+from fedjax_fair.training import SimulationError
+
+__all__ = ["main"]
+
+DEFAULT_PRESET = "digits"
+HELP = {"-h", "--help"}
+
+Run = Annotated[str, tyro.conf.arg(metavar="RUN")]
+Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: What follows the name of the program; by default what the shell passed.
+
+    Returns:
+        The exit status: 0; 2 after a mistake that the user can mend, which one line on the standard
+        error names; 130 after an interruption.
+    """
+    try:
+        _dispatch(sys.argv[1:] if arguments is None else list(arguments))
+    except (ValueError, OSError, ImportError, SimulationError) as error:
+        print("fedjax-fair:", *str(error).split(), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fedjax-fair: interrupted; `fedjax-fair resume` continues", file=sys.stderr)
+        return 130
+    return 0
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continues a run that was interrupted."""
+
+    run: Positional[Run]
+    """The run folder."""
+
+    def __call__(self) -> None:
+        folder = RunFolder(self.run)
+        _execute(methods.build(folder.config()), folder)
+
+
+@dataclass(frozen=True)
+class Show:
+    """Prints the table of a run again."""
+
+    run: Positional[Run]
+    """The run folder, or a results.nc."""
+
+    def __call__(self) -> None:
+        Console().print(summary_table(results.open(self.run)))
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Lists the methods that a run can compare."""
+
+    def __call__(self) -> None:
+        print(_aligned({name: method.summary for name, method in methods.METHODS.items()}))
+
+
+@dataclass(frozen=True)
+class DataList:
+    """Lists the data sets, and which are ready to use."""
+
+    dir: str | None = None
+    """Folder of prepared sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+
+    def __call__(self) -> None:
+        rows = {}
+        for entry in data.available(self.dir):
+            ready = f"{entry.num_train:,} + {entry.num_test:,} examples" if entry.prepared else "-"
+            rows[entry.name] = f"{ready:<26}  {entry.partition}"
+        print(_aligned(rows))
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """Describes a data set."""
+
+    name: Positional[Name]
+    """The data set."""
+
+    dir: str | None = None
+    """Folder of prepared sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+
+    def __call__(self) -> None:
+        print(_aligned(data.describe(self.name, self.dir)._asdict()))
+
+
+@dataclass(frozen=True)
+class DataPrepare:
+    """Downloads a data set and prepares it (needs the extra `tfds-prepare`)."""
+
+    name: Positional[Name]
+    """The data set, as tensorflow-datasets calls it."""
+
+    dir: str | None = None
+    """Folder of prepared sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+
+    def __call__(self) -> None:
+        print(data.prepare(self.name, self.dir))
+
+
+# The command `run` is the configuration itself.
+COMMANDS: dict[str, Any] = {
+    "run": Config,
+    "resume": Resume,
+    "show": Show,
+    "methods": Methods,
+    "data list": DataList,
+    "data info": DataInfo,
+    "data prepare": DataPrepare,
+}
+
+
+def _dispatch(arguments: list[str]) -> None:
+    if arguments == ["--version"]:
+        print("fedjax-fair", metadata.version("fedjax-fair"))
+        return
+    words = 2 if arguments[:1] == ["data"] else 1
+    name, rest = " ".join(arguments[:words]), arguments[words:]
+    if name not in COMMANDS and (not arguments or HELP & set(arguments)):
+        print(_overview())
+    elif (command := lookup("command", name, COMMANDS)) is Config:
+        _run(rest)
+    else:
+        _parse(command, rest, name)()
+
+
+def _overview() -> str:
+    commands = {name: command.__doc__.splitlines()[0] for name, command in COMMANDS.items()}
+    summaries = {name: preset.summary for name, preset in presets.PRESETS.items()}
+    return f"""usage: fedjax-fair COMMAND [OPTIONS]
+
+Simulates fair federated learning.
+
+Commands:
+{_aligned(commands, indent="  ")}
+
+Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:
+{_aligned(summaries, indent="  ")}
+
+`fedjax-fair COMMAND --help` lists the options of a command, `fedjax-fair --version` the version."""
+
+
+def _aligned(rows: dict[str, Any], indent: str = "") -> str:
+    width = max(map(len, rows))
+    return "\n".join(f"{indent}{name:<{width}}  {text}" for name, text in rows.items())
+
+
+def _run(arguments: list[str]) -> None:
+    """Makes everything that can be wrong before the run folder."""
+    named = bool(arguments) and not arguments[0].startswith("-")
+    name = arguments[0] if named else DEFAULT_PRESET
+    config = lookup("preset", name, presets.PRESETS).config
+    options = arguments[named:]
+    if HELP & set(options):
+        config = presets.resolve(config)  # Show the values that would be used.
+    config = presets.resolve(_parse(Config, options, f"run {name}", config))
+    ready = methods.build(config)
+    _execute(ready, RunFolder.create(config, name))
+
+
+def _execute(ready: methods.Experiment, folder: RunFolder) -> None:
+    print(f"Run folder: {folder.path}")
+    with Bars() as bars:
+        combined = experiment.execute(ready, folder, bars.watch)
+    Console().print(summary_table(combined))
+    print(f"Results: {folder.results}\nPlots: {folder.plots}")
+
+
+def _parse(kind: Any, arguments: list[str], name: str, default: Any = None) -> Any:
+    """Reads options into a dataclass; tyro's report of a mistake becomes a ``ValueError``."""
+    for argument in arguments:
+        _require_option(argument, set(_options(kind)), name)
+    report = io.StringIO()
+    given = {} if default is None else {"default": default}
+    try:
+        with contextlib.redirect_stderr(report):
+            return tyro.cli(
+                kind,
+                args=arguments,
+                prog=f"fedjax-fair {name}",
+                config=(tyro.conf.DisallowNone,),
+                **given,
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise ValueError(_first_paragraph(report.getvalue())) from None
+
+
+def _options(kind: Any, prefix: str = "--") -> Iterator[str]:
+    """The flags of a dataclass, sections and all."""
+    for item in fields(kind):
+        name = prefix + item.name.replace("_", "-")
+        section = item.default_factory
+        if is_dataclass(section):
+            yield from _options(section, f"{name}.")
+        else:
+            yield name
+
+
+def _require_option(argument: str, options: set[str], name: str) -> None:
+    flag = argument.split("=")[0].replace("_", "-")
+    if not flag.startswith("--") or flag in options | HELP:
+        return
+    close = closest(flag, options)
+    hint = f"did you mean {close}?" if close else f"`fedjax-fair {name} --help` lists them."
+    raise ValueError(f"unknown option {flag}: {hint}")
+
+
+def _first_paragraph(box: str) -> str:
+    """The sentence below the title of the box that tyro draws around a mistake."""
+    lines = (line.strip("│ ") for line in box.splitlines()[1:])
+    below_title = itertools.dropwhile(_is_rule, lines)
+    return " ".join(itertools.takewhile(lambda line: not _is_rule(line), below_title))
+
+
+def _is_rule(line: str) -> bool:
+    return not re.search(r"\w", line)

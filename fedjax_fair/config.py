@@ -1,0 +1,232 @@
+"""What a run is made of, as plain numbers and words.
+
+A configuration is a tree of frozen dataclasses that knows nothing of JAX. The command line reads it
+from flags, a run folder keeps it as JSON, and ``fedjax_fair.methods`` turns it into functions. A
+field that is None stands for the data set's own value, which ``fedjax_fair.presets.resolve`` fills
+in.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_type_hints
+
+__all__ = [
+    "AggregatorConfig",
+    "Config",
+    "DataConfig",
+    "ModelConfig",
+    "SelectorConfig",
+    "SolverConfig",
+    "TrainingConfig",
+    "closest",
+    "load",
+    "lookup",
+    "save",
+]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The examples, and who owns them."""
+
+    name: str = "digits"
+    """Data set; `fedjax-fair data list` names those that are known."""
+
+    dir: str | None = None
+    """Folder of prepared tensorflow-datasets sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+
+    partition: str | None = None
+    """How examples are dealt: iid, classes_per_client, shards, dirichlet, quantity_skew or
+    planted_clusters."""
+
+    clients: int | None = None
+    """Number of clients (all but planted_clusters)."""
+
+    classes_per_client: int = 3
+    """Classes of each client (classes_per_client)."""
+
+    shards_per_client: int = 2
+    """Shards of each client (shards)."""
+
+    alpha: float = 0.5
+    """Concentration of the class mix, > 0; small is uneven (dirichlet)."""
+
+    law: Literal["lognormal", "power"] = "lognormal"
+    """Law of the clients' sizes (quantity_skew)."""
+
+    skew: float = 1.0
+    """How uneven the sizes are, >= 0 (quantity_skew)."""
+
+    min_size: int = 10
+    """Fewest training examples of a client (dirichlet, quantity_skew)."""
+
+    clusters: str = "mnist"
+    """Setting that plants groups: mnist, cifar10, cifar100 or femnist (planted_clusters)."""
+
+    seed: int = 0
+    """Seed of the partition; all runs share it."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network that is trained."""
+
+    name: str | None = None
+    """Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn or resnet18."""
+
+    hidden: tuple[int, ...] = (200, 200)
+    """Widths of the hidden layers (mlp)."""
+
+
+@dataclass(frozen=True)
+class SolverConfig:
+    """What a client does locally."""
+
+    learning_rate: float | None = None
+    """Step size."""
+
+    batch_size: int | None = None
+    """Examples per minibatch."""
+
+    epochs: int | None = None
+    """Passes over the client's examples; either this or steps."""
+
+    steps: int | None = None
+    """Local steps, the same for every client; either this or epochs."""
+
+    momentum: float = 0.0
+    """Heavy-ball momentum in [0, 1)."""
+
+    weight_decay: float = 0.0
+    """Decay added to the gradient, >= 0."""
+
+    prox: float = 0.1
+    """Pull towards the global model, FedProx's mu >= 0; methods without that term ignore it."""
+
+
+@dataclass(frozen=True)
+class SelectorConfig:
+    """Who trains."""
+
+    cohort_size: int = 10
+    """Clients per round."""
+
+
+@dataclass(frozen=True)
+class AggregatorConfig:
+    """How updates are weighed."""
+
+    weights: Literal["size", "uniform"] = "size"
+    """Weight of a client in the mean: its number of training examples, or the same for all."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long, how often."""
+
+    rounds: int | None = None
+    """Rounds of federated learning."""
+
+    eval_every: int = 10
+    """Rounds between evaluations."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """One run each: initial model, cohorts and minibatches follow from it."""
+
+    clients_per_batch: int | None = None
+    """Clients that train side by side; default: all on an accelerator, one on a CPU."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Trains methods on one federation and compares them.
+
+    Options that are left out follow the data set.
+    """
+
+    methods: tuple[str, ...] = ("fedavg", "fedprox")
+    """Methods to compare; `fedjax-fair methods` lists them."""
+
+    output: str = "runs"
+    """Folder in which the run gets a folder of its own."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    solver: SolverConfig = field(default_factory=SolverConfig)
+    selector: SelectorConfig = field(default_factory=SelectorConfig)
+    aggregator: AggregatorConfig = field(default_factory=AggregatorConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+def save(config: Config, path: str | Path) -> None:
+    """Writes a configuration as JSON, such that ``load`` gives back an equal one."""
+    Path(path).write_text(json.dumps(asdict(config), indent=2) + "\n")
+
+
+def load(path: str | Path) -> Config:
+    """Reads what ``save`` wrote.
+
+    Raises:
+        ValueError: If the file is not JSON or names a setting that does not exist.
+    """
+    try:
+        values = json.loads(Path(path).read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"path={str(path)!r}: expected JSON ({error}).") from None
+    return _build(Config, values)
+
+
+def _build(kind: Any, values: Any) -> Any:
+    """The inverse of ``asdict``: sequences are tuples, sections are dataclasses."""
+    if not is_dataclass(kind):
+        return tuple(values) if isinstance(values, list) else values
+    known = {item.name: item.name for item in fields(kind)}
+    for name in values:
+        lookup("setting", name, known)
+    kinds = get_type_hints(kind)
+    return kind(**{name: _build(kinds[name], value) for name, value in values.items()})
+
+
+def lookup(kind: str, name: str, table: Mapping[str, T]) -> T:
+    """Finds an entry by name, or says which name was probably meant.
+
+    Args:
+        kind: What the name is the name of.
+        name: What was asked for.
+        table: What there is.
+
+    Returns:
+        The entry.
+
+    Raises:
+        ValueError: If there is none of this name.
+
+    Examples:
+        >>> lookup("method", "fedavg", {"fedavg": 1, "fedprox": 2})
+        1
+        >>> lookup("method", "fedporx", {"fedavg": 1, "fedprox": 2})
+        Traceback (most recent call last):
+        ValueError: method='fedporx': did you mean 'fedprox'? Expected one of fedavg, fedprox.
+    """
+    if name in table:
+        return table[name]
+    close = closest(name, table)
+    hint = f"did you mean {close!r}? Expected" if close else "expected"
+    raise ValueError(f"{kind}={name!r}: {hint} one of {', '.join(table)}.")
+
+
+def closest(name: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant, if any is near.
+
+    Examples:
+        >>> closest("--solver.prx", ["--solver.prox", "--solver.steps"])
+        '--solver.prox'
+    """
+    return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)

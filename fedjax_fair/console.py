@@ -1,0 +1,90 @@
+"""What a person sees of a run: a bar for each method while it goes on, a table at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich import progress
+from rich.table import Table
+
+from fedjax_fair.training import Callback, Evaluation
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["Bars", "summary_table"]
+
+COLUMNS = {
+    "accuracy_mean_clients": "accuracy",
+    "accuracy_worst_tenth": "worst 10 %",
+    "accuracy_standard_deviation": "dispersion",
+    "client_dissimilarity": "dissimilarity",
+}
+
+
+class Bars(progress.Progress):
+    """Progress bars, one a method, with the latest accuracy; use it in a ``with`` statement."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            progress.TextColumn("{task.description:<12}"),
+            progress.BarColumn(),
+            progress.TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("{task.fields[news]}"),
+        )
+
+    def watch(self, method: str) -> Callback:
+        """A callback that moves the bar of one method."""
+        return _Bar(self, method)
+
+
+class _Bar(Callback):
+    def __init__(self, bars: Bars, method: str) -> None:
+        self._bars = bars
+        self._method = method
+
+    def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
+        self._task = self._bars.add_task(self._method, total=rounds, news="compiling")
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self._show(evaluation.round, evaluation.summaries["accuracy_mean_clients"])
+
+    def on_end(self, results: xr.Dataset) -> None:
+        last = results.isel(round=-1)
+        self._show(int(last["round"]), last["accuracy_mean_clients"].values)
+
+    def _show(self, round: int, accuracy: np.ndarray) -> None:
+        news = f"accuracy {100 * accuracy.mean():.1f} %"
+        self._bars.update(self._task, completed=round, news=news)
+
+
+def summary_table(results: xr.Dataset) -> Table:
+    """Lays out how well and how evenly each method serves the clients in the end.
+
+    Args:
+        results: Results with the dimension ``method``.
+
+    Returns:
+        A table in percent: mean over seeds, and their sample standard deviation where there are two
+        or more.
+    """
+    seeds, clients = results.sizes["seed"], results.sizes["client"]
+    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    table = Table(
+        title=f"Test accuracy of {clients} clients ({results.attrs['data']}) after the last round",
+        caption=f"in %, {spread}",
+    )
+    table.add_column("method")
+    for heading in COLUMNS.values():
+        table.add_column(heading, justify="right")
+    for method in results["method"].values:
+        rows = results.sel({"method": method}).dropna("round", subset=list(COLUMNS)).isel(round=-1)
+        table.add_row(str(method), *(_percent(rows[name].values) for name in COLUMNS))
+    return table
+
+
+def _percent(values: np.ndarray) -> str:
+    mean = f"{100 * values.mean():.2f}"
+    return mean if values.size == 1 else f"{mean} ± {100 * values.std(ddof=1):.2f}"

@@ -1,0 +1,64 @@
+"""Runs an experiment in its folder, from the start or from where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fedjax_fair import results
+from fedjax_fair.folder import MetricsLog, RunFolder
+from fedjax_fair.methods import Experiment
+from fedjax_fair.training import Callback, fit
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["execute"]
+
+
+def execute(
+    experiment: Experiment,
+    folder: RunFolder,
+    watch: Callable[[str], Callback] = lambda method: Callback(),
+) -> xr.Dataset:
+    """Trains every method and leaves everything in the folder.
+
+    Methods run one after another. What the folder's checkpoints hold is not computed again, so that
+    calling this once more continues a run that was interrupted, and ends with the same results.
+
+    Args:
+        experiment: What to run, from ``fedjax_fair.methods.build``.
+        folder: Where to leave it; its configuration is the experiment's.
+        watch: Makes a callback for each method, for example to show progress.
+
+    Returns:
+        The results of all methods, with the dimension ``method``.
+
+    Raises:
+        SimulationError: If a method diverges. The methods before it are saved.
+    """
+    training = experiment.config.training
+    done: dict[str, xr.Dataset] = {}
+    for name, round in experiment.rounds.items():
+        done[name] = fit(
+            round,
+            experiment.data,
+            rounds=training.rounds,
+            seeds=training.seeds,
+            eval_every=training.eval_every,
+            callbacks=[MetricsLog(folder.metrics, name), watch(name)],
+            checkpoints=folder.checkpoints / name,
+        )
+        results.save(results.combine(done), folder.results)
+    combined = results.open(folder.results)
+    draw(combined, folder)
+    return combined
+
+
+def draw(dataset: xr.Dataset, folder: RunFolder) -> None:
+    """Draws the standard figures into the folder."""
+    from fedjax_fair.report import plots
+
+    folder.plots.mkdir(exist_ok=True)
+    for function in (plots.learning_curves, plots.accuracy_distribution, plots.partition):
+        function(dataset).savefig(folder.plots / f"{function.__name__}.png", dpi=150)

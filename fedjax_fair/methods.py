@@ -1,0 +1,183 @@
+"""Where a configuration becomes functions, and nowhere else.
+
+A method joins by one entry in ``METHODS``: a line for people, and a function that builds its round.
+Most differ from federated averaging in one role only, which ``federated`` expresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from fedjax_fair import aggregators, checks, data, models, selectors, simulate, solvers
+from fedjax_fair.base import Aggregator, Model, Selector, Solver
+from fedjax_fair.config import Config, DataConfig, ModelConfig, lookup
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.simulate import Round
+
+__all__ = ["METHODS", "MODELS", "PARTITIONERS", "Experiment", "Method", "build", "federated"]
+
+BuildRound = Callable[[Config, Model], Round]
+
+
+class Method(NamedTuple):
+    """A federated method, by name.
+
+    Attributes:
+        summary: One line for people.
+        build: ``build(config, model) -> Round``.
+    """
+
+    summary: str
+    build: BuildRound
+
+
+class Experiment(NamedTuple):
+    """A configuration turned into data and functions.
+
+    Attributes:
+        config: What it was made from.
+        data: The federation that all methods share.
+        rounds: The round of each method, in the order asked for.
+    """
+
+    config: Config
+    data: FederatedData
+    rounds: dict[str, Round]
+
+
+def _uniform(config: Config) -> Selector:
+    return selectors.uniform(config.selector.cohort_size)
+
+
+def _sgd(config: Config, prox: float = 0.0) -> Solver:
+    solver = config.solver
+    return solvers.sgd(
+        solver.learning_rate,
+        solver.batch_size,
+        steps=solver.steps,
+        epochs=solver.epochs,
+        momentum=solver.momentum,
+        weight_decay=solver.weight_decay,
+        prox=prox,
+    )
+
+
+def _mean(config: Config) -> Aggregator:
+    return aggregators.mean(config.aggregator.weights)
+
+
+def federated(
+    selector: Callable[[Config], Selector] = _uniform,
+    solver: Callable[[Config], Solver] = _sgd,
+    aggregator: Callable[[Config], Aggregator] = _mean,
+) -> BuildRound:
+    """Describes a method by the roles in which it differs from federated averaging.
+
+    Args:
+        selector: Makes the selector from a configuration; by default clients are drawn uniformly.
+        solver: Makes the local solver; by default plain SGD.
+        aggregator: Makes the aggregator; by default a mean.
+
+    Returns:
+        What ``Method.build`` asks for.
+
+    Examples:
+        >>> from fedjax_fair.config import SelectorConfig
+        >>> by_size = federated(lambda config: selectors.by_size(config.selector.cohort_size))
+        >>> by_size(Config(selector=SelectorConfig(cohort_size=0)), models.logistic(10))
+        Traceback (most recent call last):
+        ValueError: cohort_size=0: expected an integer >= 1.
+    """
+
+    def build(config: Config, model: Model) -> Round:
+        return simulate.make_round(
+            model,
+            selector(config),
+            solver(config),
+            aggregator(config),
+            clients_per_batch=config.training.clients_per_batch,
+        )
+
+    return build
+
+
+METHODS: dict[str, Method] = {
+    "fedavg": Method(
+        "Uniform clients, local SGD, averaged models (McMahan et al., 2017)", federated()
+    ),
+    "fedprox": Method(
+        "FedAvg whose clients are pulled towards the global model (Li et al., 2020)",
+        federated(solver=lambda config: _sgd(config, prox=config.solver.prox)),
+    ),
+}
+"""Every method by name; ``fedjax-fair run --methods NAME ...`` runs them."""
+
+
+MODELS: dict[str, Callable[[ModelConfig, int], Model]] = {
+    "logistic": lambda config, classes: models.logistic(classes),
+    "mlp": lambda config, classes: models.mlp(classes, hidden=config.hidden),
+    "lenet": lambda config, classes: models.lenet(classes),
+    "cifar_cnn": lambda config, classes: models.cifar_cnn(classes),
+    "cifar100_cnn": lambda config, classes: models.cifar100_cnn(classes),
+    "femnist_cnn": lambda config, classes: models.femnist_cnn(classes),
+    "resnet18": lambda config, classes: models.resnet18(classes),
+}
+"""Every network by name, from its section of the configuration and the number of classes."""
+
+
+PARTITIONERS: dict[str, Callable[[DataConfig], Any]] = {
+    "iid": lambda config: data.iid(config.clients),
+    "classes_per_client": lambda config: data.classes_per_client(
+        config.clients, config.classes_per_client
+    ),
+    "shards": lambda config: data.shards(config.clients, config.shards_per_client),
+    "dirichlet": lambda config: data.dirichlet(config.clients, config.alpha, config.min_size),
+    "quantity_skew": lambda config: data.quantity_skew(
+        config.clients, config.law, skew=config.skew, min_size=config.min_size
+    ),
+    "planted_clusters": lambda config: data.planted_clusters(config.clusters),
+}
+"""Every way to deal examples, from the section ``data`` of the configuration."""
+
+
+def build(config: Config) -> Experiment:
+    """Turns a configuration into data and functions, or says which setting is wrong.
+
+    Args:
+        config: A resolved configuration.
+
+    Returns:
+        An ``Experiment`` that is ready to run.
+
+    Raises:
+        ValueError: If a setting is out of range or names nothing.
+        FileNotFoundError: If the data is not there.
+    """
+    _check(config)
+    chosen = {name: lookup("method", name, METHODS) for name in config.methods}
+    make_model = lookup("model.name", config.model.name, MODELS)
+    partition = lookup("data.partition", config.data.partition, PARTITIONERS)(config.data)
+    federation = data.load(
+        config.data.name, partition, seed=config.data.seed, data_dir=config.data.dir
+    )
+    model = make_model(config.model, federation.num_classes)
+    rounds = {name: method.build(config, model) for name, method in chosen.items()}
+    for method in rounds.values():
+        jax.eval_shape(method.init, jax.random.key(0), federation)
+    return Experiment(config, federation, rounds)
+
+
+def _check(config: Config) -> None:
+    """Judges what would otherwise be noticed only once the run has begun."""
+    training = config.training
+    if not config.methods:
+        raise ValueError("methods=(): expected one or more.")
+    checks.positive_int("training.rounds", training.rounds)
+    checks.positive_int("training.eval_every", training.eval_every)
+    if not training.seeds or len(set(training.seeds)) < len(training.seeds):
+        raise ValueError(f"training.seeds={training.seeds}: expected one or more different seeds.")
+    if not all(0 <= seed < 2**32 for seed in training.seeds):
+        raise ValueError(f"training.seeds={training.seeds}: expected integers in [0, 2**32).")
