@@ -1,6 +1,6 @@
 """Fair federated learning as one compiled JAX program."""
 
-from fedjax_fair import aggregators, data, metrics, models, results, selectors, solvers
+from fedjax_fair import aggregators, data, metrics, models, report, results, selectors, solvers
 from fedjax_fair.centralised import make_centralised
 from fedjax_fair.simulate import make_round, run
 from fedjax_fair.training import Callback, SimulationError, fit
@@ -15,6 +15,7 @@ __all__ = [
     "make_round",
     "metrics",
     "models",
+    "report",
     "results",
     "run",
     "selectors",

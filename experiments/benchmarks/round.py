@@ -1,0 +1,176 @@
+"""What a federated round costs beyond its gradients: ``python -m experiments.benchmarks.round``.
+
+Three questions, each answered by a ratio measured side by side in this process:
+
+* local training inside ``simulate.run`` against a plain jitted ``lax.scan`` of SGD steps over the
+  same number of minibatches, which knows nothing of clients;
+* evaluating every client against one flat inference pass over the same examples;
+* a round with 10 participants out of 1,000 and out of 1,000,000 clients.
+
+Images are random numbers of the right shape: the time does not depend on their content.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import fedjax_fair as ff
+from experiments.benchmarks.timing import alternate, environment
+from fedjax_fair.base import Model
+from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.evaluate import client_means
+
+WORKLOADS = {
+    # name: (model, image shape, clients, cohort size, examples per client, steps, batch size)
+    "LeNet, batch 10": (ff.models.lenet, (28, 28, 1), 100, 10, 600, 20, 10),
+    "LeNet, batch 50": (ff.models.lenet, (28, 28, 1), 100, 10, 600, 20, 50),
+    "MLP, batch 10": (ff.models.mlp, (28, 28, 1), 100, 10, 600, 20, 10),
+    "MLP, batch 50": (ff.models.mlp, (28, 28, 1), 100, 10, 600, 20, 50),
+    "ResNet-18, batch 10": (ff.models.resnet18, (32, 32, 3), 10, 2, 60, 3, 10),
+}
+RATE = 0.01
+
+
+def make_images(shape: tuple[int, ...], num_clients: int, size: int) -> FederatedData:
+    """Random images, the same number for every client."""
+    rng = np.random.default_rng(0)
+    total = num_clients * size
+    features = rng.integers(0, 256, (total, *shape), dtype=np.uint8)
+    sizes = np.full(num_clients, size, np.int32)
+    examples = ClientExamples(
+        features=features,
+        labels=rng.integers(0, 10, total, dtype=np.int32),
+        order=rng.permutation(total).astype(np.int32),
+        offsets=(np.cumsum(sizes) - sizes).astype(np.int32),
+        sizes=sizes,
+    )
+    return jax.device_put(FederatedData(examples, examples, None, 10, "random images"))
+
+
+def plain_sgd(model: Model, rows: jax.Array):
+    """A jitted loop of SGD steps on given minibatches ``[steps, batch]``."""
+
+    def loss_fn(params, features, labels):
+        logits, _ = model.apply(params, {}, features, train=True, key=jax.random.key(0))
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    def step(params, batch, examples):
+        slope = jax.grad(loss_fn)(params, examples.features[batch], examples.labels[batch])
+        return jax.tree.map(lambda value, s: value - RATE * s, params, slope), None
+
+    return jax.jit(
+        lambda params, examples: jax.lax.scan(partial(step, examples=examples), params, rows)[0]
+    )
+
+
+def compare_training(name: str, repeats: int) -> None:
+    make_model, shape, num_clients, cohort_size, size, steps, batch_size = WORKLOADS[name]
+    model, data = make_model(num_classes=10), make_images(shape, num_clients, size)
+    round = ff.make_round(
+        model,
+        ff.selectors.uniform(cohort_size),
+        ff.solvers.sgd(RATE, batch_size, steps=steps),
+        ff.aggregators.mean(),
+    )
+    state = round.init(jax.random.key(0), data)
+    rng = np.random.default_rng(0)
+    rows = jnp.asarray(rng.integers(0, num_clients * size, (cohort_size * steps, batch_size)))
+    federated = jax.jit(lambda state, data: ff.run(round, state, data, 1)[0].variables)
+    plain = plain_sgd(model, rows)
+    ours, loop = alternate(
+        lambda: federated(state, data),
+        lambda: plain(state.variables.params, data.train),
+        repeats=repeats,
+    )
+    examples = rows.size
+    print(
+        f"{name:22s} round {examples / ours.median:9,.0f} examples/s   plain scan "
+        f"{examples / loop.median:9,.0f}   ratio {loop.ratio_to(ours):.3f}",
+        flush=True,
+    )
+
+
+def compare_evaluation(repeats: int) -> None:
+    model, data = ff.models.lenet(10), make_images((28, 28, 1), 100, 600)
+    variables = model.init(jax.random.key(0), data.train.features[:1])
+    test = data.test
+    chunks = jnp.arange(test.labels.size).reshape(-1, 250)
+
+    def infer(rows):
+        logits, _ = model.apply(*variables, test.features[rows], train=False, key=None)
+        return logits
+
+    flat = jax.jit(lambda: jax.lax.map(infer, chunks))
+    clients = jax.jit(lambda: client_means(model, variables, test))
+    ours, plain = alternate(clients, flat, repeats=repeats)
+    print(
+        f"{'evaluation, LeNet':22s} all clients {test.labels.size / ours.median:9,.0f} examples/s   "
+        f"flat pass {test.labels.size / plain.median:9,.0f}   ratio {plain.ratio_to(ours):.3f}",
+        flush=True,
+    )
+
+
+def compare_populations(repeats: int) -> None:
+    """The same round for a thousand and for a million clients of four examples each."""
+    timed = {}
+    for num_clients in (1_000, 1_000_000):
+        data = jax.device_put(ff.data.synthetic(1.0, 1.0, num_clients, size=5))
+        round = ff.make_round(
+            ff.models.logistic(10),
+            ff.selectors.uniform(10),
+            ff.solvers.sgd(RATE, 4, epochs=20),
+            ff.aggregators.mean(),
+        )
+        # Fifty rounds a call, with the state carried and donated as in training.fit: what is
+        # measured is a round, not the transfer of the participation counts.
+        program = jax.jit(partial(ff.run, round, num_rounds=50), donate_argnums=0)
+        timed[num_clients] = _Carried(program, round.init(jax.random.key(0), data), data)
+        owned = sum(leaf.nbytes for leaf in jax.tree.leaves(data))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(
+            f"{num_clients:9,d} clients: data {owned / 2**30:.2f} GiB, peak memory {peak:.2f} GiB"
+        )
+    small, large = alternate(*timed.values(), repeats=repeats)
+    print(
+        f"{'a round':22s} of 1,000 clients {small.median * 20:.3f} ms   of 1,000,000 "
+        f"{large.median * 20:.3f} ms   ratio {large.ratio_to(small):.3f}",
+        flush=True,
+    )
+
+
+class _Carried:
+    """Calls a program again and again on its own donated state."""
+
+    def __init__(self, program, state, data) -> None:
+        self.program, self.state, self.data = program, state, data
+
+    def __call__(self):
+        self.state, _ = self.program(self.state, self.data)
+        return self.state.variables
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=9, help="alternating repetitions")
+    parser.add_argument("--only", nargs="*", help="names of workloads, evaluation, populations")
+    arguments = parser.parse_args()
+    chosen = arguments.only or [*WORKLOADS, "evaluation", "populations"]
+    print(environment())
+    for name in chosen:
+        if name == "evaluation":
+            compare_evaluation(arguments.repeats)
+        elif name == "populations":
+            compare_populations(arguments.repeats)
+        else:
+            compare_training(name, arguments.repeats)
+
+
+if __name__ == "__main__":
+    main()

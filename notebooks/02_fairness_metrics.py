@@ -1,0 +1,133 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent,ipynb
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What each fairness metric says, and what it hides
+#
+# A federation's accuracy is a list of numbers, one a client. Every fairness metric squeezes that
+# list into one number, and every one of them loses something else. Here are small lists on which
+# they disagree.
+
+# %%
+# %matplotlib inline
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_fair as ff
+from fedjax_fair.metrics import fairness, performance
+
+federations = {
+    "even": jnp.full(20, 0.80),
+    "one left out": jnp.array([0.84] * 19 + [0.04]),
+    "two camps": jnp.array([0.90] * 10 + [0.70] * 10),
+    "evenly bad": jnp.full(20, 0.40),
+}
+metrics = {
+    "mean": performance.mean_over_clients,
+    "minimum": performance.minimum,
+    "worst 10 %": performance.worst_tenth,
+    "standard deviation": fairness.standard_deviation,
+    "dissimilarity": fairness.client_dissimilarity,
+    "Gini": fairness.gini,
+    "Jain": fairness.jain_index,
+    "entropy": fairness.entropy,
+}
+table = {
+    name: {metric: float(function(values)) for metric, function in metrics.items()}
+    for name, values in federations.items()
+}
+for metric in metrics:
+    print(f"{metric:20s}", *(f"{name}: {table[name][metric]:.3f}" for name in table), sep="  ")
+
+# %% [markdown]
+# **The mean** does not tell the first three apart: it is 0.80 in each.
+
+# %%
+for name in ("even", "one left out", "two camps"):
+    assert np.isclose(table[name]["mean"], 0.80)
+
+# %% [markdown]
+# **The standard deviation** ranks *one left out* (0.17) above *two camps* (0.10), because squares
+# weigh a single outlier heavily. **The dissimilarity**, the mean difference over all pairs of
+# clients, ranks them the other way round: a pair of random clients differs more often if there are
+# two camps. Which is the more unfair federation is not a question of arithmetic.
+
+# %%
+left_out, camps = table["one left out"], table["two camps"]
+assert left_out["standard deviation"] > camps["standard deviation"]
+assert left_out["dissimilarity"] < camps["dissimilarity"]
+
+# %% [markdown]
+# **Gini, Jain and entropy** call *evenly bad* perfectly fair: they measure evenness and nothing
+# else. Never report one without an accuracy beside it.
+
+# %%
+for metric in ("Gini", "Jain", "entropy"):
+    assert np.isclose(table["evenly bad"][metric], table["even"][metric], atol=1e-6)
+
+# %% [markdown]
+# ## The noise of small test sets
+#
+# A client's accuracy is measured on a finite number of examples. Take a hundred clients that are
+# served *exactly* alike, with an accuracy of 0.85, and test each on 30 examples.
+
+# %%
+rng = np.random.default_rng(0)
+sizes = jnp.full(100, 30)
+measured = jnp.asarray(rng.binomial(30, 0.85, size=100) / 30, jnp.float32)
+dissimilarity = float(fairness.client_dissimilarity(measured))
+noise = float(fairness.dissimilarity_noise(measured, sizes))
+print(f"dissimilarity {dissimilarity:.3f}, of which noise would give {noise:.3f}")
+
+# %% [markdown]
+# Eight points of dissimilarity out of nothing. `client_dissimilarity_noise` stands beside
+# `client_dissimilarity` in all results for that reason: a difference between methods that is small
+# against it needs many seeds before it means anything.
+
+# %%
+assert abs(dissimilarity - noise) < 0.25 * noise
+
+# %% [markdown]
+# ## On a real federation
+#
+# The digits again, three classes a client, FedAvg beside training on the pooled digits.
+
+# %%
+digits = ff.data.load("digits", partition=ff.data.classes_per_client(50, 3), seed=0)
+model = ff.models.mlp(digits.num_classes, hidden=(64,))
+solver = ff.solvers.sgd(learning_rate=0.1, batch_size=10, steps=20)
+methods = {
+    "fedavg": ff.make_round(model, ff.selectors.uniform(10), solver, ff.aggregators.mean()),
+    "centralised": ff.make_centralised(model, solver),
+}
+runs = ff.results.combine(
+    {
+        name: ff.fit(method, digits, rounds=60, seeds=(0, 1, 2), eval_every=10)
+        for name, method in methods.items()
+    }
+)
+ff.report.plots.learning_curves(runs, "client_dissimilarity")
+
+# %%
+final = runs.isel(round=-1).mean("seed")
+shown = ["accuracy_mean_clients", "accuracy_worst_tenth", "client_dissimilarity"]
+final[[*shown, "client_dissimilarity_noise"]].to_dataframe().round(3)
+
+# %% [markdown]
+# Every metric carries its population and its weighting, so that nobody has to guess.
+
+# %%
+for name in ("accuracy_mean_clients", "accuracy_mean_examples", "client_disagreement"):
+    attributes = runs[name].attrs
+    print(f"{name}: {attributes['population']}, weighted by {attributes['weighting']}")
+assert runs.accuracy_mean_examples.attrs["weighting"] == "examples"
