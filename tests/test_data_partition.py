@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedjax_fair import data
 from fedjax_fair.data.class_partition import _draw_slots
+from fedjax_fair.data.ownership import equal_parts
 
 LABELS = np.random.default_rng(0).integers(0, 10, 2000)
 WRITERS = np.random.default_rng(1).permutation(np.repeat(np.arange(40), 50))
@@ -83,7 +84,7 @@ def test_largest_remainder_breaks_ties_at_random():
 @settings(max_examples=60, deadline=None)
 def test_slots_are_distinct_and_classes_equally_used(clients, classes, each, seed):
     assume(each <= classes)
-    uses = data.partition.equal_parts(clients * each, classes)
+    uses = equal_parts(clients * each, classes)
     slots = _draw_slots(clients, uses, np.random.default_rng(seed))
     assert slots.shape == (clients, each)
     assert all(len(set(row)) == each for row in slots.tolist())
@@ -101,6 +102,11 @@ def test_three_classes_each_as_specified():
     assert all(n == shard[label] for counts in held for label, n in counts.items())
     dropped = np.bincount(labels[partition.dropped], minlength=10)
     assert dropped.tolist() == [1, 0, 0, 3, 0, 0, 5, 0, 0, 0]
+
+
+def test_many_clients_may_hold_all_classes():
+    slots = _draw_slots(3000, np.full(10, 3000), np.random.default_rng(0))
+    assert (np.sort(slots, axis=1) == np.arange(10)).all()
 
 
 def test_classes_are_used_as_equally_often_as_possible():
@@ -167,9 +173,10 @@ def test_shards_hold_few_classes():
     assert (partition.sizes == 50).all()
     labels = np.repeat(np.arange(10), 100)
     assert max(len(np.unique(labels[i])) for i in partition.client_indices) == 2
-    # Were the tail always cut off, the last class would lose the most: 97 examples, 10 shards of 9.
-    lost = {labels[i] for s in range(30) for i in data.shards(5, 2).split(labels[:97], s).dropped}
-    assert lost == {0}
+    # 29 examples make ten shards of two with nine left over, which must not always be the last.
+    labels = np.arange(29) // 10
+    lost = {labels[i] for seed in range(30) for i in data.shards(5, 2).split(labels, seed).dropped}
+    assert lost == {0, 1, 2}
 
 
 def test_quantity_skew_laws():

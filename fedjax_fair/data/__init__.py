@@ -10,9 +10,8 @@ from fedjax_fair.data.class_partition import (
 )
 from fedjax_fair.data.federated import ClientExamples, FederatedData, validate
 from fedjax_fair.data.logistic import synthetic
+from fedjax_fair.data.ownership import Partition, Partitioner
 from fedjax_fair.data.partition import (
-    Partition,
-    Partitioner,
     by_column,
     dirichlet,
     explicit,

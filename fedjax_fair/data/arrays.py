@@ -12,14 +12,8 @@ import numpy as np
 
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, as_integers, validate
-from fedjax_fair.data.partition import (
-    Partition,
-    by_column,
-    explicit,
-    follow_owners,
-    join_indices,
-    owned,
-)
+from fedjax_fair.data.ownership import Partition, join_indices, owned
+from fedjax_fair.data.partition import by_column, explicit, follow_owners
 
 __all__ = ["federate", "from_arrays", "from_npz"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair import checks
-from fedjax_fair.data.partition import Partition, Partitioner, equal_parts, owned, shuffled_by_class
+from fedjax_fair.data.ownership import Partition, Partitioner, equal_parts, owned, shuffled_by_class
 
 __all__ = ["PLANTED", "Cluster", "classes_per_client", "deal_test", "planted_clusters"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.data.partition import owned
+from fedjax_fair.data.ownership import owned
 
 __all__ = ["synthetic"]
 
@@ -37,10 +37,11 @@ def synthetic(
         x \sim N(v_k, \mathrm{diag}(j^{-1.2})), \; v_k \sim N(B_k, 1), \; B_k \sim N(0, \beta),
 
     with 60 features and 10 classes. ``alpha`` and ``beta`` are variances, as the paper writes them.
-    (``u_k`` shifts all logits of a client by the same amount, so on its own it changes no label.)
+    (``u_k`` is one number, so it shifts all logits of an example alike: as constructed, ``alpha``
+    changes no label. Clients' models differ because each is drawn anew.)
 
     Args:
-        alpha: How much the models differ, at least 0.
+        alpha: Variance of the models' means, at least 0; see above.
         beta: How much the inputs differ, at least 0.
         num_clients: Number of clients.
         mean_size: Examples of each client, training and test, at least 2; their mean if sizes vary.

@@ -1,4 +1,4 @@
-"""Who owns which example: seeded partitioners, on the host, in NumPy.
+"""Ways to deal examples to clients: seeded partitioners, on the host, in NumPy.
 
 A partitioner is made by a factory from the settings of the split and knows nothing of the data:
 ``dirichlet(100, alpha=0.3).split(labels, seed)``. The same labels and seed give the same partition.
@@ -7,17 +7,23 @@ The factories that plant classes on clients are in ``class_partition``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
 from fedjax_fair import checks
+from fedjax_fair.data.ownership import (
+    Partition,
+    Partitioner,
+    equal_parts,
+    join_indices,
+    owned,
+    require_enough,
+    shuffled_by_class,
+)
 
 __all__ = [
-    "Partition",
-    "Partitioner",
     "by_column",
     "dirichlet",
     "explicit",
@@ -28,44 +34,6 @@ __all__ = [
 ]
 
 DIRICHLET_ATTEMPTS = 11  # As many as flwr-datasets makes before it gives up.
-
-
-class Partition(NamedTuple):
-    """Ownership of a set of examples.
-
-    Attributes:
-        order: Indices into the examples, grouped by owner, ``[owned]``, int32.
-        sizes: Number of examples of each client, ``[clients]``, int32.
-        groups: Planted group of each client, ``[clients]``, int32, or None.
-        dropped: Indices of the examples that nobody owns, ascending, int32.
-    """
-
-    order: Int[np.ndarray, " owned"]
-    sizes: Int[np.ndarray, " clients"]
-    groups: Int[np.ndarray, " clients"] | None
-    dropped: Int[np.ndarray, " dropped"]
-
-    @property
-    def client_indices(self) -> list[np.ndarray]:
-        """Indices of each client's examples, one array a client."""
-        return np.split(self.order, np.cumsum(self.sizes)[:-1])
-
-
-class Partitioner(NamedTuple):
-    """A way to deal examples to clients.
-
-    Attributes:
-        name: What the split is called in results, with its settings.
-        split: ``split(labels, seed, **columns) -> Partition``: labels ``[examples]``, a
-            non-negative seed, and further columns ``[examples]`` of which it uses what it needs.
-            Every client gets at least one example, every example has at most one owner.
-        column: Column that names the owner of an example, which test examples follow too; None
-            where test examples are dealt with the class mix of the training examples.
-    """
-
-    name: str
-    split: Callable[..., Partition]
-    column: str | None = None
 
 
 def iid(num_clients: int) -> Partitioner:
@@ -134,10 +102,18 @@ def quantity_skew(
         logarithms = skew * logarithms
         weights = np.exp(logarithms - logarithms.max())
         rest = len(labels) - num_clients * min_size
-        sizes = min_size + largest_remainder(rest, weights)
+        sizes = min_size + _largest_remainder(rest, weights)
         return owned(rng.permutation(len(labels)), sizes, len(labels))
 
     return Partitioner(f"quantity_skew({num_clients}, {law}, {skew})", split)
+
+
+def _largest_remainder(total: int, weights: np.ndarray) -> np.ndarray:
+    """Cuts ``total`` in proportion to weights; rounding favours the largest remainders."""
+    exact = total * (weights / weights.sum())
+    parts = np.floor(exact).astype(np.int64)
+    parts[np.argsort(parts - exact, kind="stable")[: total - parts.sum()]] += 1
+    return parts
 
 
 def dirichlet(num_clients: int, alpha: Any, min_size: int = 10) -> Partitioner:
@@ -338,63 +314,3 @@ def explicit(indices: Sequence[Any]) -> Partitioner:
         return owned(*join_indices(arrays, len(labels)), len(labels))
 
     return Partitioner(f"explicit({len(arrays)})", split)
-
-
-# What partitioners share.
-
-
-def owned(order: Any, sizes: Any, total: int, groups: Any = None) -> Partition:
-    """Completes a partition of ``total`` examples with what nobody owns."""
-    free = np.ones(total, bool)
-    free[order] = False
-    groups = None if groups is None else np.asarray(groups, np.int32)
-    dropped = np.flatnonzero(free).astype(np.int32)
-    return Partition(np.asarray(order, np.int32), np.asarray(sizes, np.int32), groups, dropped)
-
-
-def require_enough(examples: int, num_clients: int, each: int = 1) -> None:
-    """Requires ``each`` examples for every client."""
-    if examples < num_clients * each:
-        raise ValueError(
-            f"{examples} examples for {num_clients=}: expected at least {num_clients * each}, "
-            f"{each} for each client."
-        )
-
-
-def equal_parts(total: int, parts: int) -> np.ndarray:
-    """Cuts ``total`` into parts that differ by at most one, larger ones first."""
-    return np.full(parts, total // parts) + (np.arange(parts) < total % parts)
-
-
-def largest_remainder(total: int, weights: np.ndarray) -> np.ndarray:
-    """Cuts ``total`` in proportion to weights; rounding favours the largest remainders."""
-    exact = total * (weights / weights.sum())
-    parts = np.floor(exact).astype(np.int64)
-    parts[np.argsort(parts - exact, kind="stable")[: total - parts.sum()]] += 1
-    return parts
-
-
-def shuffled_by_class(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Indices of all examples, class after class, in random order within a class."""
-    shuffled = rng.permutation(len(labels))
-    return shuffled[np.argsort(np.asarray(labels)[shuffled], kind="stable")]
-
-
-def join_indices(arrays: Sequence[Any], total: int) -> tuple[np.ndarray, np.ndarray]:
-    """Joins each client's indices, integers in ``[0, total)`` and none twice: order and sizes."""
-    arrays = [np.asarray(array) for array in arrays]
-    # An empty list is an array of floats, which must not make floats of all indices.
-    filled = [array for array in arrays if array.size] or [np.zeros(0, np.int64)]
-    if any(array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) for array in filled):
-        raise ValueError("client indices: expected a 1-D array of integers for each client.")
-    order = np.concatenate(filled)
-    if order.size and not 0 <= order.min() <= order.max() < total:
-        raise ValueError(
-            f"client indices span [{order.min()}, {order.max()}]: expected [0, {total - 1}]."
-        )
-    twice = np.flatnonzero(np.bincount(order, minlength=1) > 1)
-    if twice.size:
-        raise ValueError(
-            f"client indices: {twice.size} examples have two owners, first {twice[0]}."
-        )
-    return order, np.array([array.size for array in arrays])

@@ -12,7 +12,8 @@ from fedjax_fair.data import tfds_images
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.class_partition import classes_per_client, deal_test
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.data.partition import Partitioner, follow_owners, iid
+from fedjax_fair.data.ownership import Partitioner
+from fedjax_fair.data.partition import follow_owners, iid
 
 __all__ = ["Description", "available", "default_partition", "describe", "load", "prepare"]
 
