@@ -64,7 +64,7 @@ def summary_table(results: xr.Dataset) -> Table:
     """Lays out how well and how evenly each method serves the clients in the end.
 
     Args:
-        results: Results with the dimension ``method``.
+        results: Results with the dimension ``algorithm``.
 
     Returns:
         A table in percent: mean over seeds, and their sample standard deviation where there are two
@@ -79,8 +79,8 @@ def summary_table(results: xr.Dataset) -> Table:
     table.add_column("method")
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
-    for method in results["method"].values:
-        rows = results.sel({"method": method}).dropna("round", subset=list(COLUMNS)).isel(round=-1)
+    for method in results["algorithm"].values:
+        rows = results.sel(algorithm=method).dropna("round", subset=list(COLUMNS)).isel(round=-1)
         table.add_row(str(method), *(_percent(rows[name].values) for name in COLUMNS))
     return table
 

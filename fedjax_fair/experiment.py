@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import results
 from fedjax_fair.folder import MetricsLog, RunFolder
@@ -32,12 +32,12 @@ def execute(
         watch: Makes a callback for each method, for example to show progress.
 
     Returns:
-        The results of all methods, with the dimension ``method``.
+        The results of all methods, with the dimension ``algorithm``.
 
     Raises:
         SimulationError: If a method diverges. The methods before it are saved.
     """
-    training = experiment.config.training
+    training: Any = experiment.config.training  # Resolved: the number of rounds is there.
     done: dict[str, xr.Dataset] = {}
     for name, round in experiment.rounds.items():
         done[name] = fit(

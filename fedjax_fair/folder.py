@@ -140,7 +140,7 @@ class MetricsLog(Callback):
 
     def _line(self, evaluation: Evaluation, index: int) -> dict[str, Any]:
         return {
-            "method": self._method,
+            "algorithm": self._method,
             "seed": evaluation.seeds[index],
             "round": evaluation.round,
             "seconds": round(evaluation.seconds, 3),
@@ -149,7 +149,7 @@ class MetricsLog(Callback):
 
 
 def _identity(line: dict[str, Any]) -> tuple[str, int, int]:
-    return line["method"], line["seed"], line["round"]
+    return line["algorithm"], line["seed"], line["round"]
 
 
 def _number(value: np.floating) -> float | None:

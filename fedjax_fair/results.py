@@ -2,7 +2,8 @@
 
 Dimensions:
 
-* ``method``: the name of the method, where several are compared;
+* ``algorithm``: the name of the method, where several are compared (``method`` would collide with a
+  parameter of ``Dataset.sel``);
 * ``seed``: the runs;
 * ``round``: rounds done when the model was evaluated, 0 before training;
 * ``client``: the clients of the federation;
@@ -132,14 +133,14 @@ def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
             shorter ones are padded with NaN.
 
     Returns:
-        A Dataset with the dimension ``method``; what all methods share (the ownership of examples)
+        A Dataset with the dimension ``algorithm``; what all methods share (the ownership of examples)
         stays without it.
     """
     import xarray as xr
 
     shared = list(_SHARED)
     own = [dataset.drop_vars(shared, errors="ignore") for dataset in datasets.values()]
-    names = xr.DataArray(list(datasets), dims="method", name="method")
+    names = xr.DataArray(list(datasets), dims="algorithm", name="algorithm")
     combined = xr.concat(own, names, join="outer", combine_attrs="override")
     first = next(iter(datasets.values()))
     return combined.merge(first[[name for name in shared if name in first]])

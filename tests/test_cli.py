@@ -41,7 +41,7 @@ def test_run_leaves_a_folder_with_every_number_that_was_asked_for(folder):
     assert folder.name.endswith("-digits")
     dataset = results.open(folder)
     assert dict(dataset["test_accuracy"].sizes) == {
-        "method": 2, "seed": 2, "round": 3, "client": 10,
+        "algorithm": 2, "seed": 2, "round": 3, "client": 10,
     }  # fmt: skip
     assert set(dataset["cohort_steps"].values.ravel()) == {2}
 

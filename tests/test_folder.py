@@ -115,7 +115,7 @@ def test_a_finished_run_has_everything(finished):
         "learning_curves.png", "accuracy_distribution.png", "partition.png",
     }  # fmt: skip
     dataset = results.open(finished.path)
-    assert dataset["method"].values.tolist() == ["fedavg", "fedprox"]
+    assert dataset["algorithm"].values.tolist() == ["fedavg", "fedprox"]
     assert dataset["seed"].values.tolist() == [3, 1]
     assert dataset["round"].values.tolist() == [0, 2, 4, 6]
 
@@ -123,10 +123,10 @@ def test_a_finished_run_has_everything(finished):
 def test_the_log_says_what_the_results_say(finished):
     dataset, lines = results.open(finished.path), read_metrics(finished)
     assert len(lines) == 2 * 2 * 4
-    names = set(lines[0]) - {"method", "seed", "round", "seconds"}
+    names = set(lines[0]) - {"algorithm", "seed", "round", "seconds"}
     assert "accuracy_mean_clients" in names
     for line in lines:
-        cell = dataset.sel({name: line[name] for name in ("method", "seed", "round")})
+        cell = dataset.sel({name: line[name] for name in ("algorithm", "seed", "round")})
         for name in names:
             expected = float(cell[name])
             assert line[name] == (expected if np.isfinite(expected) else None), name
@@ -139,7 +139,7 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(ready, finished, tmp_
     with pytest.raises(KeyboardInterrupt):
         experiment.execute(ready, folder, lambda name: Interrupt(round if name == method else -1))
     with folder.metrics.open("a") as file:
-        file.write('{"method": "fedp')  # What a kill may leave.
+        file.write('{"algorithm": "fedp')  # What a kill may leave.
 
     counts = {"fedavg": Count(), "fedprox": Count()}
     resumed = experiment.execute(methods.build(folder.config()), folder, counts.__getitem__)

@@ -19,7 +19,7 @@ def _results(methods=("random", "divfl"), num_seeds=3, num_clients=6):
     disagreement = rng.uniform(size=shape[:3])
     disagreement[:, :, 0] = np.nan  # undefined before training
     described = {"long_name": "Client disagreement", "units": "nat"}
-    seeds = ("method", "seed", "round")
+    seeds = ("algorithm", "seed", "round")
     return xr.Dataset(
         {
             "test_accuracy": ((*seeds, "client"), accuracy, {"long_name": "Test accuracy"}),
@@ -27,7 +27,7 @@ def _results(methods=("random", "divfl"), num_seeds=3, num_clients=6):
             "client_disagreement": (seeds, disagreement, described),
             "train_examples": (("client", "class"), rng.integers(0, 9, (num_clients, 4))),
         },
-        {"method": list(methods), "seed": range(num_seeds), "round": ROUNDS},
+        {"algorithm": list(methods), "seed": range(num_seeds), "round": ROUNDS},
         {"data": "digits"},
     )
 
@@ -68,7 +68,7 @@ def test_one_seed_has_no_band():
     assert len(axes.collections) == 0
 
 
-@pytest.mark.parametrize("select", [{"method": 0, "drop": True}, {"method": 0}])
+@pytest.mark.parametrize("select", [{"algorithm": 0, "drop": True}, {"algorithm": 0}])
 def test_results_of_one_method_need_no_method_dimension(select):
     results = _results()
     single = results.isel(**select)
@@ -109,7 +109,7 @@ def test_curves_of_the_distribution_pool_clients_with_test_examples_and_seeds():
 def test_boxes_are_quartiles_and_tenths():
     results = _results()
     figure = accuracy_distribution(results)
-    values = results["test_accuracy"].isel(method=0, round=-1).values
+    values = results["test_accuracy"].isel(algorithm=0, round=-1).values
     expected = np.nanpercentile(values, [25, 75])
     box = figure.axes[1].patches[0].get_path().vertices[:, 0]
     np.testing.assert_allclose([box.min(), box.max()], expected)

@@ -208,11 +208,11 @@ def test_methods_are_combined_side_by_side(model, federation, tmp_path):
         make_centralised(model, solvers.sgd(0.1, 2, steps=3)), federation, rounds=2, eval_every=2
     )
     combined = results.combine({"fedavg": federated, "centralised": reference})
-    assert combined.method.values.tolist() == ["fedavg", "centralised"]
+    assert combined.algorithm.values.tolist() == ["fedavg", "centralised"]
     assert combined.train_examples.dims == ("client", "class")
-    chosen = combined.sel({"method": "fedavg"}).test_loss
+    chosen = combined.sel(algorithm="fedavg").test_loss
     np.testing.assert_array_equal(chosen, federated.test_loss)
-    assert np.isnan(combined.sel({"method": "centralised", "round": 1}).test_loss).all()
+    assert np.isnan(combined.sel(algorithm="centralised", round=1).test_loss).all()
     results.save(combined, tmp_path / "results.nc")
     assert results.open(tmp_path).identical(combined)
     assert [path.name for path in tmp_path.iterdir()] == ["results.nc"]

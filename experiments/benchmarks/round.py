@@ -121,7 +121,7 @@ def compare_populations(repeats: int) -> None:
     """The same round for a thousand and for a million clients of four examples each."""
     timed = {}
     for num_clients in (1_000, 1_000_000):
-        data = jax.device_put(ff.data.synthetic(1.0, 1.0, num_clients, size=5))
+        data = jax.device_put(ff.data.synthetic(1.0, 1.0, num_clients, mean_size=5))
         round = ff.make_round(
             ff.models.logistic(10),
             ff.selectors.uniform(10),

@@ -53,9 +53,9 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for i, style in enumerate(_styles(values)):
-        curve = values.isel(method=i).dropna("round", how="all")
+        curve = values.isel(algorithm=i).dropna("round", how="all")
         rounds = curve["round"].values
-        axes.plot(rounds, curve.mean("seed").values, label=str(curve["method"].item()), **style)
+        axes.plot(rounds, curve.mean("seed").values, label=str(curve["algorithm"].item()), **style)
         if curve.sizes["seed"] > 1:
             low, high = curve.min("seed").values, curve.max("seed").values
             axes.fill_between(rounds, low, high, color=style["color"], alpha=0.15, linewidth=0)
@@ -99,8 +99,8 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
     rounds = values["round"].values
     if round != -1 and round not in rounds:
         raise ValueError(f"round={round!r}: expected -1 or one of {rounds.tolist()}.")
-    methods = [str(method) for method in values["method"].values]
-    pooled = [_pool(values.isel(method=i), round) for i in range(len(methods))]
+    methods = [str(method) for method in values["algorithm"].values]
+    pooled = [_pool(values.isel(algorithm=i), round) for i in range(len(methods))]
     figure = Figure(figsize=(7.0, 3.8 + 0.3 * len(methods)), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.8, 0.4 + 0.3 * len(methods)))
     for accuracies, style in zip(pooled, _styles(values), strict=True):
@@ -232,8 +232,8 @@ def _group_legend(figure: Figure, colors: dict[Any, str]) -> None:
 
 
 def _variable(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
-    """The variable, which must have these dimensions and may have ``method`` besides."""
-    fitting = [str(key) for key, v in results.items() if set(v.dims) - {"method"} == set(dims)]
+    """The variable, which must have these dimensions and may have ``algorithm`` besides."""
+    fitting = [str(key) for key, v in results.items() if set(v.dims) - {"algorithm"} == set(dims)]
     if name not in fitting:
         raise ValueError(
             f"no {name!r} over {', '.join(dims)} in results: expected one of {sorted(fitting)}."
@@ -243,9 +243,9 @@ def _variable(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataA
 
 def _by_method(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
     values = _variable(results, name, dims)
-    if "method" in values.dims:
+    if "algorithm" in values.dims:
         return values
-    return values.expand_dims("method" if "method" in values.coords else {"method": ["run"]})
+    return values.expand_dims("algorithm" if "algorithm" in values.coords else {"algorithm": ["run"]})
 
 
 def _styles(values: xr.DataArray) -> list[dict[str, Any]]:
@@ -253,7 +253,7 @@ def _styles(values: xr.DataArray) -> list[dict[str, Any]]:
     num_colors = len(_COLORS)
     return [
         {"color": _COLORS[i % num_colors], "linestyle": _DASHES[i // num_colors % len(_DASHES)]}
-        for i in range(values.sizes["method"])
+        for i in range(values.sizes["algorithm"])
     ]
 
 
