@@ -51,8 +51,8 @@ def from_flax(module: nn.Module | Callable[..., nnx.Module]) -> Model:
         The model.
 
     Raises:
-        ValueError: If the module is neither, or an NNX module holds variables other than
-            parameters, batch statistics and random streams.
+        ValueError: If ``module`` is neither (a Linen class or an NNX object, say), or an NNX module
+            holds variables other than parameters, batch statistics and random streams.
 
     Examples:
         >>> class Net(nn.Module):
@@ -68,7 +68,8 @@ def from_flax(module: nn.Module | Callable[..., nnx.Module]) -> Model:
     """
     if isinstance(module, nn.Module):
         return _from_linen(module)
-    if not callable(module) or isinstance(module, nnx.Module):
+    linen_class = isinstance(module, type) and issubclass(module, nn.Module)
+    if linen_class or isinstance(module, nnx.Module) or not callable(module):
         raise ValueError(
             f"{module=!r}: expected a linen module, or an NNX class or factory that takes rngs."
         )
@@ -110,7 +111,7 @@ def _from_linen(module: nn.Module) -> Model:
     return Model(init, apply, features)
 
 
-def _from_nnx(factory: Callable[..., nnx.Module]) -> Model:
+def _from_nnx(factory: Callable[..., Any]) -> Model:
     kinds = (nnx.Param, nnx.BatchStat, nnx.RngState, ...)
     abstract = nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
     graph, *templates, other = nnx.split(abstract, *kinds)
