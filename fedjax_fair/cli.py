@@ -178,15 +178,16 @@ def _aligned(rows: dict[str, Any], indent: str = "") -> str:
 
 
 def _run(arguments: list[str]) -> None:
-    """Makes everything that can be wrong before the run folder."""
+    """Makes everything that can go wrong before it makes the run folder."""
     named = bool(arguments) and not arguments[0].startswith("-")
-    name = arguments[0] if named else DEFAULT_PRESET
-    config = lookup("preset", name, presets.PRESETS).config
+    preset = arguments[0] if named else DEFAULT_PRESET
+    config = lookup("preset", preset, presets.PRESETS).config
     options = arguments[named:]
     if HELP & set(options):
         config = presets.resolve(config)  # Show the values that would be used.
-    config = presets.resolve(_parse(Config, options, f"run {name}", config))
+    config = presets.resolve(_parse(Config, options, f"run {preset}", config))
     ready = methods.build(config)
+    name = preset if named else config.data.name.replace("/", "-")
     _execute(ready, RunFolder.create(config, name))
 
 

@@ -187,6 +187,7 @@ def _build(kind: Any, values: Any) -> Any:
     """The inverse of ``asdict``: sequences are tuples, sections are dataclasses."""
     if not is_dataclass(kind):
         return tuple(values) if isinstance(values, list) else values
+    assert isinstance(kind, type)
     known = {item.name: item.name for item in fields(kind)}
     for name in values:
         lookup("setting", name, known)

@@ -13,8 +13,9 @@ import jax
 
 from fedjax_fair import aggregators, checks, data, models, selectors, simulate, solvers
 from fedjax_fair.base import Aggregator, Model, Selector, Solver
-from fedjax_fair.config import Config, DataConfig, ModelConfig, lookup
-from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.centralised import make_centralised
+from fedjax_fair.config import Config, ModelConfig, lookup
+from fedjax_fair.data import FederatedData, Partitioner
 from fedjax_fair.simulate import Round
 
 __all__ = ["METHODS", "MODELS", "PARTITIONERS", "Experiment", "Method", "build", "federated"]
@@ -53,7 +54,7 @@ def _uniform(config: Config) -> Selector:
 
 
 def _sgd(config: Config, prox: float = 0.0) -> Solver:
-    solver = config.solver
+    solver: Any = config.solver  # Resolved: what may be None no longer is.
     return solvers.sgd(
         solver.learning_rate,
         solver.batch_size,
@@ -112,6 +113,10 @@ METHODS: dict[str, Method] = {
         "FedAvg whose clients are pulled towards the global model (Li et al., 2020)",
         federated(solver=lambda config: _sgd(config, prox=config.solver.prox)),
     ),
+    "centralised": Method(
+        "No federation: SGD on everybody's examples in one place, as a reference",
+        lambda config, model: make_centralised(model, _sgd(config)),
+    ),
 }
 """Every method by name; ``fedjax-fair run --methods NAME ...`` runs them."""
 
@@ -128,7 +133,7 @@ MODELS: dict[str, Callable[[ModelConfig, int], Model]] = {
 """Every network by name, from its section of the configuration and the number of classes."""
 
 
-PARTITIONERS: dict[str, Callable[[DataConfig], Any]] = {
+PARTITIONERS: dict[str, Callable[[Any], Partitioner]] = {
     "iid": lambda config: data.iid(config.clients),
     "classes_per_client": lambda config: data.classes_per_client(
         config.clients, config.classes_per_client
@@ -158,8 +163,8 @@ def build(config: Config) -> Experiment:
     """
     _check(config)
     chosen = {name: lookup("method", name, METHODS) for name in config.methods}
-    make_model = lookup("model.name", config.model.name, MODELS)
-    partition = lookup("data.partition", config.data.partition, PARTITIONERS)(config.data)
+    make_model = lookup("model.name", str(config.model.name), MODELS)
+    partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)(config.data)
     federation = data.load(
         config.data.name, partition, seed=config.data.seed, data_dir=config.data.dir
     )
