@@ -107,7 +107,7 @@ class SolverConfig:
     weight_decay: float = 0.0
     """Decay added to the gradient, >= 0."""
 
-    prox: float = 0.1
+    prox: float = 1.0
     """Pull towards the global model, FedProx's mu >= 0; methods without that term ignore it."""
 
 
