@@ -245,7 +245,9 @@ def _by_method(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.Data
     values = _variable(results, name, dims)
     if "algorithm" in values.dims:
         return values
-    return values.expand_dims("algorithm" if "algorithm" in values.coords else {"algorithm": ["run"]})
+    return values.expand_dims(
+        "algorithm" if "algorithm" in values.coords else {"algorithm": ["run"]}
+    )
 
 
 def _styles(values: xr.DataArray) -> list[dict[str, Any]]:
