@@ -133,8 +133,8 @@ def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
             shorter ones are padded with NaN.
 
     Returns:
-        A Dataset with the dimension ``algorithm``; what all methods share (the ownership of examples)
-        stays without it.
+        A Dataset with the dimension ``algorithm``; what all methods share (the ownership of
+        examples) stays without it.
     """
     import xarray as xr
 

@@ -111,8 +111,8 @@ def compare_evaluation(repeats: int) -> None:
     clients = jax.jit(lambda: client_means(model, variables, test))
     ours, plain = alternate(clients, flat, repeats=repeats)
     print(
-        f"{'evaluation, LeNet':22s} all clients {test.labels.size / ours.median:9,.0f} examples/s   "
-        f"flat pass {test.labels.size / plain.median:9,.0f}   ratio {plain.ratio_to(ours):.3f}",
+        f"{'evaluation, LeNet':22s} all clients {test.labels.size / ours.median:9,.0f} examples/s "
+        f"  flat pass {test.labels.size / plain.median:9,.0f}   ratio {plain.ratio_to(ours):.3f}",
         flush=True,
     )
 
