@@ -86,7 +86,7 @@ def pairs(low, high):
 
 
 # Few examples, because each compiles a program of its own.
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     side=pairs(5, 12),
     kernel_size=pairs(1, 5),
@@ -134,6 +134,9 @@ def test_tiles_cover_a_row_and_stay_narrow():
             tile = _tile_width(width, channels, kernel_width=5, stride=1)
             assert 1 <= tile <= width
             assert tile == 1 or tile * channels <= 96
+    # LeNet's layers, and windows that do not overlap.
+    assert _tile_width(28, 6, kernel_width=5, stride=1) == 14
+    assert _tile_width(10, 16, kernel_width=5, stride=1) == 5
     assert _tile_width(28, 6, kernel_width=2, stride=2) == 1
 
 

@@ -76,7 +76,8 @@ def logistic(num_classes: int) -> Model:
 
     Examples:
         >>> import jax
-        >>> variables = logistic(10).init(jax.random.key(0), jnp.ones((1, 28, 28, 1)))
+        >>> model, images = logistic(10), jnp.zeros((1, 28, 28, 1))
+        >>> variables = jax.eval_shape(model.init, jax.random.key(0), images)
         >>> sum(leaf.size for leaf in jax.tree.leaves(variables.params))
         7850
     """
@@ -164,7 +165,8 @@ def cifar_cnn(num_classes: int = 10) -> Model:
 
     Examples:
         >>> import jax
-        >>> variables = cifar_cnn().init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
+        >>> model, images = cifar_cnn(), jnp.zeros((1, 32, 32, 3))
+        >>> variables = jax.eval_shape(model.init, jax.random.key(0), images)
         >>> sum(leaf.size for leaf in jax.tree.leaves(variables.params))
         62006
     """
@@ -215,7 +217,8 @@ def femnist_cnn(num_classes: int = 62) -> Model:
 
     Examples:
         >>> import jax
-        >>> variables = femnist_cnn().init(jax.random.key(0), jnp.zeros((1, 28, 28, 1)))
+        >>> model, images = femnist_cnn(), jnp.zeros((1, 28, 28, 1))
+        >>> variables = jax.eval_shape(model.init, jax.random.key(0), images)
         >>> sum(leaf.size for leaf in jax.tree.leaves(variables.params))
         608702
     """
