@@ -21,6 +21,7 @@ __all__ = ["permuted"]
 # starting position shrinks as 2^-rounds. Chi-squared tests over all orders of small decks, and over
 # pairs of a large one, see nothing any more from 12 rounds on.
 _ROUNDS = 24
+_GOLDEN = 0x9E3779B9  # 2^32 / golden ratio, the increment of a Weyl sequence
 
 
 def permuted(
@@ -49,8 +50,10 @@ def permuted(
         [0, 1, 2, 3, 4]
     """
     length = jnp.asarray(size).astype(jnp.uint32)
-    mirrors, salts = jax.random.bits(key, (2, _ROUNDS), jnp.uint32)
-    mirrors = mirrors % length
+    # Two random words, spread over the rounds by a counter: many words would cost more than the rest.
+    start, salt_start = jax.random.bits(key, (2,), jnp.uint32)
+    counter = jnp.arange(_ROUNDS, dtype=jnp.uint32) * jnp.uint32(_GOLDEN)
+    mirrors, salts = _hash(start + counter) % length, _hash(salt_start + counter)
     entry = positions.astype(jnp.uint32)
     for mirror, salt in zip(mirrors, salts, strict=True):
         # (mirror - entry) mod length, without leaving the unsigned range

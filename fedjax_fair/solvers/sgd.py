@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,10 @@ from fedjax_fair.base import Client, Extra, LocalResult, Solver, Variables
 from fedjax_fair.shuffle import permuted
 
 __all__ = ["sgd"]
+
+# Minibatches drawn in one go where the number of steps is not known in advance: drawing them one by
+# one costs several microseconds each in small operations.
+_PLANNED = 32
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 Number = float | Float[Array, ""]
@@ -93,18 +98,17 @@ def sgd(
         rate = learning_rate(extra.round) if callable(learning_rate) else learning_rate
         transformation = optimizer(rate)
 
-        def loss_fn(params, state, entries, mask, key):
-            rows = client.examples.order[client.offset + entries]
-            features, labels = client.examples.features[rows], client.examples.labels[rows]
+        def loss_fn(params, state, batch, key):
+            features = client.examples.features[batch.rows]
             logits, state = client.model.apply(params, state, features, train=True, key=key)
-            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-            return jnp.sum(losses, where=mask) / jnp.sum(mask, dtype=losses.dtype), state
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
+            loss = jnp.sum(losses, where=batch.mask) / jnp.sum(batch.mask, dtype=losses.dtype)
+            return loss, state
 
-        def step(index, carry):
+        def step(index, batch, carry):
             (params, state), optimizer_state, total = carry
-            entries, mask = _minibatch(key_order, index, client.size, batch_size, replacement)
             (loss, state), gradient = jax.value_and_grad(loss_fn, has_aux=True)(
-                params, state, entries, mask, jax.random.fold_in(key_model, index)
+                params, state, batch, jax.random.fold_in(key_model, index)
             )
             gradient = _add_scaled(gradient, weight_decay, params)
             gradient = _add_scaled(gradient, prox, params, variables.params)
@@ -112,33 +116,64 @@ def sgd(
             params = optax.apply_updates(params, change)
             return Variables(params, state), optimizer_state, total + loss
 
-        # A traced number of steps makes this a while loop: a small client stops early where clients
-        # run one after another, and is frozen by its batching rule where they run side by side.
-        taken = steps if steps is not None else epochs * _ceil_div(client.size, batch_size)
+        def steps_from(first, planned, taken, carry):
+            """Takes ``taken`` of ``planned`` steps, whose minibatches are drawn in one go."""
+            draw = partial(_minibatch, key_order, client, batch_size, replacement)
+            batches = jax.vmap(draw)(first + jnp.arange(planned, dtype=jnp.int32))
+            return jax.lax.fori_loop(
+                0,
+                taken,
+                lambda i, carry: step(first + i, jax.tree.map(lambda b: b[i], batches), carry),
+                carry,
+            )
+
         carry = (variables, transformation.init(variables.params), jnp.zeros((), jnp.float32))
-        trained, _, total = jax.lax.fori_loop(0, taken, step, carry)
+        if steps is not None:
+            taken = jnp.int32(steps)
+            trained, _, total = steps_from(0, steps, steps, carry)
+        else:
+            # A traced number of steps makes these while loops: a small client stops early where
+            # clients run one after another, and is frozen by vmap's rule where they run together.
+            taken = epochs * _ceil_div(client.size, batch_size)
+            trained, _, total = jax.lax.fori_loop(
+                0,
+                _ceil_div(taken, _PLANNED),
+                lambda block, carry: steps_from(
+                    block * _PLANNED,
+                    _PLANNED,
+                    jnp.minimum(_PLANNED, taken - block * _PLANNED),
+                    carry,
+                ),
+                carry,
+            )
         update = jax.tree.map(jnp.subtract, trained, variables)
-        taken = jnp.asarray(taken, jnp.int32)
         return LocalResult(update=update, loss=total / taken.astype(jnp.float32), steps=taken)
 
     return Solver(solve)
 
 
+class _Batch(NamedTuple):
+    """Which examples a step uses, and which lanes are real."""
+
+    rows: Int[Array, " batch"]
+    labels: Int[Array, " batch"]
+    mask: Bool[Array, " batch"]
+
+
 def _minibatch(
-    key: Key[Array, ""],
-    step: Int[Array, ""],
-    size: Int[Array, ""],
-    batch_size: int,
-    replacement: bool,
-) -> tuple[Int[Array, " batch"], Bool[Array, " batch"]]:
-    """Which of a client's examples step number ``step`` uses, and which lanes are real."""
+    key: Key[Array, ""], client: Client, batch_size: int, replacement: bool, step: Int[Array, ""]
+) -> _Batch:
     if replacement:
-        drawn = jax.random.randint(jax.random.fold_in(key, step), (batch_size,), 0, size)
-        return drawn, jnp.ones(batch_size, bool)
-    epoch, batch = jnp.divmod(step, _ceil_div(size, batch_size))
-    positions = batch * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
-    entries = permuted(jax.random.fold_in(key, epoch), positions % size, size)
-    return entries, positions < size
+        key_step = jax.random.fold_in(key, step)
+        entries = jax.random.randint(key_step, (batch_size,), 0, client.size)
+        mask = jnp.ones(batch_size, bool)
+    else:
+        epoch, batch = jnp.divmod(step, _ceil_div(client.size, batch_size))
+        positions = batch * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
+        entries = permuted(jax.random.fold_in(key, epoch), positions % client.size, client.size)
+        mask = positions < client.size
+    rows = client.examples.order[client.offset + entries]
+    return _Batch(rows, client.examples.labels[rows], mask)
 
 
 def _ceil_div(size: Int[Array, ""], batch_size: int) -> Int[Array, ""]:
