@@ -154,9 +154,12 @@ class Solver(NamedTuple):
 
     Attributes:
         solve: ``solve(key, variables, client, extra) -> LocalResult``.
+        same_steps: Whether all clients take equally many steps, so that none of those that train
+            side by side waits for another.
     """
 
     solve: Callable[[Key[Array, ""], Variables, Client, Extra], LocalResult]
+    same_steps: bool = False
 
 
 class Aggregator(NamedTuple):

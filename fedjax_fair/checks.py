@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax
 import numpy as np
+from jax.core import Tracer
 
 __all__ = ["finite", "non_negative", "one_of", "positive", "positive_int", "unit_interval"]
 
 
 def _judge(name: str, value: Any, valid: Any, expectation: str) -> None:
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return
     number = np.asarray(value)
     if not np.issubdtype(number.dtype, np.number) or not np.all(valid(number)):

@@ -50,7 +50,7 @@ def permuted(
         [0, 1, 2, 3, 4]
     """
     length = jnp.asarray(size).astype(jnp.uint32)
-    # Two random words, spread over the rounds by a counter: many words would cost more than the rest.
+    # Two random words, spread over the rounds by a counter: 48 would cost more than all the rest.
     start, salt_start = jax.random.bits(key, (2,), jnp.uint32)
     counter = jnp.arange(_ROUNDS, dtype=jnp.uint32) * jnp.uint32(_GOLDEN)
     mirrors, salts = _hash(start + counter) % length, _hash(salt_start + counter)

@@ -29,6 +29,12 @@ from fedjax_fair.evaluate import client_means
 __all__ = ["Purpose", "Round", "RoundInfo", "RoundState", "derive_key", "make_round", "run"]
 
 
+# On two CPU cores, ten LeNets or MLPs of 200,000 parameters side by side train as fast as one after
+# the other or up to a quarter faster; ResNet-18, of which one fills the cache, does not gain.
+_CPU_CACHE = 8 * 2**20
+_MOST_ON_CPU = 16
+
+
 class Purpose(IntEnum):
     """What randomness is used for; each purpose has a stream of its own."""
 
@@ -122,8 +128,10 @@ def make_round(
         solver: How each client trains.
         aggregator: How their updates are weighed.
         clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow
-            each other. More use more memory. The default is everybody on an accelerator and one
-            after the other on a CPU. It changes results only by floating-point reassociation.
+            each other. More use more memory. It changes results only by floating-point
+            reassociation. The default is everybody on an accelerator. On a CPU it is as many as fit
+            into its cache if all take equally many steps, and one if not, because the others would
+            wait for the one that takes most.
 
     Returns:
         A ``Round``.
@@ -238,10 +246,18 @@ def _train_cohort(
     members = (cohort.clients, _occurrences(cohort.clients))
     size = cohort.clients.shape[0]
     if clients_per_batch is None:
-        clients_per_batch = 1 if jax.default_backend() == "cpu" else size
-    if clients_per_batch == 1:
-        return jax.lax.map(train, members)
-    return jax.lax.map(train, members, batch_size=min(clients_per_batch, size))
+        clients_per_batch = _default_clients_per_batch(solver, state.variables, size)
+    side_by_side = min(clients_per_batch, size)
+    return jax.lax.map(train, members, batch_size=side_by_side if side_by_side > 1 else None)
+
+
+def _default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:
+    if jax.default_backend() != "cpu":
+        return cohort_size
+    if not solver.same_steps:
+        return 1
+    model_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(variables))
+    return max(1, min(_MOST_ON_CPU, _CPU_CACHE // max(1, model_bytes)))
 
 
 def _occurrences(clients: Int[Array, " cohort"]) -> Int[Array, " cohort"]:

@@ -146,8 +146,9 @@ def fit(
             stop = record(advance.nobody(min(eval_every, rounds)))
         while not stop and history.round < rounds:
             state, info = advance(state, min(eval_every, rounds - history.round))
-            _require_finite(info.finite, history.round, seeds, store)
-            history.add_rounds(jax.device_get(info))
+            recorded = jax.device_get(info)
+            _require_finite(recorded.finite, history.round, seeds, store)
+            history.add_rounds(recorded)
             stop = record(info.clients[:, -1])
             if store is not None:
                 store.save(state, history)
@@ -225,13 +226,12 @@ def _checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 
 
 def _require_finite(
-    finite: Bool[Array, "seeds rounds"],
+    finite: Bool[np.ndarray, "seeds rounds"],
     done: int,
     seeds: tuple[int, ...],
     store: Checkpoints | None,
 ) -> None:
     """Raises if any round of a chunk produced an update that was not finite."""
-    finite = np.asarray(finite)
     if finite.all():
         return
     first = int(np.argmin(finite.all(axis=0)))

@@ -46,13 +46,13 @@ def make_images(shape: tuple[int, ...], num_clients: int, size: int) -> Federate
     features = rng.integers(0, 256, (total, *shape), dtype=np.uint8)
     sizes = np.full(num_clients, size, np.int32)
     examples = ClientExamples(
-        features=features,
-        labels=rng.integers(0, 10, total, dtype=np.int32),
-        order=rng.permutation(total).astype(np.int32),
-        offsets=(np.cumsum(sizes) - sizes).astype(np.int32),
-        sizes=sizes,
+        features=jnp.asarray(features),
+        labels=jnp.asarray(rng.integers(0, 10, total, dtype=np.int32)),
+        order=jnp.asarray(rng.permutation(total).astype(np.int32)),
+        offsets=jnp.asarray(np.cumsum(sizes) - sizes, jnp.int32),
+        sizes=jnp.asarray(sizes),
     )
-    return jax.device_put(FederatedData(examples, examples, None, 10, "random images"))
+    return FederatedData(examples, examples, None, 10, "random images")
 
 
 def plain_sgd(model: Model, rows: jax.Array):

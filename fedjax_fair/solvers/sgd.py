@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_fair import checks
@@ -120,36 +121,30 @@ def sgd(
             """Takes ``taken`` of ``planned`` steps, whose minibatches are drawn in one go."""
             draw = partial(_minibatch, key_order, client, batch_size, replacement)
             batches = jax.vmap(draw)(first + jnp.arange(planned, dtype=jnp.int32))
-            return jax.lax.fori_loop(
-                0,
-                taken,
-                lambda i, carry: step(first + i, jax.tree.map(lambda b: b[i], batches), carry),
-                carry,
-            )
+
+            def planned_step(i, carry):
+                return step(first + i, jax.tree.map(lambda leaf: leaf[i], batches), carry)
+
+            return jax.lax.fori_loop(0, taken, planned_step, carry)
 
         carry = (variables, transformation.init(variables.params), jnp.zeros((), jnp.float32))
-        if steps is not None:
-            taken = jnp.int32(steps)
+        if epochs is None:
+            taken = jnp.asarray(steps, jnp.int32)
             trained, _, total = steps_from(0, steps, steps, carry)
         else:
             # A traced number of steps makes these while loops: a small client stops early where
             # clients run one after another, and is frozen by vmap's rule where they run together.
             taken = epochs * _ceil_div(client.size, batch_size)
-            trained, _, total = jax.lax.fori_loop(
-                0,
-                _ceil_div(taken, _PLANNED),
-                lambda block, carry: steps_from(
-                    block * _PLANNED,
-                    _PLANNED,
-                    jnp.minimum(_PLANNED, taken - block * _PLANNED),
-                    carry,
-                ),
-                carry,
-            )
+
+            def block(number, carry):
+                first = number * _PLANNED
+                return steps_from(first, _PLANNED, jnp.minimum(_PLANNED, taken - first), carry)
+
+            trained, _, total = jax.lax.fori_loop(0, _ceil_div(taken, _PLANNED), block, carry)
         update = jax.tree.map(jnp.subtract, trained, variables)
         return LocalResult(update=update, loss=total / taken.astype(jnp.float32), steps=taken)
 
-    return Solver(solve)
+    return Solver(solve, same_steps=steps is not None)
 
 
 class _Batch(NamedTuple):
@@ -182,7 +177,7 @@ def _ceil_div(size: Int[Array, ""], batch_size: int) -> Int[Array, ""]:
 
 def _is_zero(number: Number) -> bool:
     """Whether a setting is known to be zero, so that its term need not be computed."""
-    return not isinstance(number, jax.core.Tracer) and float(number) == 0.0
+    return not isinstance(number, Tracer) and float(number) == 0.0
 
 
 def _add_scaled(gradient, scale: Number, params, origin=None):
