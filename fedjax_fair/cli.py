@@ -196,7 +196,7 @@ def _execute(ready: methods.Experiment, folder: RunFolder) -> None:
     with Bars() as bars:
         combined = experiment.execute(ready, folder, bars.watch)
     Console().print(summary_table(combined))
-    print(f"Results: {folder.results}\nPlots: {folder.plots}")
+    print(f"Results: {folder.results}\nPlots: {folder.plots}\nReport: {folder.report}")
 
 
 def _parse(kind: Any, arguments: list[str], name: str, default: Any = None) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 from rich import progress
 from rich.table import Table
 
+from fedjax_fair.results import final
 from fedjax_fair.training import Callback, Evaluation
 
 if TYPE_CHECKING:
@@ -79,9 +80,10 @@ def summary_table(results: xr.Dataset) -> Table:
     table.add_column("method")
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
-    for method in results["algorithm"].values:
-        rows = results.sel(algorithm=method).dropna("round", subset=list(COLUMNS)).isel(round=-1)
-        table.add_row(str(method), *(_percent(rows[name].values) for name in COLUMNS))
+    last = final(results)
+    for method in last["algorithm"].values:
+        row = last.sel(algorithm=method)
+        table.add_row(str(method), *(_percent(row[name].values) for name in COLUMNS))
     return table
 
 

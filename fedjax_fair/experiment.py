@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import results
@@ -56,9 +57,11 @@ def execute(
 
 
 def draw(dataset: xr.Dataset, folder: RunFolder) -> None:
-    """Draws the standard figures into the folder."""
-    from fedjax_fair.report import plots
+    """Draws the standard figures into the folder, and all of the run on one page."""
+    from fedjax_fair import report
 
     folder.plots.mkdir(exist_ok=True)
-    for function in (plots.learning_curves, plots.accuracy_distribution, plots.partition):
-        function(dataset).savefig(folder.plots / f"{function.__name__}.png", dpi=150)
+    for name, figure in report.standard_figures(dataset).items():
+        figure.savefig(folder.plots / f"{name}.png", dpi=150)
+    page = report.page(dataset, asdict(folder.config()), folder.environment())
+    folder.report.write_text(page, encoding="utf8")

@@ -7,6 +7,7 @@
 ``checkpoints/``   The latest state of each method.
 ``results.nc``     The results of the methods that are done, as one Dataset.
 ``plots/``         Figures drawn from ``results.nc``.
+``report.html``    Everything a person wants to see, on one page.
 =================  =================================================================
 """
 
@@ -50,6 +51,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.results = self.path / "results.nc"
         self.plots = self.path / "plots"
+        self.report = self.path / "report.html"
         if not self._config.is_file():
             raise ValueError(f"run={str(path)!r}: expected a run folder, with a config.json in it.")
 
@@ -68,6 +70,10 @@ class RunFolder:
     def config(self) -> Config:
         """Reads the configuration of the run."""
         return configuration.load(self._config)
+
+    def environment(self) -> dict[str, Any]:
+        """Reads what the run was started with."""
+        return json.loads((self.path / "env.json").read_text())
 
 
 def _unused(parent: Path, name: str) -> Path:

@@ -33,7 +33,7 @@ from fedjax_fair.metrics.communication import bytes_per_round
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["combine", "open", "save", "to_dataset"]
+__all__ = ["combine", "final", "open", "save", "to_dataset"]
 
 _PER_CLIENT = {
     "test_accuracy": ("Test accuracy", "1"),
@@ -144,6 +144,26 @@ def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
     combined = xr.concat(own, names, join="outer", combine_attrs="override")
     first = next(iter(datasets.values()))
     return combined.merge(first[[name for name in shared if name in first]])
+
+
+def final(dataset: xr.Dataset) -> xr.Dataset:
+    """The last evaluation of every method, whenever that was.
+
+    Args:
+        dataset: Results with the dimension ``algorithm``.
+
+    Returns:
+        The same without the dimension ``round``.
+    """
+    import xarray as xr
+
+    kept = dataset.drop_dims(["training_round", "slot"], errors="ignore")
+    evaluated = kept["accuracy_mean_clients"].notnull().any("seed")
+    last = [
+        kept.isel(algorithm=i).sel(round=evaluated.isel(algorithm=i)).isel(round=-1, drop=True)
+        for i in range(kept.sizes["algorithm"])
+    ]
+    return xr.concat(last, "algorithm", data_vars="minimal", coords="minimal")
 
 
 def save(dataset: xr.Dataset, path: str | Path) -> None:

@@ -110,6 +110,7 @@ def test_the_environment_is_told(finished):
 def test_a_finished_run_has_everything(finished):
     assert {path.name for path in finished.path.iterdir()} == {
         "config.json", "env.json", "metrics.jsonl", "checkpoints", "results.nc", "plots",
+        "report.html",
     }  # fmt: skip
     assert {path.name for path in finished.plots.iterdir()} == {
         "learning_curves.png", "accuracy_distribution.png", "partition.png",

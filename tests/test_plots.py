@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fedjax_fair.report import accuracy_distribution, learning_curves, partition
+from fedjax_fair.report.plots import accuracy_distribution, learning_curves, partition
 
 ROUNDS = [0, 10, 20]
 

@@ -1,16 +1,17 @@
 """Laws of a round, and of rounds in a row."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import Cohort, Selector
+from fedjax_fair import aggregators, models, selectors, solvers
+from fedjax_fair.base import Client, Cohort, Extra, Selector
 from fedjax_fair.data.federated import ClientExamples
 from fedjax_fair.evaluate import client_means, evaluate
-from fedjax_fair.simulate import make_round, run
+from fedjax_fair.simulate import Purpose, derive_key, make_round, run
 
 LARGE = 100
 
@@ -151,6 +152,62 @@ def test_rounds_in_two_runs_equal_rounds_in_one(model, federation):
     jax.tree.map(np.testing.assert_array_equal, resumed.variables, whole.variables)
     np.testing.assert_array_equal(jnp.concatenate([first.clients, second.clients]), both.clients)
     assert int(resumed.round) == 6
+
+
+class Normalised(nn.Module):
+    """A network with running statistics."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        x = nn.BatchNorm(use_running_average=not train, momentum=0.5)(nn.Dense(5)(x))
+        return nn.Dense(3)(nn.relu(x))
+
+
+def test_statistics_are_averaged_with_the_parameters(federation):
+    model, solver = models.from_flax(Normalised()), solvers.sgd(0.1, 4, steps=3)
+    round = make(model, fixed(1, 2), solver, aggregators.mean("size"))
+    state = round.init(jax.random.key(0), federation)
+    after, _ = round.step(state, federation)
+
+    train = jax.tree.map(jnp.asarray, federation.train)
+    key = derive_key(state.key, Purpose.SOLVE)
+
+    def trained(client):
+        view = Client(model, train, train.offsets[client], train.sizes[client])
+        key_client = jax.random.fold_in(jax.random.fold_in(key, client), 0)
+        result = solver.solve(key_client, state.variables, view, Extra(jnp.int32(0)))
+        return jax.tree.map(jnp.add, state.variables, result.update)
+
+    share = train.sizes[1] / (train.sizes[1] + train.sizes[2])
+    expected = jax.tree.map(
+        lambda first, second: share * first + (1 - share) * second, trained(1), trained(2)
+    )
+    assert jax.tree.leaves(after.variables.state)
+    assert_close(after.variables, expected, rtol=1e-5, atol=1e-6)
+
+
+class Dropped(nn.Module):
+    """A network whose training loss depends on its random stream."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        return nn.Dense(3)(nn.Dropout(0.5, deterministic=not train)(x))
+
+
+def test_dropout_differs_between_clients_steps_and_rounds(federation):
+    """Everybody has the same examples, all in one batch, and the model stands still."""
+    train = federation.train
+    same = train._replace(offsets=np.zeros_like(train.offsets), sizes=np.full_like(train.sizes, 32))
+    data = federation._replace(train=same)
+
+    def losses(steps):
+        solver = solvers.sgd(0.0, 32, steps=steps)
+        round = make(models.from_flax(Dropped()), selectors.uniform(6), solver)
+        return np.asarray(rounds_of(round, data, num_rounds=2)[1].loss)
+
+    one = losses(1)
+    assert len(np.unique(one)) == 12
+    assert not np.any(np.isclose(one, losses(2), rtol=1e-6))  # the second step is not the first
 
 
 def test_participation_counts_slots(model, federation):

@@ -70,11 +70,12 @@ def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
     folder = resolve_data_dir(data_dir) / name
     versions = [path.parent for path in folder.glob("*/dataset_info.json") if _version(path.parent)]
     if not versions:
-        raise FileNotFoundError(_not_prepared(name, f"not found in {folder}"))
+        raise FileNotFoundError(_not_prepared(name, f"not found in {folder}", data_dir))
     newest = max(versions, key=_version)
     info = json.loads((newest / "dataset_info.json").read_text())
     if info.get("fileFormat") != "array_record":
-        raise FileNotFoundError(_not_prepared(name, f"{newest} is {info.get('fileFormat')}"))
+        reason = f"{newest} is {info.get('fileFormat')}"
+        raise FileNotFoundError(_not_prepared(name, reason, data_dir))
     features = json.loads((newest / "features.json").read_text())["featuresDict"]["features"]
     keys = [item.get("featureKey") for item in _dig(info, "supervisedKeys", "tuple", "items") or ()]
     image, label = keys if len(keys) == 2 else (None, None)
@@ -97,10 +98,11 @@ def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
     return ImageSet(name, newest, str(image), str(label), shape, num_classes, splits)
 
 
-def _not_prepared(name: str, reason: str) -> str:
+def _not_prepared(name: str, reason: str, data_dir: str | os.PathLike[str] | None) -> str:
+    there = "" if data_dir is None else f" --dir {os.fspath(data_dir)}"
     return (
         f"data set {name!r} is not prepared as array_record ({reason}): run `fedjax-fair data "
-        f"prepare {name}`, which needs the extra fedjax-fair[tfds-prepare]."
+        f"prepare {name}{there}`, which needs the extra fedjax-fair[tfds-prepare]."
     )
 
 

@@ -1,5 +1,6 @@
-"""Pictures of results."""
+"""Pictures of results, and a page that holds them."""
 
-from fedjax_fair.report.plots import accuracy_distribution, learning_curves, partition
+from fedjax_fair.report import plots
+from fedjax_fair.report.page import page, standard_figures
 
-__all__ = ["accuracy_distribution", "learning_curves", "partition"]
+__all__ = ["page", "plots", "standard_figures"]

@@ -1,0 +1,121 @@
+"""A run on one self-contained HTML page: what was compared, how it went, what it was run with."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedjax_fair import metrics, results
+from fedjax_fair.report import plots
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+__all__ = ["page", "standard_figures"]
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+       color: #222; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.2rem 0.9rem 0.2rem 0; text-align: left; border-bottom: 1px solid #ddd; }
+td.number, th.number { text-align: right; }
+figure { margin: 2rem 0; }
+img { max-width: 100%; }
+pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; }
+"""
+
+_CAPTIONS = {
+    "learning_curves": "Test accuracy, mean over clients, against communication rounds.",
+    "accuracy_distribution": "How test accuracy is distributed over clients after the last round.",
+    "partition": "Who owns what: clients by classes, dots as large as the number of examples.",
+}
+
+
+def standard_figures(dataset: xr.Dataset) -> dict[str, Figure]:
+    """The figures that every run gets, by name.
+
+    Args:
+        dataset: Results of one or more methods.
+
+    Returns:
+        Learning curves, the distribution of accuracy over clients, and the partition.
+    """
+    return {name: getattr(plots, name)(dataset) for name in _CAPTIONS}
+
+
+def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any]) -> str:
+    """Writes results as an HTML page that needs no other file.
+
+    Args:
+        dataset: Results with the dimension ``algorithm``.
+        config: The configuration of the run, as nested dictionaries.
+        environment: Versions and device.
+
+    Returns:
+        The page: the last round of every method, figures, configuration and environment.
+    """
+    title = html.escape(f"Fair federated learning on {dataset.attrs['data']}")
+    seeds, clients = dataset.sizes["seed"], dataset.sizes["client"]
+    rounds = int(dataset["round"].max())
+    spread = " ± their standard deviation" if seeds > 1 else ""
+    figures = "".join(_figure(name, f) for name, f in standard_figures(dataset).items())
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head>
+<body>
+<h1>{title}</h1>
+<p>{clients:,} clients, {rounds:,} rounds, {seeds} seed{"s" if seeds > 1 else ""}. All numbers are
+of the last evaluated round: the mean over seeds{spread}. Fractions are not in percent.</p>
+{_table(dataset)}
+{figures}
+<details><summary>Configuration</summary><pre>{_json(config)}</pre></details>
+<details><summary>Environment</summary><pre>{_json(environment)}</pre></details>
+</body>
+</html>
+"""
+
+
+def _table(dataset: xr.Dataset) -> str:
+    last = results.final(dataset)
+    names = [str(name) for name in last["algorithm"].values]
+    head = "".join(f'<th class="number">{html.escape(name)}</th>' for name in names)
+    rows = "".join(_row(last, metric) for metric in metrics.SUMMARIES)
+    return (
+        f"<table><tr><th>Metric</th><th>Unit</th><th>Population</th><th>Weighting</th>{head}</tr>"
+        f"{rows}</table>"
+    )
+
+
+def _row(last: xr.Dataset, metric: Any) -> str:
+    described = (metric.description, metric.unit, metric.population, metric.weighting)
+    cells = "".join(f"<td>{html.escape(text)}</td>" for text in described)
+    values = last[metric.name].transpose("algorithm", "seed").values
+    return f"<tr>{cells}{''.join(_number(row) for row in values)}</tr>"
+
+
+def _number(values: np.ndarray) -> str:
+    if np.isnan(values).any():
+        return '<td class="number">-</td>'
+    spread = f" ± {values.std(ddof=1):.4f}" if values.size > 1 else ""
+    return f'<td class="number">{values.mean():.4f}{spread}</td>'
+
+
+def _figure(name: str, figure: Figure) -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    encoded = base64.b64encode(buffer.getvalue()).decode()
+    caption = html.escape(_CAPTIONS[name])
+    return (
+        f'<figure><img alt="{caption}" src="data:image/png;base64,{encoded}">'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _json(values: dict[str, Any]) -> str:
+    return html.escape(json.dumps(values, indent=2, default=str))
