@@ -10,7 +10,7 @@ export JAX_COMPILATION_CACHE_DIR := $(CACHE)
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
-.PHONY: run test lint clean
+.PHONY: run test lint notebooks clean
 
 run: .venv/installed
 	$(BIN)/fedjax-fair run
@@ -22,6 +22,11 @@ lint: .venv/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# What readers see is made from the text, outputs and all.
+notebooks: .venv/installed-test
+	$(BIN)/jupytext --quiet --to ipynb notebooks/*.py
+	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 
 clean:
 	rm -rf .venv .cache

@@ -42,6 +42,7 @@ DEFINITIONS = {
     fairness.gini: lambda x: np.abs(_shares(x)[:, None] - _shares(x)[None]).sum() / (2 * x.size),
     fairness.jain_index: lambda x: 1 / (x.size * (_shares(x) ** 2).sum()),
     fairness.entropy: lambda x: -sum(s * math.log(s) for s in _shares(x) if s > 0),
+    fairness.cosine_to_uniform: lambda x: min(1.0, _cosine(x)),
     fairness.angle_to_uniform: lambda x: math.degrees(math.acos(min(1.0, _cosine(x)))),
 }
 EVENNESS = [fairness.gini, fairness.jain_index, fairness.entropy, fairness.angle_to_uniform]
@@ -141,6 +142,7 @@ def test_a_million_clients_keep_six_digits(centre):
         fairness.client_dissimilarity: ordered_pairs / (n * (n - 1)),
         fairness.gini: ordered_pairs / (2 * n**2 * exact.mean()),
         fairness.jain_index: 1 / (1 + cv**2),
+        fairness.cosine_to_uniform: math.sqrt(1 / (1 + cv**2)),
         fairness.angle_to_uniform: math.degrees(math.atan(cv)),
         fairness.entropy: -np.sum(exact / exact.sum() * np.log(exact / exact.sum())),
     }
@@ -293,6 +295,7 @@ def test_summaries_read_the_right_columns():
         "accuracy_gini": 4 / 9,
         "accuracy_jain_index": 0.6,
         "accuracy_entropy": -(math.log(1 / 3) / 3 + 2 * math.log(2 / 3) / 3),
+        "accuracy_cosine": math.sqrt(0.6),
         "accuracy_angle": math.degrees(math.acos(math.sqrt(0.6))),
         "test_loss_mean_clients": 7 / 3,
         "test_loss_mean_examples": 2.2,

@@ -19,6 +19,7 @@ __all__ = [
     "angle_to_uniform",
     "client_disagreement",
     "client_dissimilarity",
+    "cosine_to_uniform",
     "dissimilarity_noise",
     "entropy",
     "gini",
@@ -274,6 +275,30 @@ def entropy(values: Float[Array, " clients"]) -> Float[Array, ""]:
     num_clients = jnp.sum(~jnp.isnan(values)).astype(values.dtype)
     # log n minus what is missing: summing a million tiny shares instead would lose digits.
     return jnp.log(num_clients) - jnp.nanmean(xlogy(relative, relative))
+
+
+def cosine_to_uniform(values: Float[Array, " clients"]) -> Float[Array, ""]:
+    """Cosine of the angle between the values and the vector of ones.
+
+    The square root of `jain_index` and the cosine of `angle_to_uniform`; shows how far from equal
+    the values are, hides the level, and crowds near 1 even more than Jain's index.
+
+    Args:
+        values: One non-negative number per client, NaN to leave a client out.
+
+    Returns:
+        A number in ``(0, 1]``: 1 if all are equal (all zero included).
+
+    References:
+        Li, Sanjabi, Beirami, Smith, "Fair Resource Allocation in Federated Learning",
+        ICLR 2020, https://arxiv.org/abs/1905.10497
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> cosine_to_uniform(jnp.array([0.0, 0.0, 0.0, 1.0])).item()
+        0.5
+    """
+    return jnp.sqrt(jain_index(values))
 
 
 def angle_to_uniform(values: Float[Array, " clients"]) -> Float[Array, ""]:

@@ -130,6 +130,14 @@ SUMMARIES: tuple[Metric, ...] = (
         lambda m: fairness.entropy(m.test_accuracy),
     ),
     Metric(
+        "accuracy_cosine",
+        "Test accuracy, cosine to the uniform vector",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: fairness.cosine_to_uniform(m.test_accuracy),
+    ),
+    Metric(
         "accuracy_angle",
         "Test accuracy, angle to the uniform vector",
         "degree",
