@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from conftest import make_federation
 
 from fedjax_fair.base import Client, Extra, Model, Variables
 from fedjax_fair.solvers import sgd
@@ -99,6 +100,16 @@ def test_an_epoch_visits_every_own_example_once(federation, index):
     expected = np.zeros(train.order.shape[0])
     expected[train.order[train.offsets[index] :][: train.sizes[index]]] = 0.5
     np.testing.assert_array_equal(result.update.params["seen"], expected)
+
+
+def test_long_epochs_are_planned_without_a_seam():
+    """More steps than are drawn in one go, counted in epochs and counted in steps."""
+    data = one_hot(make_federation(sizes=(2, 75)))
+    by_epochs, _ = solve(sgd(1.0, 1, epochs=1), data, counting_model(), 1)
+    by_steps, _ = solve(sgd(1.0, 1, steps=75), data, counting_model(), 1)
+    assert sorted(set(by_epochs.update.params["seen"].tolist())) == [0.0, 0.5]
+    assert by_epochs.update.params["seen"].sum() == 75 * 0.5
+    jax.tree.map(np.testing.assert_array_equal, by_epochs, by_steps)
 
 
 def test_replacement_visits_some_examples_twice(federation):

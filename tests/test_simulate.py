@@ -195,9 +195,14 @@ class Dropped(nn.Module):
 
 
 def test_dropout_differs_between_clients_steps_and_rounds(federation):
-    """Everybody has the same examples, all in one batch, and the model stands still."""
+    """All examples are alike, in whatever order, and the model stands still."""
     train = federation.train
-    same = train._replace(offsets=np.zeros_like(train.offsets), sizes=np.full_like(train.sizes, 32))
+    same = train._replace(
+        features=np.ones_like(train.features),
+        labels=np.zeros_like(train.labels),
+        offsets=np.zeros_like(train.offsets),
+        sizes=np.full_like(train.sizes, 32),
+    )
     data = federation._replace(train=same)
 
     def losses(steps):
