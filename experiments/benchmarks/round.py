@@ -7,6 +7,8 @@ Three questions, each answered by a ratio measured side by side in this process:
 * evaluating every client against one flat inference pass over the same examples;
 * a round with 10 participants out of 1,000 and out of 1,000,000 clients.
 
+``--only "side by side"`` compares settings of ``clients_per_batch`` instead.
+
 Images are random numbers of the right shape: the time does not depend on their content.
 """
 
@@ -36,6 +38,12 @@ WORKLOADS = {
     # smaller, since a step takes half a second; fewer steps only make a round look worse
     "ResNet-18, batch 10": (ff.models.resnet18, (32, 32, 3), 10, 2, 60, 5, 10, 1),
 }
+SMALL_WORKLOADS = {
+    "MLP 64-64-10, batch 10": (
+        partial(ff.models.mlp, hidden=(64,)), (8, 8, 1), 50, 10, 30, 15, 10, 10,
+    ),
+    "logistic 784-10, batch 10": (ff.models.logistic, (28, 28, 1), 50, 10, 30, 15, 10, 10),
+}  # fmt: skip
 RATE = 0.01
 
 
@@ -71,32 +79,50 @@ def plain_sgd(model: Model, rows: jax.Array):
     )
 
 
-def compare_training(name: str, repeats: int) -> None:
-    make_model, shape, num_clients, cohort_size, size, steps, batch_size, rounds = WORKLOADS[name]
+def prepare(name: str, clients_per_batch: tuple[int | None, ...] = (None,)):
+    """The plain loop of a workload, its round in every setting, and the examples of a call."""
+    make_model, shape, num_clients, cohort_size, size, steps, batch_size, rounds = (
+        WORKLOADS | SMALL_WORKLOADS
+    )[name]
     model, data = make_model(num_classes=10), make_images(shape, num_clients, size)
-    round = ff.make_round(
-        model,
-        ff.selectors.uniform(cohort_size),
-        ff.solvers.sgd(RATE, batch_size, steps=steps),
-        ff.aggregators.mean(),
-    )
-    state = round.init(jax.random.key(0), data)
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, num_clients * size, (rounds * cohort_size * steps, batch_size))
-    rows = jnp.asarray(drawn)
-    federated = jax.jit(lambda state, data: ff.run(round, state, data, rounds)[0].variables)
-    plain = plain_sgd(model, rows)
-    ours, loop = alternate(
-        lambda: federated(state, data),
-        lambda: plain(state.variables.params, data.train),
-        repeats=repeats,
-    )
-    examples = rows.size
+    params = model.init(jax.random.key(0), data.train.features[:1]).params
+    loop = plain_sgd(model, jnp.asarray(drawn))
+
+    def federated(setting):
+        round = ff.make_round(
+            model,
+            ff.selectors.uniform(cohort_size),
+            ff.solvers.sgd(RATE, batch_size, steps=steps),
+            ff.aggregators.mean(),
+            clients_per_batch=setting,
+        )
+        state = round.init(jax.random.key(0), data)
+        program = jax.jit(lambda state, data: ff.run(round, state, data, rounds)[0].variables)
+        return lambda: program(state, data)
+
+    return lambda: loop(params, data.train), [federated(n) for n in clients_per_batch], drawn.size
+
+
+def compare_training(name: str, repeats: int) -> None:
+    plain, [federated], examples = prepare(name)
+    ours, loop = alternate(federated, plain, repeats=repeats)
     print(
         f"{name:22s} round {examples / ours.median:9,.0f} examples/s   plain scan "
         f"{examples / loop.median:9,.0f}   ratio {loop.ratio_to(ours):.3f}",
         flush=True,
     )
+
+
+def compare_side_by_side(repeats: int) -> None:
+    """The speed of a round relative to the plain loop, by ``clients_per_batch``."""
+    settings = (1, 2, 5, 10)
+    for name in (*SMALL_WORKLOADS, *(name for name in WORKLOADS if "ResNet" not in name)):
+        plain, rounds, _ = prepare(name, settings)
+        loop, *ours = alternate(plain, *rounds, repeats=repeats)
+        ratios = zip(settings, (loop.ratio_to(times) for times in ours), strict=True)
+        print(f"{name:26s}", *(f"{n}: {ratio:.3f}" for n, ratio in ratios), sep="  ", flush=True)
 
 
 def compare_evaluation(repeats: int) -> None:
@@ -161,12 +187,14 @@ class _Carried:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=9, help="alternating repetitions")
-    parser.add_argument("--only", nargs="*", help="names of workloads, evaluation, populations")
+    parser.add_argument("--only", nargs="*", help="workloads, evaluation, populations")
     arguments = parser.parse_args()
     chosen = arguments.only or [*WORKLOADS, "evaluation", "populations"]
     print(environment())
     for name in chosen:
-        if name == "evaluation":
+        if name == "side by side":
+            compare_side_by_side(arguments.repeats)
+        elif name == "evaluation":
             compare_evaluation(arguments.repeats)
         elif name == "populations":
             compare_populations(arguments.repeats)
