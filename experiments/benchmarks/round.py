@@ -35,7 +35,7 @@ WORKLOADS = {
     "LeNet, batch 50": (ff.models.lenet, (28, 28, 1), 100, 10, 600, 20, 50, 2),
     "MLP, batch 10": (ff.models.mlp, (28, 28, 1), 100, 10, 600, 20, 10, 10),
     "MLP, batch 50": (ff.models.mlp, (28, 28, 1), 100, 10, 600, 20, 50, 5),
-    # smaller, since a step takes half a second; fewer steps only make a round look worse
+    # smaller, since a step takes a quarter of a second; fewer steps only make a round look worse
     "ResNet-18, batch 10": (ff.models.resnet18, (32, 32, 3), 10, 2, 60, 5, 10, 1),
 }
 SMALL_WORKLOADS = {
