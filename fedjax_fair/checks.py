@@ -7,12 +7,13 @@ value that is already known can be judged before compilation.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jax.core import Tracer
 
-__all__ = ["finite", "non_negative", "one_of", "positive", "positive_int", "unit_interval"]
+__all__ = ["finite", "non_negative", "one_of", "positive", "positive_int", "seeds", "unit_interval"]
 
 
 def _judge(name: str, value: Any, valid: Any, expectation: str) -> None:
@@ -55,3 +56,11 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Requires one of a few words."""
     if value not in choices:
         raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}.")
+
+
+def seeds(name: str, value: Sequence[int]) -> None:
+    """Requires one or more different integers in ``[0, 2**32)``."""
+    if not value or len(set(value)) < len(value):
+        raise ValueError(f"{name}={value!r}: expected one or more different seeds.")
+    if not all(isinstance(seed, (int, np.integer)) and 0 <= seed < 2**32 for seed in value):
+        raise ValueError(f"{name}={value!r}: expected integers in [0, 2**32).")

@@ -61,7 +61,8 @@ def draw(dataset: xr.Dataset, folder: RunFolder) -> None:
     from fedjax_fair import report
 
     folder.plots.mkdir(exist_ok=True)
-    for name, figure in report.standard_figures(dataset).items():
+    figures = report.standard_figures(dataset)
+    for name, figure in figures.items():
         figure.savefig(folder.plots / f"{name}.png", dpi=150)
-    page = report.page(dataset, asdict(folder.config()), folder.environment())
+    page = report.page(dataset, figures, asdict(folder.config()), folder.environment())
     folder.report.write_text(page, encoding="utf8")

@@ -182,7 +182,4 @@ def _check(config: Config) -> None:
         raise ValueError("methods=(): expected one or more.")
     checks.positive_int("training.rounds", training.rounds)
     checks.positive_int("training.eval_every", training.eval_every)
-    if not training.seeds or len(set(training.seeds)) < len(training.seeds):
-        raise ValueError(f"training.seeds={training.seeds}: expected one or more different seeds.")
-    if not all(0 <= seed < 2**32 for seed in training.seeds):
-        raise ValueError(f"training.seeds={training.seeds}: expected integers in [0, 2**32).")
+    checks.seeds("training.seeds", training.seeds)

@@ -116,7 +116,9 @@ def fit(
     """
     checks.positive_int("rounds", rounds)
     checks.positive_int("eval_every", eval_every)
-    seeds = _checked_seeds(seeds)
+    seeds = tuple(seeds)
+    checks.seeds("seeds", seeds)
+    seeds = tuple(map(int, seeds))
     validate(data)
     started = time.perf_counter()
     for callback in callbacks:
@@ -214,15 +216,6 @@ def _measure(model: Model, train_loss: bool, asked: tuple, data: FederatedData):
 
 def _first(leaf: Array) -> Array:
     return leaf[0]
-
-
-def _checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    seeds = tuple(seeds)
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"{seeds=}: expected one or more different seeds.")
-    if not all(isinstance(seed, (int, np.integer)) and 0 <= seed < 2**32 for seed in seeds):
-        raise ValueError(f"{seeds=}: expected integers in [0, 2**32).")
-    return tuple(int(seed) for seed in seeds)
 
 
 def _require_finite(

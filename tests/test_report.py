@@ -61,7 +61,11 @@ def test_final_is_the_last_evaluation_of_every_method(dataset):
 
 
 def test_the_page_shows_every_summary_of_every_method(dataset):
-    reader = Reader(report.page(dataset, {"data": {"name": "x<y"}}, {"python": "3"}))
+    reader = Reader(
+        report.page(
+            dataset, report.standard_figures(dataset), {"data": {"name": "x<y"}}, {"python": "3"}
+        )
+    )
     assert reader.open == []
     heading, *rows = reader.rows
     assert heading[-2:] == ["fedavg", "centralised"]
@@ -73,14 +77,14 @@ def test_the_page_shows_every_summary_of_every_method(dataset):
 
 
 def test_what_is_not_defined_is_a_dash(dataset):
-    rows = Reader(report.page(dataset, {}, {})).rows
+    rows = Reader(report.page(dataset, report.standard_figures(dataset), {}, {})).rows
     disagreement = next(row for row in rows if row[0].startswith("Client disagreement: mean"))
     assert disagreement[-1] == "-"  # nobody trains in a centralised run
     assert "±" in disagreement[-2]
 
 
 def test_the_page_needs_no_other_file_and_trusts_no_name(dataset):
-    text = report.page(dataset, {"data": {"name": "x<y"}}, {})
+    text = report.page(dataset, report.standard_figures(dataset), {"data": {"name": "x<y"}}, {})
     sources = Reader(text).sources
     assert len(sources) == 3
     assert all(source.startswith("data:image/png;base64,") for source in sources)

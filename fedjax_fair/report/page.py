@@ -49,11 +49,17 @@ def standard_figures(dataset: xr.Dataset) -> dict[str, Figure]:
     return {name: getattr(plots, name)(dataset) for name in _CAPTIONS}
 
 
-def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any]) -> str:
+def page(
+    dataset: xr.Dataset,
+    figures: dict[str, Figure],
+    config: dict[str, Any],
+    environment: dict[str, Any],
+) -> str:
     """Writes results as an HTML page that needs no other file.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
+        figures: What ``standard_figures`` drew of them.
         config: The configuration of the run, as nested dictionaries.
         environment: Versions and device.
 
@@ -64,7 +70,7 @@ def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
     seeds, clients = dataset.sizes["seed"], dataset.sizes["client"]
     rounds = int(dataset["round"].max())
     spread = " ± their standard deviation" if seeds > 1 else ""
-    figures = "".join(_figure(name, f) for name, f in standard_figures(dataset).items())
+    pictures = "".join(_figure(name, figure) for name, figure in figures.items())
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head>
@@ -73,7 +79,7 @@ def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
 <p>{clients:,} clients, {rounds:,} rounds, {seeds} seed{"s" if seeds > 1 else ""}. All numbers are
 of the last evaluated round: the mean over seeds{spread}. Fractions are not in percent.</p>
 {_table(dataset)}
-{figures}
+{pictures}
 <details><summary>Configuration</summary><pre>{_json(config)}</pre></details>
 <details><summary>Environment</summary><pre>{_json(environment)}</pre></details>
 </body>
