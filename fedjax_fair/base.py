@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair.data.federated import ClientExamples
 
 __all__ = [
     "Aggregator",
     "Client",
+    "ClientGradients",
     "ClientMetrics",
     "Cohort",
     "Context",
@@ -113,39 +114,71 @@ class Cohort(NamedTuple):
     weights: Float[Array, " cohort"]
 
 
+class ClientGradients(NamedTuple):
+    """What the server learns when it asks clients for their gradients at one model.
+
+    Attributes:
+        loss: Mean training loss of each client asked, nats.
+        gradient: Gradient of that loss, one row a client, projected to a vector.
+    """
+
+    loss: Float[Array, " clients"]
+    gradient: Float[Array, "clients width"]
+
+
 class Context(NamedTuple):
     """What a selector or an aggregator may ask for.
 
-    Functions rather than values: what nobody calls is never traced.
+    Functions rather than values: what nobody calls is never traced. Each takes variables and, if
+    not everybody is asked, the ids of those who are.
 
     Attributes:
         round: The absolute round, counted from 0.
         variables: The global model at the start of the round.
-        sizes: Training examples of each client.
+        model: The network.
+        examples: Training examples of all clients.
         groups: Planted group of each client, or None.
-        losses: ``losses(variables) -> [clients]``, mean training loss of every client.
-        accuracies: ``accuracies(variables) -> [clients]``, training accuracy of every client.
+        losses: ``losses(variables, clients=None) -> [clients]``, mean training losses.
+        accuracies: ``accuracies(variables, clients=None) -> [clients]``, training accuracies.
+        gradients: ``gradients(variables, clients=None, project=ravel) -> ClientGradients`` of the
+            mean training losses; ``project`` makes a vector of a gradient shaped like the
+            parameters, for one client at a time.
     """
 
     round: Int[Array, ""]
     variables: Variables
-    sizes: Int[Array, " clients"]
+    model: Model
+    examples: ClientExamples
     groups: Int[Array, " clients"] | None
-    losses: Callable[[Variables], Float[Array, " clients"]]
-    accuracies: Callable[[Variables], Float[Array, " clients"]]
+    losses: Callable[..., Float[Array, " clients"]]
+    accuracies: Callable[..., Float[Array, " clients"]]
+    gradients: Callable[..., ClientGradients]
+
+    @property
+    def sizes(self) -> Int[Array, " clients"]:
+        """Training examples of each client."""
+        return self.examples.sizes
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return self.examples.num_clients
 
 
 class Selector(NamedTuple):
     """Chooses who trains.
 
     Attributes:
-        init: ``init(data) -> state`` from the federation's training examples.
-        select: ``select(key, state, context) -> (Cohort, state)``.
+        init: ``init(context) -> state``, at the initial model.
+        select: ``select(key, state, context) -> (Cohort, state, info)``. ``info`` is a dict of
+            scalars that results keep for every round; empty where there is nothing to tell.
         observe: ``observe(state, cohort, local_results) -> state``, after local training.
     """
 
-    init: Callable[[ClientExamples], PyTree]
-    select: Callable[[Key[Array, ""], PyTree, Context], tuple[Cohort, PyTree]]
+    init: Callable[[Context], PyTree]
+    select: Callable[
+        [Key[Array, ""], PyTree, Context], tuple[Cohort, PyTree, dict[str, Shaped[Array, ""]]]
+    ]
     observe: Callable[[PyTree, Cohort, LocalResult], PyTree]
 
 

@@ -51,16 +51,17 @@ def _pooled(data: FederatedData) -> FederatedData:
     train = data.train
     pooled = train._replace(
         offsets=jnp.zeros_like(train.offsets),
-        sizes=jnp.zeros_like(train.sizes).at[0].set(train.order.shape[0]),
+        sizes=jnp.zeros_like(train.sizes).at[0].set(jnp.sum(train.sizes)),
     )
     return data._replace(train=pooled)
 
 
 _FIRST = Selector(
-    init=lambda examples: (),
+    init=lambda context: (),
     select=lambda key, state, context: (
         Cohort(jnp.zeros(1, jnp.int32), jnp.ones(1, jnp.float32)),
         state,
+        {},
     ),
     observe=lambda state, cohort, results: state,
 )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from fedjax_fair.base import ClientMetrics, Model, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.population import sums_of_clients
 
 __all__ = ["ClientMeans", "client_means", "evaluate"]
 
@@ -32,46 +34,68 @@ class ClientMeans(NamedTuple):
     accuracy: Float[Array, " clients"]
 
 
-def client_means(model: Model, variables: Variables, examples: ClientExamples) -> ClientMeans:
-    """Loss and accuracy of one model on every client's examples, in evaluation mode.
+def client_means(
+    model: Model,
+    variables: Variables,
+    examples: ClientExamples,
+    clients: Int[Array, " asked"] | None = None,
+) -> ClientMeans:
+    """Loss and accuracy of one model on whole clients, in evaluation mode.
 
-    The pass is flat: chunks of examples regardless of their owners, then one sum per client. It
-    costs as much as plain inference on the same examples, however they are divided.
+    If everybody is asked, the pass is flat: chunks of examples regardless of their owners, then one
+    sum per client. It costs as much as plain inference on the same examples, however they are
+    divided.
 
     Args:
         model: The network.
         variables: Its variables.
         examples: Examples of all clients.
+        clients: Whom to ask, ``[asked]``; by default everybody.
 
     Returns:
-        A ``ClientMeans``.
+        A ``ClientMeans`` of those who were asked.
     """
     examples = jax.tree.map(jnp.asarray, examples)
-    owned = examples.order.shape[0]
-    chunk = max(1, min(owned, _CHUNK.get(jax.default_backend(), _CHUNK_DEFAULT)))
-    rows = jnp.pad(examples.order, (0, -owned % chunk)).reshape(-1, chunk)
 
-    def measure(rows: Int[Array, " chunk"]):
+    def measure(rows: Int[Array, " chunk"]) -> ClientMeans:
         labels = examples.labels[rows]
         features = examples.features[rows]
         logits, _ = model.apply(variables.params, variables.state, features, train=False, key=None)
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        return loss, jnp.argmax(logits, axis=-1) == labels
+        return ClientMeans(loss, (jnp.argmax(logits, axis=-1) == labels).astype(loss.dtype))
 
-    loss, correct = (values.reshape(-1)[:owned] for values in jax.lax.map(measure, rows))
+    def mean(sums, sizes):
+        return jax.tree.map(lambda leaf: leaf / sizes.astype(leaf.dtype), sums)
+
+    if clients is None:
+        return mean(_flat_sums(measure, examples), examples.sizes)
+
+    def sums(rows, mask):
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, where=mask), measure(rows))
+
+    return sums_of_clients(sums, mean, examples, clients)
+
+
+def _flat_sums(measure: Callable[[Int[Array, " chunk"]], PyTree], examples: ClientExamples):
+    """Sums what is measured of every example over the examples of each client."""
+    owned = examples.order.shape[0]
+    chunk = max(1, min(owned, _CHUNK.get(jax.default_backend(), _CHUNK_DEFAULT)))
+    rows = jnp.pad(examples.order, (0, -owned % chunk)).reshape(-1, chunk)
     owners = _owners(examples)
-
-    def mean_by_client(values: Float[Array, " owned"]) -> Float[Array, " clients"]:
-        sums = jax.ops.segment_sum(values, owners, examples.num_clients, indices_are_sorted=True)
-        return sums / examples.sizes.astype(values.dtype)
-
-    return ClientMeans(mean_by_client(loss), mean_by_client(correct.astype(loss.dtype)))
+    return jax.tree.map(
+        lambda leaf: jax.ops.segment_sum(
+            leaf.reshape(-1)[:owned], owners, examples.num_clients, indices_are_sorted=True
+        ),
+        jax.lax.map(measure, rows),
+    )
 
 
 def _owners(examples: ClientExamples) -> Int[Array, " owned"]:
-    """The client that owns each position of ``order``."""
-    clients = jnp.arange(examples.num_clients, dtype=jnp.int32)
-    return jnp.repeat(clients, examples.sizes, total_repeat_length=examples.order.shape[0])
+    """The client that owns each position of ``order``; one past the last where nobody does."""
+    owned = examples.order.shape[0]
+    clients = jnp.arange(examples.num_clients + 1, dtype=jnp.int32)
+    nobody = owned - jnp.sum(examples.sizes, keepdims=True)
+    return jnp.repeat(clients, jnp.concatenate([examples.sizes, nobody]), total_repeat_length=owned)
 
 
 def evaluate(

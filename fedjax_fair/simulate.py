@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair import checks
 from fedjax_fair.base import (
@@ -25,6 +26,7 @@ from fedjax_fair.base import (
 )
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.evaluate import client_means
+from fedjax_fair.population import client_gradients, ravel
 
 __all__ = ["Purpose", "Round", "RoundInfo", "RoundState", "derive_key", "make_round", "run"]
 
@@ -72,6 +74,7 @@ class RoundInfo(NamedTuple):
         loss: Mean minibatch loss of each during local training, ``[cohort]``, nats.
         steps: Local steps of each, ``[cohort]``.
         finite: Whether the update was finite. One that is not leaves the global model as it was.
+        selector: The selector's own info, scalars by name.
         aggregator: The aggregator's own info.
     """
 
@@ -80,6 +83,7 @@ class RoundInfo(NamedTuple):
     loss: Float[Array, " cohort"]
     steps: Int[Array, " cohort"]
     finite: Bool[Array, ""]
+    selector: dict[str, Shaped[Array, ""]]
     aggregator: Any
 
 
@@ -154,19 +158,20 @@ def make_round(
     def init(key, data):
         data = jax.tree.map(jnp.asarray, data)
         variables = model.init(derive_key(key, Purpose.INIT), data.train.features[:1])
+        round = jnp.zeros((), jnp.int32)
         return RoundState(
             key=key,
-            round=jnp.zeros((), jnp.int32),
+            round=round,
             variables=variables,
-            selector=selector.init(data.train),
+            selector=selector.init(_context(model, round, variables, data)),
             aggregator=aggregator.init(variables),
             participation=jnp.zeros(data.num_clients, jnp.int32),
         )
 
     def step(state, data):
         data = jax.tree.map(jnp.asarray, data)
-        context = _context(model, state, data)
-        cohort, selector_state = selector.select(
+        context = _context(model, state.round, state.variables, data)
+        cohort, selector_state, selector_info = selector.select(
             derive_key(state.key, Purpose.SELECT, state.round), state.selector, context
         )
         results = _train_cohort(model, solver, state, data, cohort, clients_per_batch)
@@ -189,6 +194,7 @@ def make_round(
             loss=results.loss,
             steps=results.steps,
             finite=finite,
+            selector=selector_info,
             aggregator=info,
         )
 
@@ -210,14 +216,21 @@ def run(round: Round, state: RoundState, data: FederatedData, num_rounds: int):
     return jax.lax.scan(lambda state, _: round.step(state, data), state, length=num_rounds)
 
 
-def _context(model: Model, state: RoundState, data: FederatedData) -> Context:
+def _context(
+    model: Model, round: Int[Array, ""], variables: Variables, data: FederatedData
+) -> Context:
+    means = partial(client_means, model)
     return Context(
-        round=state.round,
-        variables=state.variables,
-        sizes=data.train.sizes,
+        round=round,
+        variables=variables,
+        model=model,
+        examples=data.train,
         groups=data.groups,
-        losses=lambda variables: client_means(model, variables, data.train).loss,
-        accuracies=lambda variables: client_means(model, variables, data.train).accuracy,
+        losses=lambda variables, clients=None: means(variables, data.train, clients).loss,
+        accuracies=lambda variables, clients=None: means(variables, data.train, clients).accuracy,
+        gradients=lambda variables, clients=None, project=ravel: client_gradients(
+            model, variables, data.train, clients, project
+        ),
     )
 
 

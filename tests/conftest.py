@@ -9,7 +9,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from fedjax_fair.base import Model, Variables
+from fedjax_fair.base import Context, Model, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 
 # Nothing may rely on silent broadcasting or promotion.
@@ -58,6 +58,28 @@ def linear_model(num_classes=NUM_CLASSES) -> Model:
         return x
 
     return Model(init, apply, features)
+
+
+def make_context(examples, variables=None, model=None, round=0, **answers) -> Context:
+    """A context of these examples that gives fixed answers, for example ``losses=array``."""
+
+    def answer(name):
+        def ask(variables, clients=None, **settings):
+            return jax.tree.map(lambda leaf: leaf if clients is None else leaf[clients], fixed)
+
+        fixed = answers.get(name)
+        return None if fixed is None else ask
+
+    return Context(
+        round=jnp.int32(round),
+        variables=variables,
+        model=model,
+        examples=jax.tree.map(jnp.asarray, examples),
+        groups=None,
+        losses=answer("losses"),
+        accuracies=answer("accuracies"),
+        gradients=answer("gradients"),
+    )
 
 
 @pytest.fixture

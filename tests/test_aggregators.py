@@ -4,9 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from conftest import make_context, make_federation
 
 from fedjax_fair import aggregators
-from fedjax_fair.base import Cohort, Context, LocalResult, Variables
+from fedjax_fair.base import Cohort, LocalResult, Variables
 
 SIZES = np.array([10, 20, 30, 40])
 COHORT = Cohort(jnp.array([2, 0, 2]), jnp.array([0.5, 0.2, 0.3]))
@@ -21,7 +22,7 @@ def aggregate(aggregator, state=None):
         jnp.zeros(3),
         jnp.ones(3, jnp.int32),
     )
-    context = Context(jnp.int32(0), MODEL, jnp.asarray(SIZES), None, None, None)
+    context = make_context(make_federation(sizes=SIZES).train)
     state = aggregator.init(MODEL) if state is None else state
     return aggregator.aggregate(state, MODEL, COHORT, results, context)
 

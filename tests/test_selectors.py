@@ -1,23 +1,19 @@
 """Laws of the ways to choose clients."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import make_federation
+from conftest import make_context, make_federation
 from scipy.stats import chisquare
 
 from fedjax_fair import selectors
-from fedjax_fair.base import Context
 
 SIZES = (3, 8, 5, 1, 6, 9)
 
 
 def draw(selector, sizes=SIZES, draws=4000):
-    examples = make_federation(sizes=sizes).train
-    examples = jax.tree.map(jnp.asarray, examples)
-    context = Context(jnp.int32(0), None, examples.sizes, None, None, None)
-    state = selector.init(examples)
+    context = make_context(make_federation(sizes=sizes).train)
+    state = selector.init(context)
     keys = jax.random.split(jax.random.key(0), draws)
     return np.asarray(jax.vmap(lambda key: selector.select(key, state, context)[0].clients)(keys))
 

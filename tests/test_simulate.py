@@ -20,8 +20,8 @@ def fixed(*clients):
     """A selector that always picks the same slots."""
     cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
     return Selector(
-        init=lambda examples: (),
-        select=lambda key, state, context: (cohort, state),
+        init=lambda context: (),
+        select=lambda key, state, context: (cohort, state, {}),
         observe=lambda state, cohort, results: state,
     )
 
@@ -230,10 +230,11 @@ def test_an_update_that_is_not_finite_is_not_applied(model, federation):
 
 def test_context_tells_losses_and_accuracies_of_the_current_model(model, federation):
     asked = Selector(
-        init=lambda examples: (jnp.zeros(6), jnp.zeros(6)),
+        init=lambda context: (jnp.zeros(6), jnp.zeros(6)),
         select=lambda key, state, context: (
             Cohort(jnp.arange(2), jnp.full(2, 0.5)),
             (context.losses(context.variables), context.accuracies(context.variables)),
+            {},
         ),
         observe=lambda state, cohort, results: state,
     )

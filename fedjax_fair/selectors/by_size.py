@@ -35,14 +35,14 @@ def by_size(cohort_size: int) -> Selector:
     """
     checks.positive_int("cohort_size", cohort_size)
 
-    def init(examples):
-        return jnp.cumsum(examples.sizes)
+    def init(context):
+        return jnp.cumsum(context.sizes)
 
     def select(key, ends, context):
         # The owner of a uniform example is a client drawn in proportion to its size.
         example = jax.random.randint(key, (cohort_size,), 0, ends[-1])
         clients = jnp.searchsorted(ends, example, side="right").astype(jnp.int32)
-        return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), ends
+        return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), ends, {}
 
     def observe(state, cohort, results):
         return state

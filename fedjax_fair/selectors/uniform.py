@@ -34,14 +34,14 @@ def uniform(cohort_size: int) -> Selector:
     """
     checks.positive_int("cohort_size", cohort_size)
 
-    def init(examples):
-        checks.positive_int("cohort_size", cohort_size, at_most=examples.num_clients)
+    def init(context):
+        checks.positive_int("cohort_size", cohort_size, at_most=context.num_clients)
         return ()
 
     def select(key, state, context):
         positions = jnp.arange(cohort_size, dtype=jnp.int32)
-        clients = permuted(key, positions, context.sizes.shape[0])
-        return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state
+        clients = permuted(key, positions, context.num_clients)
+        return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state, {}
 
     def observe(state, cohort, results):
         return state

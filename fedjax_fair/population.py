@@ -1,0 +1,127 @@
+"""Asking clients one by one: mean losses and gradients of whole clients at one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from fedjax_fair.base import ClientGradients, Model, Variables
+from fedjax_fair.data.federated import ClientExamples
+
+__all__ = ["client_gradients", "ravel", "sums_of_clients"]
+
+T = TypeVar("T")
+
+# Examples of one client in a pass, at most: enough for full speed, few enough for activations to
+# stay in a processor's cache.
+_CHUNK = {"cpu": 128}
+_CHUNK_DEFAULT = 512
+# Clients side by side. On a CPU one client's chunk fills both the cores and the cache.
+_SIDE_BY_SIDE = {"cpu": None}
+_SIDE_BY_SIDE_DEFAULT = 16
+
+
+def ravel(gradient: PyTree) -> Float[Array, " width"]:
+    """All numbers of a tree as one vector."""
+    return ravel_pytree(gradient)[0]
+
+
+def client_gradients(
+    model: Model,
+    variables: Variables,
+    examples: ClientExamples,
+    clients: Int[Array, " asked"] | None = None,
+    project: Callable[[PyTree], Float[Array, " width"]] = ravel,
+) -> ClientGradients:
+    """Mean loss of whole clients and its gradient, in evaluation mode.
+
+    Clients follow each other, each in chunks of its own examples, so that only the projected
+    gradients of all clients are ever held: ``[asked, width]`` floats besides one gradient in full
+    (on an accelerator, one for each of the 16 that run side by side).
+
+    Args:
+        model: The network.
+        variables: Where to differentiate; only ``params`` are differentiated.
+        examples: Examples of all clients.
+        clients: Whom to ask, ``[asked]``; by default everybody.
+        project: From a gradient, shaped like the parameters, to a vector.
+
+    Returns:
+        A ``ClientGradients``; not finite for a client without examples.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits")
+        >>> model = ff.models.logistic(data.num_classes)
+        >>> start = model.init(jax.random.key(0), jnp.asarray(data.train.features[:1]))
+        >>> loss, gradient = client_gradients(model, start, data.train)
+        >>> gradient.shape  # 64 * 10 weights and 10 biases
+        (50, 650)
+    """
+    examples = jax.tree.map(jnp.asarray, examples)
+
+    def total_loss(params: PyTree, rows: Int[Array, " chunk"], mask: Bool[Array, " chunk"]):
+        features = examples.features[rows]
+        logits, _ = model.apply(params, variables.state, features, train=False, key=None)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, examples.labels[rows])
+        return jnp.sum(losses, where=mask)
+
+    def measure(rows, mask):
+        return jax.value_and_grad(total_loss)(variables.params, rows, mask)
+
+    def finish(sums, size):
+        loss, gradient = jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), sums)
+        return ClientGradients(loss, project(gradient))
+
+    return sums_of_clients(measure, finish, examples, clients)
+
+
+def sums_of_clients(
+    measure: Callable[[Int[Array, " chunk"], Bool[Array, " chunk"]], PyTree],
+    finish: Callable[[PyTree, Int[Array, ""]], T],
+    examples: ClientExamples,
+    clients: Int[Array, " asked"] | None = None,
+) -> T:
+    """Sums a measurement over the examples of one client after another.
+
+    Args:
+        measure: From examples (their rows, and which lanes are real) to sums over the real ones.
+        finish: From a client's sums and its size to what is kept of them.
+        examples: Examples of all clients.
+        clients: Whom to ask; by default everybody.
+
+    Returns:
+        What ``finish`` returned, with a leading axis ``asked``.
+    """
+    if clients is None:
+        clients = jnp.arange(examples.num_clients, dtype=jnp.int32)
+    chunk = _chunk(examples)
+    lanes = jnp.arange(chunk, dtype=jnp.int32)
+
+    def one(client):
+        offset, size = examples.offsets[client], examples.sizes[client]
+
+        def add(number, sums):
+            positions = number * chunk + lanes
+            rows = examples.order[offset + jnp.minimum(positions, size - 1)]
+            return jax.tree.map(jnp.add, sums, measure(rows, positions < size))
+
+        shapes = jax.eval_shape(measure, lanes, lanes < size)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return finish(jax.lax.fori_loop(0, -(-size // chunk), add, nothing), size)
+
+    batch_size = _SIDE_BY_SIDE.get(jax.default_backend(), _SIDE_BY_SIDE_DEFAULT)
+    return jax.lax.map(one, clients, batch_size=batch_size)
+
+
+def _chunk(examples: ClientExamples) -> int:
+    """Divides a client of mean size into equal chunks."""
+    mean = max(1, -(-examples.order.shape[0] // examples.num_clients))
+    most = _CHUNK.get(jax.default_backend(), _CHUNK_DEFAULT)
+    return -(-mean // -(-mean // most))
