@@ -71,7 +71,11 @@ class DataConfig:
     """Setting that plants groups: mnist, cifar10, cifar100 or femnist (planted_clusters)."""
 
     seed: int = 0
-    """Seed of the partition; all runs share it."""
+    """Seed of the partition."""
+
+    per_run: bool = False
+    """Whether every run has a partition of its own (seed: this one plus the run's), or all share
+    one."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ class History:
         self._summaries: list[dict[str, np.ndarray]] = []
         self._clients: list[dict[str, np.ndarray]] = []
         self._rounds: list[dict[str, np.ndarray]] = []
+        self._selection: list[dict[str, np.ndarray]] = []
 
     @property
     def round(self) -> int:
@@ -44,16 +45,18 @@ class History:
         self._clients.append({name: getattr(clients, name) for name in PER_CLIENT})
 
     def add_rounds(self, info: RoundInfo) -> None:
-        """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]``."""
+        """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
         self._rounds.append({name: getattr(info, name) for name in PER_SLOT})
+        self._selection.append({name: np.asarray(told) for name, told in info.selector.items()})
 
     def arrays(self) -> dict[str, Any]:
-        """Everything as arrays: ``[seeds, evaluations, ...]`` and ``[seeds, rounds, cohort]``."""
+        """Everything as arrays: ``[seeds, evaluations, ...]`` and ``[seeds, rounds, ...]``."""
         return {
             "evaluated": np.asarray(self._evaluated, np.int64),
             "summaries": _join(self._summaries, np.stack),
             "clients": _join(self._clients, np.stack),
             "rounds": _join(self._rounds, np.concatenate),
+            "selection": _join(self._selection, np.concatenate),
         }
 
     @classmethod
@@ -64,6 +67,7 @@ class History:
         history._summaries = _split(arrays["summaries"], len(history._evaluated))
         history._clients = _split(arrays["clients"], len(history._evaluated))
         history._rounds = [arrays["rounds"]] if arrays["rounds"] else []
+        history._selection = [arrays["selection"]] if arrays["rounds"] else []
         return history
 
 

@@ -165,13 +165,14 @@ def build(config: Config) -> Experiment:
     chosen = {name: lookup("method", name, METHODS) for name in config.methods}
     make_model = lookup("model.name", str(config.model.name), MODELS)
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)(config.data)
-    federation = data.load(
-        config.data.name, partition, seed=config.data.seed, data_dir=config.data.dir
-    )
+    seed: Any = config.data.seed
+    if config.data.per_run:
+        seed = tuple(config.data.seed + run for run in config.training.seeds)
+    federation = data.load(config.data.name, partition, seed=seed, data_dir=config.data.dir)
     model = make_model(config.model, federation.num_classes)
     rounds = {name: method.build(config, model) for name, method in chosen.items()}
     for method in rounds.values():
-        jax.eval_shape(method.init, jax.random.key(0), federation)
+        jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
     return Experiment(config, federation, rounds)
 
 

@@ -14,7 +14,9 @@ Variables over ``(seed, round, client)`` are ``test_accuracy``, ``test_loss``, `
 ``participation``; every summary metric is one over ``(seed, round)``, named as in
 ``fedjax_fair.metrics.SUMMARIES``, whose attributes tell population and weighting. What happened in
 the rounds themselves is over ``(seed, training_round, slot)``: ``cohort_clients``,
-``cohort_weights``, ``cohort_loss`` and ``cohort_steps``.
+``cohort_weights``, ``cohort_loss`` and ``cohort_steps``. What the selector told of a round is over
+``(seed, training_round)``, as ``selection_<name>``. ``train_examples`` and ``test_examples`` are
+over ``(client, class)``, and over ``seed`` where every run has a partition of its own.
 """
 
 from __future__ import annotations
@@ -83,6 +85,9 @@ def to_dataset(
         long_name, unit = _PER_SLOT[name]
         described = {"long_name": long_name, "units": unit}
         columns[f"cohort_{name}"] = (("seed", "training_round", "slot"), values, described)
+    for name, values in recorded["selection"].items():
+        described = {"long_name": f"Selection: {name.replace('_', ' ')}"}
+        columns[f"selection_{name}"] = (("seed", "training_round"), values, described)
     columns |= _communication(recorded["clients"]["participation"], variables)
     columns |= _ownership(data)
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
@@ -108,21 +113,28 @@ def _communication(participation: np.ndarray, variables: Variables) -> dict[str,
 def _ownership(data: FederatedData) -> dict[str, Any]:
     """Examples of every client and class, and the planted groups."""
     columns: dict[str, Any] = {}
+    run = () if data.num_partitions is None else ("seed",)
     for name, examples in {"train": data.train, "test": data.test}.items():
         described = {"long_name": f"Examples for {name}ing", "units": "examples"}
         counts = _class_counts(examples, data.num_classes)
-        columns[f"{name}_examples"] = (("client", "class"), counts, described)
+        columns[f"{name}_examples"] = ((*run, "client", "class"), counts, described)
     if data.groups is not None:
-        columns["group"] = (("client",), np.asarray(data.groups), {"long_name": "Planted group"})
+        groups = np.asarray(data.groups)
+        columns["group"] = ((*run, "client"), groups, {"long_name": "Planted group"})
     return columns
 
 
 def _class_counts(examples: ClientExamples, num_classes: int) -> np.ndarray:
-    labels, order, sizes = (
-        np.asarray(array) for array in (examples.labels, examples.order, examples.sizes)
-    )
-    cells = np.repeat(np.arange(sizes.size), sizes) * num_classes + labels[order]
-    return np.bincount(cells, minlength=sizes.size * num_classes).reshape(-1, num_classes)
+    labels, orders, sizes = map(np.asarray, (examples.labels, examples.order, examples.sizes))
+
+    def count(order, sizes):
+        owners = np.repeat(np.arange(sizes.size), sizes)
+        cells = owners * num_classes + labels[order[: owners.size]]
+        return np.bincount(cells, minlength=sizes.size * num_classes).reshape(-1, num_classes)
+
+    if sizes.ndim == 1:
+        return count(orders, sizes)
+    return np.stack([count(*run) for run in zip(orders, sizes, strict=True)])
 
 
 def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:

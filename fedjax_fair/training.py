@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Shaped
 
 from fedjax_fair import checks, metrics, results, simulate
 from fedjax_fair.base import ClientMetrics, Model
 from fedjax_fair.checkpoints import Checkpoints
-from fedjax_fair.data.federated import FederatedData, validate
+from fedjax_fair.data.federated import FederatedData, ownership, validate, with_ownership
 from fedjax_fair.evaluate import evaluate
 from fedjax_fair.history import History
 from fedjax_fair.simulate import Round, RoundInfo, RoundState
@@ -84,7 +85,8 @@ def fit(
 
     Args:
         round: The method, from ``simulate.make_round``.
-        data: The federation; it is validated first.
+        data: The federation; it is validated first. With partitions from ``data.stack``, each seed
+            gets the one in its place.
         rounds: Rounds to run.
         seeds: One run each: initial model, cohorts and minibatches follow from it.
         eval_every: Rounds between evaluations.
@@ -120,6 +122,8 @@ def fit(
     checks.seeds("seeds", seeds)
     seeds = tuple(map(int, seeds))
     validate(data)
+    if data.num_partitions not in (None, len(seeds)):
+        raise ValueError(f"{seeds=}: expected one for each of {data.num_partitions} partitions.")
     started = time.perf_counter()
     for callback in callbacks:
         callback.on_start(rounds, seeds)
@@ -150,6 +154,7 @@ def fit(
             state, info = advance(state, min(eval_every, rounds - history.round))
             recorded = jax.device_get(info)
             _require_finite(recorded.finite, history.round, seeds, store)
+            _warn_of_clients(recorded.selector, history.round, seeds)
             history.add_rounds(recorded)
             stop = record(info.clients[:, -1])
             if store is not None:
@@ -193,14 +198,25 @@ class _Chunks:
 
 
 def _over_seeds(function: Callable) -> Callable:
-    """Maps over the leading axis of the first argument, sharing the others.
+    """Maps over the leading axis of the first argument, and over the partitions of the data.
 
     Seeds run side by side on an accelerator. On a CPU one after another is faster, because a batch
     of models falls out of the cache.
     """
-    if jax.default_backend() != "cpu":
-        return lambda batch, *shared: jax.vmap(lambda one: function(one, *shared))(batch)
-    return lambda batch, *shared: jax.lax.map(lambda one: function(one, *shared), batch)
+
+    def mapped(batch, data):
+        if data.num_partitions is None:
+            return over(lambda one: function(one, data), batch)
+        return over(
+            lambda one: function(one[0], with_ownership(data, one[1])), (batch, ownership(data))
+        )
+
+    def over(one_seed, batch):
+        if jax.default_backend() != "cpu":
+            return jax.vmap(one_seed)(batch)
+        return jax.lax.map(one_seed, batch)
+
+    return mapped
 
 
 def _start(round: Round, seeds: tuple[int, ...], data: FederatedData) -> RoundState:
@@ -212,6 +228,21 @@ def _measure(model: Model, train_loss: bool, asked: tuple, data: FederatedData):
     variables, participation, cohort = asked
     clients = evaluate(model, variables, data, participation, cohort, train_loss=train_loss)
     return {metric.name: metric.function(clients) for metric in metrics.SUMMARIES}, clients
+
+
+def _warn_of_clients(
+    told: dict[str, Shaped[np.ndarray, "seeds rounds"]], done: int, seeds: tuple[int, ...]
+) -> None:
+    """Names the first client that a selector could not judge, if there was one."""
+    if "first_not_finite" not in told or (told["first_not_finite"] < 0).all():
+        return
+    run, late = np.argwhere(told["first_not_finite"] >= 0)[0]
+    warnings.warn(
+        f"round {done + late}, seed {seeds[run]}: the loss or gradient of "
+        f"{told['not_finite'][run, late]} clients is not finite, first of client "
+        f"{told['first_not_finite'][run, late]}; they are chosen last.",
+        stacklevel=3,
+    )
 
 
 def _first(leaf: Array) -> Array:

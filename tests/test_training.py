@@ -2,11 +2,15 @@
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import make_federation
 
 from fedjax_fair import aggregators, results, selectors, solvers
+from fedjax_fair.base import Cohort, Selector
 from fedjax_fair.centralised import make_centralised
+from fedjax_fair.data.federated import stack
 from fedjax_fair.evaluate import client_means
 from fedjax_fair.simulate import make_round, run
 from fedjax_fair.training import Callback, SimulationError, fit
@@ -246,3 +250,64 @@ def test_a_cohort_larger_than_the_federation_is_refused(model, federation):
     )
     with pytest.raises(ValueError, match=r"cohort_size=7.*<= 6"):
         fit(too_many, federation, rounds=1)
+
+
+def test_every_seed_may_have_a_partition_of_its_own(model):
+    same = make_federation(sizes=(4, 4, 4, 4))
+    other = same._replace(
+        train=same.train._replace(order=same.train.order[::-1].copy()),
+        test=own_fewer(same.test),
+    )
+    round = make(model)
+    together = fit(round, stack([same, other]), rounds=4, seeds=(5, 9), eval_every=2)
+    for seed, data in ((5, same), (9, other)):
+        alone = fit(round, data, rounds=4, seeds=(seed,), eval_every=2)
+        mine = together.sel(seed=[seed])
+        np.testing.assert_array_equal(mine.cohort_clients, alone.cohort_clients)
+        for name in ("test_accuracy", "train_loss", "accuracy_mean_examples"):
+            np.testing.assert_allclose(mine[name], alone[name], rtol=1e-5, atol=1e-6)
+        for name in ("train_examples", "test_examples"):
+            np.testing.assert_array_equal(mine[name].isel(seed=0), alone[name])
+
+
+def own_fewer(examples):
+    """The same examples, of which the last two of ``order`` lose their owner."""
+    sizes = examples.sizes - np.array([0, 0, 0, 2], np.int32)
+    return examples._replace(order=examples.order[:-2], sizes=sizes)
+
+
+def test_partitions_and_seeds_must_be_equally_many(model, federation):
+    with pytest.raises(ValueError, match="one for each of 2 partitions"):
+        fit(make(model), stack([federation, federation]), rounds=1, seeds=(0, 1, 2))
+
+
+def telling(clients, **told):
+    """A selector of fixed clients that tells fixed numbers."""
+    cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
+    return Selector(
+        init=lambda context: (),
+        select=lambda key, state, context: (cohort, state, {**told, "round": context.round}),
+        observe=lambda state, cohort, results: state,
+    )
+
+
+def make_telling(model, **told):
+    solver = solvers.sgd(0.1, 2, epochs=1)
+    return make_round(model, telling([0, 1], **told), solver, aggregators.mean())
+
+
+def test_what_a_selector_tells_is_recorded_for_every_round(model, federation, tmp_path):
+    round = make_telling(model, objective=jnp.float32(2.5))
+    with pytest.raises(KeyboardInterrupt):
+        fit(round, federation, rounds=4, seeds=(0, 1), eval_every=2,
+            callbacks=[Recorder(raise_at=4)], checkpoints=tmp_path)  # fmt: skip
+    dataset = fit(round, federation, rounds=4, seeds=(0, 1), eval_every=2, checkpoints=tmp_path)
+    assert dataset.selection_round.dims == ("seed", "training_round")
+    np.testing.assert_array_equal(dataset.selection_round, [[0, 1, 2, 3]] * 2)
+    assert (dataset.selection_objective == 2.5).all()
+
+
+def test_a_client_that_could_not_be_judged_is_named(model, federation):
+    round = make_telling(model, not_finite=jnp.int32(2), first_not_finite=jnp.int32(4))
+    with pytest.warns(UserWarning, match="round 0, seed 7: .* 2 clients .* first of client 4"):
+        fit(round, federation, rounds=1, seeds=(7,))

@@ -8,7 +8,7 @@ from fedjax_fair.data.class_partition import (
     deal_test,
     planted_clusters,
 )
-from fedjax_fair.data.federated import ClientExamples, FederatedData, validate
+from fedjax_fair.data.federated import ClientExamples, FederatedData, stack, validate
 from fedjax_fair.data.logistic import synthetic
 from fedjax_fair.data.ownership import Partition, Partitioner
 from fedjax_fair.data.partition import (
@@ -55,6 +55,7 @@ __all__ = [
     "prepare",
     "quantity_skew",
     "shards",
+    "stack",
     "synthetic",
     "validate",
 ]

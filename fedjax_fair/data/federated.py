@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,15 @@ from jaxtyping import Array, Int, Shaped
 
 from fedjax_fair import checks
 
-__all__ = ["ClientExamples", "FederatedData", "validate"]
+__all__ = [
+    "ClientExamples",
+    "FederatedData",
+    "Ownership",
+    "ownership",
+    "stack",
+    "validate",
+    "with_ownership",
+]
 
 
 class ClientExamples(NamedTuple):
@@ -45,6 +54,9 @@ class FederatedData(NamedTuple):
     A pytree whose ``num_classes`` and ``name`` are static, so that a federation can be an argument
     of a compiled function.
 
+    Where every run has a partition of its own (`stack`), who owns what has a leading axis ``runs``:
+    ``order``, ``offsets``, ``sizes`` and ``groups``. The examples themselves are shared.
+
     Attributes:
         train: Training examples; every client owns at least one.
         test: Test examples of the same clients.
@@ -64,6 +76,17 @@ class FederatedData(NamedTuple):
         """Number of clients."""
         return self.train.num_clients
 
+    @property
+    def num_partitions(self) -> int | None:
+        """Number of partitions, or None for a single one that all runs share."""
+        return self.train.order.shape[0] if self.train.order.ndim == 2 else None
+
+    def partition(self, run: int) -> FederatedData:
+        """The federation of one run."""
+        if self.num_partitions is None:
+            return self
+        return with_ownership(self, jax.tree.map(lambda leaf: leaf[run], ownership(self)))
+
 
 def _flatten(data: FederatedData):
     names = ("train", "test", "groups")
@@ -78,6 +101,85 @@ def _unflatten(static: tuple[int, str], children: Any) -> FederatedData:
 
 # Registered by hand, because JAX would treat the two static fields of a NamedTuple as arrays.
 jax.tree_util.register_pytree_with_keys(FederatedData, _flatten, _unflatten)
+
+
+class Ownership(NamedTuple):
+    """Who owns which example: all that differs between partitions of the same examples.
+
+    Attributes:
+        train: ``order``, ``offsets`` and ``sizes`` of the training examples.
+        test: The same of the test examples.
+        groups: Planted groups, or None.
+    """
+
+    train: tuple[Any, Any, Any]
+    test: tuple[Any, Any, Any]
+    groups: Any
+
+
+def ownership(data: FederatedData) -> Ownership:
+    """Takes the ownership out of a federation."""
+    train, test = ((part.order, part.offsets, part.sizes) for part in (data.train, data.test))
+    return Ownership(train, test, data.groups)
+
+
+def with_ownership(data: FederatedData, owned: Ownership) -> FederatedData:
+    """Deals the examples of a federation as ``owned`` says."""
+    return FederatedData(
+        train=ClientExamples(data.train.features, data.train.labels, *owned.train),
+        test=ClientExamples(data.test.features, data.test.labels, *owned.test),
+        groups=owned.groups,
+        num_classes=data.num_classes,
+        name=data.name,
+    )
+
+
+def stack(federations: Sequence[FederatedData]) -> FederatedData:
+    """Puts partitions of the same examples side by side, one for each run of ``fit``.
+
+    Args:
+        federations: At least one, with equal examples and as many clients; they may own more or
+            fewer of the examples.
+
+    Returns:
+        A federation whose ownership has a leading axis ``runs``. Rows of ``order`` that are shorter
+        than others are filled up; nobody owns what is filled in.
+
+    Raises:
+        ValueError: If examples or numbers of clients differ.
+
+    Examples:
+        >>> from fedjax_fair.data import iid, load
+        >>> both = stack([load("digits", iid(20), seed=seed) for seed in (0, 1)])
+        >>> both.num_partitions, both.train.sizes.shape, both.partition(1).train.sizes.shape
+        (2, (2, 20), (20,))
+    """
+    if not federations:
+        raise ValueError("federations=[]: expected one or more.")
+    first = federations[0]
+    for run, other in enumerate(federations):
+        clients, examples = other.num_clients, (other.train, other.test)
+        _require(
+            clients == first.num_clients,
+            f"federations[{run}] has {clients} clients: expected {first.num_clients} as the first.",
+        )
+        for name, own, shared in zip(
+            ("train", "test"), examples, (first.train, first.test), strict=True
+        ):
+            _require(
+                _same(own.features, shared.features) and _same(own.labels, shared.labels),
+                f"federations[{run}].{name}: expected the examples of the first federation.",
+            )
+    return with_ownership(first, jax.tree.map(_stack_rows, *map(ownership, federations)))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or np.array_equal(one, other)
+
+
+def _stack_rows(*rows: Any) -> np.ndarray:
+    longest = max(len(row) for row in rows)
+    return np.stack([np.pad(np.asarray(row), (0, longest - len(row))) for row in rows])
 
 
 def validate(data: FederatedData) -> None:
@@ -101,6 +203,10 @@ def validate(data: FederatedData) -> None:
         ValueError: train.labels span [0, 1]: expected [0, 0] (num_classes=1).
     """
     checks.positive_int("num_classes", data.num_classes)
+    for run in range(data.num_partitions or 0):
+        validate(_trimmed(data.partition(run)))
+    if data.num_partitions is not None:
+        return
     for name, examples in (("train", data.train), ("test", data.test)):
         _validate_examples(name, examples, data.num_classes)
     train, test = data.train, data.test
@@ -126,6 +232,15 @@ def validate(data: FederatedData) -> None:
             groups.shape == train.sizes.shape and groups.min() >= 0,
             f"groups of shape {groups.shape}: expected {train.sizes.shape}, none negative.",
         )
+
+
+def _trimmed(data: FederatedData) -> FederatedData:
+    """Without the places of ``order`` that nobody owns, which a stack may have."""
+    train, test = (
+        part._replace(order=part.order[: int(np.sum(part.sizes))])
+        for part in (data.train, data.test)
+    )
+    return data._replace(train=train, test=test)
 
 
 def _validate_examples(name: str, examples: ClientExamples, num_classes: int) -> None:

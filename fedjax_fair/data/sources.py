@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from fedjax_fair.data import tfds_images
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.class_partition import classes_per_client, deal_test
-from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.ownership import Partitioner
 from fedjax_fair.data.partition import follow_owners, iid
 
@@ -43,7 +44,7 @@ def default_partition(name: str) -> Partitioner:
 def load(
     name: str,
     partition: Partitioner | None = None,
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
     data_dir: str | os.PathLike[str] | None = None,
 ) -> FederatedData:
     """Loads a data set and deals it to clients.
@@ -63,7 +64,8 @@ def load(
     Args:
         name: Name of the data set.
         partition: How to deal it; by default ``default_partition(name)``.
-        seed: Seed of the partition, a non-negative integer.
+        seed: Seed of the partition, a non-negative integer. Several give one partition for each run
+            of ``fit`` (``fedjax_fair.data.stack``).
         data_dir: Folder of prepared sets; by default the environment variable
             ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``.
 
@@ -79,10 +81,23 @@ def load(
         >>> data.num_clients, data.train.features.shape, data.num_classes
         (50, (1442, 8, 8, 1), 10)
     """
-    if not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ValueError(f"{seed=}: expected an integer >= 0.")
-    train, test, num_classes = _digits() if name == "digits" else _images(name, data_dir)
+    several = isinstance(seed, Sequence)
+    seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
+    if not seeds or any(not isinstance(each, (int, np.integer)) or each < 0 for each in seeds):
+        raise ValueError(f"{seed=}: expected an integer >= 0, or several.")
+    source = _digits() if name == "digits" else _images(name, data_dir)
     partition = default_partition(name) if partition is None else partition
+    federations = [_deal(name, source, partition, each) for each in seeds]
+    return stack(federations) if several else federations[0]
+
+
+def _deal(
+    name: str,
+    source: tuple[Examples, Examples | None, int],
+    partition: Partitioner,
+    seed: int,
+) -> FederatedData:
+    train, test, num_classes = source
     owned = partition.split(train.labels, seed, **train.columns)
     dealt = None
     if test is not None:

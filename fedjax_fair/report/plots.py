@@ -126,7 +126,8 @@ def partition(results: xr.Dataset) -> Figure:
 
     Args:
         results: Results with ``train_examples`` over clients and classes and, if groups are
-            planted, ``group`` over clients.
+            planted, ``group`` over clients. Of partitions that differ between seeds the first is
+            drawn.
 
     Returns:
         A figure whose title names the data set.
@@ -143,6 +144,8 @@ def partition(results: xr.Dataset) -> Figure:
     """
     from matplotlib.figure import Figure
 
+    if "seed" in results and "seed" in results.get("train_examples", results.seed[0]).dims:
+        results = results.isel(seed=0)
     counts = _variable(results, "train_examples", ("client", "class"))
     counts = counts.transpose("client", "class").values
     group = results["group"].values if "group" in results else np.zeros(len(counts), int)
