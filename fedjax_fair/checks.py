@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 from jax.core import Tracer
 
-__all__ = ["finite", "non_negative", "one_of", "positive", "positive_int", "seeds", "unit_interval"]
+__all__ = [
+    "finite",
+    "items",
+    "non_negative",
+    "one_of",
+    "positive",
+    "positive_int",
+    "seeds",
+    "unit_interval",
+]
 
 
 def _judge(name: str, value: Any, valid: Any, expectation: str) -> None:
@@ -64,3 +73,14 @@ def seeds(name: str, value: Sequence[int]) -> None:
         raise ValueError(f"{name}={value!r}: expected one or more different seeds.")
     if not all(isinstance(seed, (int, np.integer)) and 0 <= seed < 2**32 for seed in value):
         raise ValueError(f"{name}={value!r}: expected integers in [0, 2**32).")
+
+
+def items(name: str, value: Any, size: int) -> None:
+    """Requires different integers in ``[0, size)``."""
+    if isinstance(value, Tracer):
+        return
+    numbers = np.asarray(value)
+    if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
+        raise ValueError(f"{name}={numbers.tolist()}: expected items in [0, {size}).")
+    if np.unique(numbers).size < numbers.size:
+        raise ValueError(f"{name}={numbers.tolist()}: expected different items.")

@@ -8,10 +8,13 @@ in.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
 
@@ -26,6 +29,7 @@ __all__ = [
     "closest",
     "load",
     "lookup",
+    "override",
     "save",
 ]
 
@@ -122,6 +126,41 @@ class SelectorConfig:
     cohort_size: int = 10
     """Clients per round."""
 
+    pool: int | None = None
+    """Clients of whom the losses are compared; default: twice the cohort (power_of_choice)."""
+
+    variant: Literal["pow", "cpow", "rpow"] = "pow"
+    """Losses: of all examples, of a minibatch, or as last reported (power_of_choice)."""
+
+    candidates: int = 10
+    """Clients drawn at each greedy step, at most all (divfl, subtrunc, unionfl)."""
+
+    info: Literal["fresh", "stale"] = "fresh"
+    """Whether all clients tell loss and gradient in every round, or only those who train (divfl,
+    subtrunc, unionfl)."""
+
+    scale: Literal["mean", "sum"] = "mean"
+    """Whether the representation of gradients is a mean or a sum over clients (divfl, subtrunc,
+    unionfl)."""
+
+    lam: float = 0.5
+    """Weight of the bonus for high losses, >= 0 (subtrunc)."""
+
+    b: float = 1.1
+    """Where the bonus stops growing, >= 0 (subtrunc)."""
+
+    phi: Literal["log1p", "identity"] = "log1p"
+    """What a loss is worth (subtrunc)."""
+
+    mu: float = 1.0
+    """Price of a client chosen lately, >= 0 (unionfl)."""
+
+    window: int = 5
+    """Rounds that count as lately (unionfl)."""
+
+    measure: Literal["arccos", "l2", "l1"] = "arccos"
+    """How updates are compared (clustered_by_similarity)."""
+
 
 @dataclass(frozen=True)
 class AggregatorConfig:
@@ -155,8 +194,9 @@ class Config:
     Options that are left out follow the data set.
     """
 
-    methods: tuple[str, ...] = ("fedavg", "fedprox")
-    """Methods to compare; `fedjax-fair methods` lists them."""
+    methods: tuple[str, ...] = ("fedavg", "power_of_choice", "divfl", "subtrunc", "unionfl")
+    """Methods to compare; `fedjax-fair methods` lists them. One with settings of its own is written
+    with them: subtrunc:lam=0.25 or fedprox:prox=0.1,steps=5."""
 
     output: str = "runs"
     """Folder in which the run gets a folder of its own."""
@@ -167,6 +207,61 @@ class Config:
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     aggregator: AggregatorConfig = field(default_factory=AggregatorConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+def override(config: Config, settings: str) -> Config:
+    """Changes settings by name, in whichever section has them.
+
+    Args:
+        config: A configuration.
+        settings: ``name=value``, separated by commas; ``section.name`` where several sections have
+            a setting of this name.
+
+    Returns:
+        The configuration with these settings.
+
+    Raises:
+        ValueError: If there is no such setting, several, or the value does not fit.
+
+    Examples:
+        >>> override(Config(), "lam=0.25,data.seed=3").selector.lam
+        0.25
+        >>> override(Config(), "lamda=0.25")
+        Traceback (most recent call last):
+        ValueError: setting='lamda': did you mean 'lam'? Expected ...
+    """
+    for item in settings.split(","):
+        name, _, text = item.partition("=")
+        known = _settings(config)
+        section, field_name = lookup("setting", name.strip(), known)
+        part = getattr(config, section)
+        value = _read(name, text, get_type_hints(type(part))[field_name])
+        config = replace(config, **{section: replace(part, **{field_name: value})})
+    return config
+
+
+def _settings(config: Config) -> dict[str, tuple[str, str]]:
+    """Section and field of each setting, by its own name where that is unique and by both."""
+    both = {
+        f"{section.name}.{item.name}": (section.name, item.name)
+        for section in fields(config)
+        if is_dataclass(part := getattr(config, section.name))
+        for item in fields(part)
+    }
+    own = Counter(name for _, name in both.values())
+    return {name: place for place in both.values() if own[name := place[1]] == 1} | both
+
+
+def _read(name: str, text: str, kind: Any) -> Any:
+    """Reads a value as the command line would."""
+    import tyro
+
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            return tyro.cli(kind, args=[text])
+    except SystemExit:
+        described = getattr(kind, "__name__", str(kind)).replace("typing.", "")
+        raise ValueError(f"{name}={text!r}: expected {described}.") from None
 
 
 def save(config: Config, path: str | Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from fedjax_fair import results
 from fedjax_fair.folder import MetricsLog, RunFolder
@@ -48,7 +49,7 @@ def execute(
             seeds=training.seeds,
             eval_every=training.eval_every,
             callbacks=[MetricsLog(folder.metrics, name), watch(name)],
-            checkpoints=folder.checkpoints / name,
+            checkpoints=folder.checkpoints / quote(name, safe="=,"),
         )
         results.save(results.combine(done), folder.results)
     combined = results.open(folder.results)

@@ -14,7 +14,7 @@ import jax
 from fedjax_fair import aggregators, checks, data, models, selectors, simulate, solvers
 from fedjax_fair.base import Aggregator, Model, Selector, Solver
 from fedjax_fair.centralised import make_centralised
-from fedjax_fair.config import Config, ModelConfig, lookup
+from fedjax_fair.config import Config, ModelConfig, lookup, override
 from fedjax_fair.data import FederatedData, Partitioner
 from fedjax_fair.simulate import Round
 
@@ -51,6 +51,25 @@ class Experiment(NamedTuple):
 
 def _uniform(config: Config) -> Selector:
     return selectors.uniform(config.selector.cohort_size)
+
+
+def _representatives(
+    factory: Callable[..., Selector], *settings: str
+) -> Callable[[Config], Selector]:
+    """Makes a selector of the DivFL family from its own settings and those they share."""
+
+    def make(config: Config) -> Selector:
+        section: Any = config.selector
+        own = {name: getattr(section, name) for name in settings}
+        return factory(
+            section.cohort_size,
+            candidates=section.candidates,
+            info=section.info,
+            scale=section.scale,
+            **own,
+        )
+
+    return make
 
 
 def _sgd(config: Config, prox: float = 0.0) -> Solver:
@@ -107,7 +126,45 @@ def federated(
 
 METHODS: dict[str, Method] = {
     "fedavg": Method(
-        "Uniform clients, local SGD, averaged models (McMahan et al., 2017)", federated()
+        "Random clients, local SGD, averaged models (McMahan et al., 2017)", federated()
+    ),
+    "power_of_choice": Method(
+        "The clients of a random pool with the highest losses (Cho et al., 2020)",
+        federated(
+            lambda config: selectors.power_of_choice(
+                config.selector.cohort_size,
+                config.selector.pool or 2 * config.selector.cohort_size,
+                variant=config.selector.variant,
+            )
+        ),
+    ),
+    "divfl": Method(
+        "Clients whose gradients represent everybody's (Balakrishnan et al., 2022)",
+        federated(_representatives(selectors.divfl)),
+    ),
+    "subtrunc": Method(
+        "DivFL with a truncated bonus for high losses (Castillo et al., 2024)",
+        federated(_representatives(selectors.subtrunc, "lam", "b", "phi")),
+    ),
+    "unionfl": Method(
+        "DivFL with a penalty for those chosen lately (Castillo et al., 2024)",
+        federated(_representatives(selectors.unionfl, "mu", "window")),
+    ),
+    "clustered_by_size": Method(
+        "One client from each of several strata of equal mass (Fraboni et al., 2021)",
+        federated(lambda config: selectors.clustered_by_size(config.selector.cohort_size)),
+    ),
+    "clustered_by_similarity": Method(
+        "One client from each cluster of similar updates (Fraboni et al., 2021)",
+        federated(
+            lambda config: selectors.clustered_by_similarity(
+                config.selector.cohort_size, measure=config.selector.measure
+            )
+        ),
+    ),
+    "full": Method("All clients in every round", federated(lambda config: selectors.full())),
+    "round_robin": Method(
+        "Clients in turn", federated(lambda c: selectors.round_robin(c.selector.cohort_size))
     ),
     "fedprox": Method(
         "FedAvg whose clients are pulled towards the global model (Li et al., 2020)",
@@ -162,7 +219,7 @@ def build(config: Config) -> Experiment:
         FileNotFoundError: If the data is not there.
     """
     _check(config)
-    chosen = {name: lookup("method", name, METHODS) for name in config.methods}
+    chosen = {name: _variant(config, name) for name in config.methods}
     make_model = lookup("model.name", str(config.model.name), MODELS)
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)(config.data)
     seed: Any = config.data.seed
@@ -170,10 +227,17 @@ def build(config: Config) -> Experiment:
         seed = tuple(config.data.seed + run for run in config.training.seeds)
     federation = data.load(config.data.name, partition, seed=seed, data_dir=config.data.dir)
     model = make_model(config.model, federation.num_classes)
-    rounds = {name: method.build(config, model) for name, method in chosen.items()}
+    rounds = {name: method.build(own, model) for name, (method, own) in chosen.items()}
     for method in rounds.values():
         jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
     return Experiment(config, federation, rounds)
+
+
+def _variant(config: Config, name: str) -> tuple[Method, Config]:
+    """A method and its own configuration, from a name such as ``subtrunc:lam=0.25``."""
+    name, _, settings = name.partition(":")
+    own = override(config, settings) if settings else config
+    return lookup("method", name, METHODS), own
 
 
 def _check(config: Config) -> None:

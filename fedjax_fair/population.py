@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 # Examples of one client in a pass, at most: enough for full speed, few enough for activations to
 # stay in a processor's cache.
-_CHUNK = {"cpu": 128}
+_CHUNK = {"cpu": 200}
 _CHUNK_DEFAULT = 512
 # Clients side by side. On a CPU one client's chunk fills both the cores and the cache.
 _SIDE_BY_SIDE = {"cpu": None}

@@ -6,9 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from fedjax_fair.config import Config, DataConfig, ModelConfig, TrainingConfig
+from fedjax_fair.config import (
+    AggregatorConfig,
+    Config,
+    DataConfig,
+    ModelConfig,
+    SolverConfig,
+    TrainingConfig,
+)
 
-__all__ = ["PRESETS", "Preset", "resolve"]
+__all__ = ["PRESETS", "SELECTION_TABLES", "Preset", "resolve"]
 
 
 class Preset(NamedTuple):
@@ -21,6 +28,59 @@ class Preset(NamedTuple):
 
     summary: str
     config: Config
+
+
+def _table(data: str, *methods: str) -> Config:
+    """The setting of Castillo et al., tables I to IV.
+
+    They do not print step size, local steps, batch size or rounds. These were chosen so that random
+    selection reaches the accuracy they report, before any other method was run
+    (docs/reproduction/selection.md).
+    """
+    return Config(
+        methods=methods,
+        data=DataConfig(name=data, per_run=True),
+        solver=SolverConfig(learning_rate=0.01, batch_size=50, steps=50),
+        aggregator=AggregatorConfig(weights="uniform"),
+        training=TrainingConfig(rounds=_ROUNDS[data], eval_every=1, seeds=tuple(range(10))),
+    )
+
+
+_ROUNDS = {"mnist": 17, "cifar10": 80}
+_LAMBDAS = ("0.01", "0.1", "0.25", "0.5", "0.75", "0.95")
+_BEST_LAMBDA = {"mnist": "0.95", "cifar10": "0.5"}
+
+
+def _selection_tables(data: str) -> dict[str, tuple[str, Config]]:
+    """Tables I to IV on one data set; the second carries its name."""
+    best = f"subtrunc:lam={_BEST_LAMBDA[data]}"
+    baselines = ("fedavg", "divfl")
+    suffix = "" if data == "mnist" else f"-{data}"
+    return {
+        f"table1{suffix}": (
+            "methods of client selection",
+            _table(data, "fedavg", "power_of_choice", "divfl", best, "unionfl:window=5"),
+        ),
+        f"table2{suffix}": (
+            "SubTrunc, weight of the bonus",
+            _table(data, *baselines, *(f"subtrunc:lam={value}" for value in _LAMBDAS)),
+        ),
+        f"table3{suffix}": (
+            "UnionFL, rounds to look back",
+            _table(data, *baselines, *(f"unionfl:window={rounds}" for rounds in (2, 5, 10))),
+        ),
+        f"table4{suffix}": (
+            "SubTrunc, worth of a loss",
+            _table(data, *baselines, best, f"{best},phi=identity"),
+        ),
+    }
+
+
+SELECTION_TABLES: dict[str, dict[str, Config]] = {
+    data: {name: config for name, (_, config) in _selection_tables(data).items()}
+    for data in _ROUNDS
+}
+"""The tables of Castillo et al., by data set and name of the preset."""
 
 
 PRESETS: dict[str, Preset] = {
@@ -36,6 +96,11 @@ PRESETS: dict[str, Preset] = {
         "CIFAR-10 over 100 clients with 3 classes each, a small convolutional network",
         Config(data=DataConfig(name="cifar10"), training=TrainingConfig(eval_every=20)),
     ),
+    **{
+        name: Preset(f"Castillo et al., table {name[5]}, {data}: {summary}", config)
+        for data in _ROUNDS
+        for name, (summary, config) in _selection_tables(data).items()
+    },
 }
 """Every preset by name; ``fedjax-fair run NAME`` runs it."""
 

@@ -1,6 +1,24 @@
 """Who trains."""
 
+from fedjax_fair.selectors import information
 from fedjax_fair.selectors.by_size import by_size
+from fedjax_fair.selectors.divfl import divfl
+from fedjax_fair.selectors.fixed import full, round_robin
+from fedjax_fair.selectors.power_of_choice import power_of_choice
+from fedjax_fair.selectors.submodular import submodular
+from fedjax_fair.selectors.subtrunc import subtrunc
 from fedjax_fair.selectors.uniform import uniform
+from fedjax_fair.selectors.unionfl import unionfl
 
-__all__ = ["by_size", "uniform"]
+__all__ = [
+    "by_size",
+    "divfl",
+    "full",
+    "information",
+    "power_of_choice",
+    "round_robin",
+    "submodular",
+    "subtrunc",
+    "uniform",
+    "unionfl",
+]

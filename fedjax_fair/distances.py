@@ -1,0 +1,90 @@
+"""Euclidean distances between many long vectors, accurate also where they are nearly equal.
+
+Gradients of clients at a common model agree in most of their length. The usual way, from inner
+products, subtracts numbers of that length from each other and is left with rounding errors. Here
+the common part is taken out first, and the few pairs that are still close are computed directly.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+__all__ = ["pairwise_distances"]
+
+# Features per matrix product; beyond it, on a CPU, taking out the mean and multiplying do not stay
+# in the cache together.
+_CHUNK = 8192
+# Rounding leaves an error of about 1e-7 of the squared lengths in a squared distance, so above this
+# share of them a distance is accurate to 1e-4 / 2 ** ... relative.
+_NEAR = 1e-2
+
+
+def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
+    """Euclidean distances of all pairs of rows, to a relative accuracy of 1e-5.
+
+    Takes about as long as the product of the matrix with its transpose, unless many rows nearly
+    coincide: each row that has such a neighbour costs another pass over all rows.
+
+    Args:
+        vectors: One vector a row. One that is not finite has NaN distances, from itself as well;
+            those between other rows are not affected.
+
+    Returns:
+        A symmetric matrix, with zeros on the diagonal.
+
+    Examples:
+        >>> line = jnp.array([[0.0], [1.0], [10.0]])
+        >>> pairwise_distances(line)[0].tolist()
+        [0.0, 1.0, 10.0]
+    """
+    finite = jnp.isfinite(vectors).all(axis=1)
+    vectors = jnp.where(finite[:, None], vectors, 0.0)
+    gram = _centred_gram(vectors, finite)
+    squares = jnp.diagonal(gram)
+    lengths = squares[:, None] + squares[None, :]
+    squared = jnp.maximum(lengths - 2 * gram, 0.0)
+    squared = (squared + squared.T) / 2
+    apart = ~jnp.eye(vectors.shape[0], dtype=bool)
+    both = jnp.outer(finite, finite)
+    near = (squared < _NEAR * lengths) & apart & both
+    squared = _directly(vectors, jnp.where(apart, squared, 0.0), near)
+    return jnp.where(both, jnp.sqrt(squared), jnp.nan)
+
+
+def _centred_gram(
+    vectors: Float[Array, "n width"], finite: Bool[Array, " n"]
+) -> Float[Array, "n n"]:
+    """Inner products of the rows less their mean; rows that are not finite count as the mean."""
+    count, width = vectors.shape
+    shares = finite.astype(vectors.dtype)
+    shares = shares / jnp.maximum(jnp.sum(shares), 1)
+
+    def product(start, size):
+        part = jax.lax.dynamic_slice_in_dim(vectors, start, size, axis=1)
+        part = jnp.where(finite[:, None], part - (shares @ part)[None], 0.0)
+        return jnp.matmul(part, part.T, precision=jax.lax.Precision.HIGHEST)
+
+    whole, rest = divmod(width, _CHUNK)
+    gram = product(whole * _CHUNK, rest) if rest else jnp.zeros((count, count), vectors.dtype)
+    if not whole:
+        return gram
+    return jax.lax.fori_loop(0, whole, lambda i, sums: sums + product(i * _CHUNK, _CHUNK), gram)
+
+
+def _directly(
+    vectors: Float[Array, "n width"], squared: Float[Array, "n n"], near: Bool[Array, "n n"]
+) -> Float[Array, "n n"]:
+    """Replaces the squared distances of near pairs by sums of squared differences, row by row."""
+
+    def body(search):
+        squared, near = search
+        row = jnp.argmax(near.any(axis=1))
+        exact = jnp.sum((vectors - vectors[row][None]) ** 2, axis=1)
+        new = jnp.where(near[row], exact, squared[row])
+        squared = squared.at[row].set(new).at[:, row].set(new)
+        return squared, near.at[row].set(False).at[:, row].set(False)
+
+    squared, _ = jax.lax.while_loop(lambda search: search[1].any(), body, (squared, near))
+    return squared

@@ -1,0 +1,190 @@
+"""Diverse client selection: a cohort whose gradients stand for everybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
+
+from fedjax_fair import checks
+from fedjax_fair.base import ClientGradients, Cohort, Context, Selector
+from fedjax_fair.distances import pairwise_distances
+from fedjax_fair.selectors import information
+from fedjax_fair.selectors.information import Information
+from fedjax_fair.submodular import (
+    SetFunction,
+    facility_location_from_distances,
+    greedy,
+    scaled,
+    stochastic_greedy,
+    sum_of,
+)
+
+__all__ = ["Term", "divfl", "representatives"]
+
+
+def divfl(
+    cohort_size: int,
+    *,
+    candidates: int | None = 10,
+    info: str | Information = "fresh",
+    scale: Literal["mean", "sum"] = "mean",
+) -> Selector:
+    r"""Picks the clients whose gradients represent those of everybody best.
+
+    It maximises :math:`G(S) = \bar G(\emptyset) - \bar G(S)` over cohorts, where
+
+    .. math:: \bar G(S) = \sum_i \min_{j \in S} \lVert \nabla f_i - \nabla f_j \rVert
+
+    bounds how far the cohort's gradients are from the sum of all gradients, each client being
+    represented by the member nearest to it. The sum at the empty set takes a phantom member at the
+    distance of the farthest client, which makes :math:`G` a facility-location function.
+
+    What a round tells: ``objective``; ``representation``, the part :math:`G` of it;
+    ``approximation_error``, the distance of the cohort's mean gradient from everybody's (Assumption
+    3 of Castillo et al.); ``representation_error``, the same where each member weighs by the
+    clients it represents, and ``representation_bound``, :math:`\bar G(S) / N`, which is at least as
+    large; ``not_finite``, how many clients had a loss or a gradient that is not finite, and
+    ``first_not_finite``, the lowest of their ids or -1. They are chosen only when all others are,
+    and nobody has to represent them.
+
+    Args:
+        cohort_size: Clients per round.
+        candidates: Clients drawn anew at each step of stochastic greedy, of which it takes the
+            best; None considers all of them (greedy).
+        info: When clients tell their gradients: ``"fresh"``, ``"stale"`` or a mode of
+            `fedjax_fair.selectors.information`.
+        scale: ``"mean"`` divides :math:`G` by the number of clients, ``"sum"`` does not. Alone it
+            changes no choice; the terms of `subtrunc` and `unionfl` are weighed against it.
+
+    Returns:
+        A ``Selector``. The weights of its cohort are the shares of clients that each member
+        represents (``aggregators.mean("cohort")`` uses them, the papers' averages do not).
+
+    Raises:
+        ValueError: If a setting is out of range, or (at ``init``) larger than the number of
+            clients.
+
+    References:
+        Balakrishnan, Li, Zhou, Himayat, Smith, Bilmes, *Diverse Client Selection for Federated
+        Learning via Submodular Maximization*, ICLR 2022
+
+    Examples:
+        >>> selector = divfl(cohort_size=10)
+    """
+    nothing = Term(
+        init=lambda context: (),
+        function=lambda memory, context, losses: None,
+        tell=lambda memory, context, losses, clients: {},
+        remember=lambda memory, context, clients: memory,
+    )
+    return representatives(cohort_size, nothing, candidates, info, scale)
+
+
+class Term(NamedTuple):
+    """What a method adds to the objective of ``divfl``.
+
+    Attributes:
+        init: ``init(context) -> memory``.
+        function: ``function(memory, context, losses) -> SetFunction``, or None for nothing.
+        tell: ``tell(memory, context, losses, clients) -> scalars`` about the cohort that was
+            chosen, in the order of choice.
+        remember: ``remember(memory, context, clients) -> memory``.
+    """
+
+    init: Callable[[Context], PyTree]
+    function: Callable[[PyTree, Context, Float[Array, " clients"]], SetFunction | None]
+    tell: Callable[..., dict[str, Shaped[Array, ""]]]
+    remember: Callable[[PyTree, Context, Int[Array, " cohort"]], PyTree]
+
+
+def representatives(
+    cohort_size: int,
+    term: Term,
+    candidates: int | None,
+    info: str | Information,
+    scale: Literal["mean", "sum"],
+) -> Selector:
+    """What `divfl`, `subtrunc` and `unionfl` share; they differ in ``term``."""
+    checks.positive_int("cohort_size", cohort_size)
+    if candidates is not None:
+        checks.positive_int("candidates", candidates)
+    checks.one_of("scale", scale, ("mean", "sum"))
+    source = information.of(info)
+
+    def init(context):
+        checks.positive_int("cohort_size", cohort_size, at_most=context.num_clients)
+        if candidates is not None:
+            checks.positive_int("candidates", candidates, at_most=context.num_clients)
+        return source.init(context), term.init(context)
+
+    def select(key, state, context):
+        memory, own = state
+        known, memory = source.read(memory, context)
+        known, finite = _without_non_finite(known)
+        distances = pairwise_distances(known.gradient)
+        distances = jnp.where(finite[:, None] & finite[None, :], distances, 0.0)
+        factor = 1 / context.num_clients if scale == "mean" else 1.0
+        function = represent = scaled(facility_location_from_distances(distances), factor)
+        if (added := term.function(own, context, known.loss)) is not None:
+            function = sum_of(represent, added)
+        if candidates is None:
+            chosen = greedy(function, cohort_size, available=finite)
+        else:
+            chosen = stochastic_greedy(
+                key, function, cohort_size, candidates=candidates, available=finite
+            )
+        clients = chosen.items
+        shares, told = _quality(known.gradient, distances, clients, finite)
+        mask = jnp.zeros(context.num_clients, bool).at[clients].set(True)
+        told |= {
+            "objective": chosen.value,
+            "representation": represent.value(mask),
+            "not_finite": jnp.sum(~finite, dtype=jnp.int32),
+            "first_not_finite": jnp.where(finite.all(), -1, jnp.argmin(finite).astype(jnp.int32)),
+        }
+        told |= term.tell(own, context, known.loss, clients)
+        cohort = Cohort(clients, shares)
+        state = source.ask(memory, context, cohort), term.remember(own, context, clients)
+        return cohort, state, told
+
+    def observe(state, cohort, results):
+        memory, own = state
+        return source.observe(memory, cohort, results), own
+
+    return Selector(init, select, observe)
+
+
+def _without_non_finite(known: ClientGradients) -> tuple[ClientGradients, Bool[Array, " clients"]]:
+    """Clears what is known of clients whose loss or gradient is not finite, and says who is."""
+    finite = jnp.isfinite(known.loss) & jnp.isfinite(known.gradient).all(axis=1)
+    cleared = ClientGradients(
+        jnp.where(finite, known.loss, 0.0), jnp.where(finite[:, None], known.gradient, 0.0)
+    )
+    return cleared, finite
+
+
+def _quality(
+    gradients: Float[Array, "clients width"],
+    distances: Float[Array, "clients clients"],
+    cohort: Int[Array, " cohort"],
+    finite: Bool[Array, " clients"],
+) -> tuple[Float[Array, " cohort"], dict[str, Float[Array, ""]]]:
+    """The share of clients that each member represents, and how well the cohort does it."""
+    to_members = distances[:, cohort]
+    counted = finite.astype(jnp.float32)
+    counted = counted / jnp.maximum(jnp.sum(counted), 1)
+    nearest = jnp.argmin(to_members, axis=1)
+    shares = jax.ops.segment_sum(counted, nearest, cohort.shape[0])
+    # Products rather than means over the first axis, which are slow on a CPU.
+    everybody = counted @ gradients
+    chosen = gradients[cohort]
+    uniform = jnp.full(cohort.shape[0], 1 / cohort.shape[0], jnp.float32)
+    return shares, {
+        "approximation_error": jnp.linalg.norm(uniform @ chosen - everybody),
+        "representation_error": jnp.linalg.norm(shares @ chosen - everybody),
+        "representation_bound": counted @ jnp.min(to_members, axis=1),
+    }

@@ -1,0 +1,124 @@
+"""Power-of-choice: the clients of a random pool on whom the model does worst."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, Key
+
+from fedjax_fair import checks
+from fedjax_fair.base import Cohort, Context, Selector
+from fedjax_fair.shuffle import permuted
+
+__all__ = ["power_of_choice"]
+
+
+def power_of_choice(
+    cohort_size: int,
+    pool: int,
+    *,
+    variant: Literal["pow", "cpow", "rpow"] = "pow",
+    batch_size: int = 64,
+) -> Selector:
+    """Draws a pool in proportion to size, and of it takes the clients with the highest loss.
+
+    The pool is drawn without replacement, one client after another in proportion to the sizes of
+    those left. Clients are ranked by their loss, equal ones by the order in which they were drawn:
+
+    * ``"pow"``: the mean over all their examples at the current model;
+    * ``"cpow"``: an estimate of it from one minibatch, which costs less;
+    * ``"rpow"``: the mean minibatch loss they reported when they last trained, which costs nothing;
+      infinite for those who have not trained yet.
+
+    In the first round the cohort is uniform. A loss that is not a number ranks lowest. A round
+    tells ``pool_loss``, the mean of the losses that were ranked (infinite ones aside).
+
+    Args:
+        cohort_size: Clients per round, ``m``.
+        pool: Clients drawn before ranking, ``d``, at least ``m`` and at most all. With ``d = m``
+            nobody is ranked out, and clients are drawn in proportion to size.
+        variant: Which losses are ranked.
+        batch_size: Examples of the minibatch of ``"cpow"``; a smaller client uses all of its own.
+
+    Returns:
+        A ``Selector`` whose cohort has uniform weights.
+
+    Raises:
+        ValueError: If a setting is out of range, or (at ``init``) ``pool`` exceeds the number of
+            clients.
+
+    References:
+        Cho, Wang, Joshi, *Client Selection in Federated Learning: Convergence Analysis and
+        Power-of-Choice Selection Strategies*, 2020, https://arxiv.org/abs/2010.01243
+
+    Examples:
+        >>> selector = power_of_choice(cohort_size=10, pool=20)
+    """
+    checks.positive_int("pool", pool)
+    checks.positive_int("cohort_size", cohort_size, at_most=pool)
+    checks.positive_int("batch_size", batch_size)
+    checks.one_of("variant", variant, ("pow", "cpow", "rpow"))
+
+    def init(context):
+        checks.positive_int("pool", pool, at_most=context.num_clients)
+        return jnp.full(context.num_clients if variant == "rpow" else 0, jnp.inf)
+
+    def losses_of(key, reported, context, drawn):
+        if variant == "pow":
+            return context.losses(context.variables, drawn)
+        if variant == "cpow":
+            return _minibatch_losses(key, context, drawn, batch_size)
+        return reported[drawn]
+
+    def select(key, reported, context):
+        key_first, key_pool, key_batch = jax.random.split(key, 3)
+        positions = jnp.arange(cohort_size, dtype=jnp.int32)
+        uniform = permuted(key_first, positions, context.num_clients)
+        drawn = _by_size(key_pool, context.sizes, pool)
+        losses = losses_of(key_batch, reported, context, drawn)
+        ranked = jnp.argsort(jnp.where(jnp.isnan(losses), -jnp.inf, losses), descending=True)
+        highest = drawn[ranked[:cohort_size]]
+        cohort = Cohort(
+            clients=jnp.where(context.round == 0, uniform, highest),
+            weights=jnp.full(cohort_size, 1 / cohort_size, jnp.float32),
+        )
+        return cohort, reported, {"pool_loss": jnp.mean(losses, where=jnp.isfinite(losses))}
+
+    def observe(reported, cohort, results):
+        return reported.at[cohort.clients].set(results.loss) if variant == "rpow" else reported
+
+    return Selector(init, select, observe)
+
+
+def _by_size(
+    key: Key[Array, ""], sizes: Int[Array, " clients"], count: int
+) -> Int[Array, " count"]:
+    """Draws clients one by one, each in proportion to its size among those left.
+
+    The largest of ``log(size)`` plus Gumbel noise, in descending order, have that law.
+    """
+    noise = jax.random.gumbel(key, sizes.shape)
+    _, drawn = jax.lax.top_k(jnp.log(sizes.astype(noise.dtype)) + noise, count)
+    return drawn.astype(jnp.int32)
+
+
+def _minibatch_losses(
+    key: Key[Array, ""], context: Context, clients: Int[Array, " pool"], batch_size: int
+) -> Float[Array, " pool"]:
+    """Mean loss of each client on ``min(batch_size, size)`` different examples of its own."""
+    examples, (params, state) = context.examples, context.variables
+    lanes = jnp.arange(batch_size, dtype=jnp.int32)
+
+    def loss(client):
+        size = context.sizes[client]
+        entries = permuted(jax.random.fold_in(key, client), lanes % size, size)
+        rows = examples.order[examples.offsets[client] + entries]
+        features = examples.features[rows]
+        logits, _ = context.model.apply(params, state, features, train=False, key=None)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, examples.labels[rows])
+        return jnp.mean(losses, where=lanes < size)
+
+    return jax.lax.map(loss, clients)

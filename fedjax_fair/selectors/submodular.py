@@ -1,0 +1,65 @@
+"""Selection by any set function: the shortest way to a new selector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from fedjax_fair import checks
+from fedjax_fair.base import Cohort, Context, Selector
+from fedjax_fair.submodular import SetFunction, greedy, stochastic_greedy
+
+__all__ = ["submodular"]
+
+
+def submodular(
+    function_of_context: Callable[[Context], SetFunction],
+    cohort_size: int,
+    *,
+    candidates: int | None = None,
+) -> Selector:
+    """Picks the cohort that maximises a set function, greedily.
+
+    A round tells the ``objective`` that the cohort reached.
+
+    Args:
+        function_of_context: What a cohort is worth, from the context of the round: a set function
+            over all clients, made anew in every round.
+        cohort_size: Clients per round.
+        candidates: Clients drawn anew at each step of stochastic greedy; None considers everybody.
+
+    Returns:
+        A ``Selector`` whose cohort has uniform weights.
+
+    Raises:
+        ValueError: If a number is not positive, or (at ``init``) more than the clients.
+
+    Examples:
+        Clients whose losses add up to the most, but nobody is worth more than one nat:
+
+        >>> from fedjax_fair.submodular import modular
+        >>> def worth(context):
+        ...     return modular(jnp.minimum(context.losses(context.variables), 1.0))
+        >>> selector = submodular(worth, cohort_size=10)
+    """
+    checks.positive_int("cohort_size", cohort_size)
+    if candidates is not None:
+        checks.positive_int("candidates", candidates)
+
+    def init(context):
+        checks.positive_int("cohort_size", cohort_size, at_most=context.num_clients)
+        if candidates is not None:
+            checks.positive_int("candidates", candidates, at_most=context.num_clients)
+        return ()
+
+    def select(key, state, context):
+        function = function_of_context(context)
+        if candidates is None:
+            chosen = greedy(function, cohort_size)
+        else:
+            chosen = stochastic_greedy(key, function, cohort_size, candidates=candidates)
+        weights = jnp.full(cohort_size, 1 / cohort_size, jnp.float32)
+        return Cohort(chosen.items, weights), state, {"objective": chosen.value}
+
+    return Selector(init, select, lambda state, cohort, results: state)

@@ -1,0 +1,41 @@
+"""Submodular functions and how to maximise them, usable on their own."""
+
+from fedjax_fair.submodular.base import Maximised, SetFunction
+from fedjax_fair.submodular.combinators import restricted, scaled, sum_of, truncated
+from fedjax_fair.submodular.coverage import coverage, feature_based, saturated_coverage
+from fedjax_fair.submodular.diversity import graph_cut, log_det
+from fedjax_fair.submodular.estimator import FacilityLocation
+from fedjax_fair.submodular.facility_location import (
+    facility_location,
+    facility_location_from_distances,
+    facility_location_from_features,
+)
+from fedjax_fair.submodular.greedy import greedy, lazy_greedy, stochastic_greedy
+from fedjax_fair.submodular.modular import modular, truncated_modular, union_penalty
+from fedjax_fair.submodular.refine import best_swap, distorted_greedy
+
+__all__ = [
+    "FacilityLocation",
+    "Maximised",
+    "SetFunction",
+    "best_swap",
+    "coverage",
+    "distorted_greedy",
+    "facility_location",
+    "facility_location_from_distances",
+    "facility_location_from_features",
+    "feature_based",
+    "graph_cut",
+    "greedy",
+    "lazy_greedy",
+    "log_det",
+    "modular",
+    "restricted",
+    "saturated_coverage",
+    "scaled",
+    "stochastic_greedy",
+    "sum_of",
+    "truncated",
+    "truncated_modular",
+    "union_penalty",
+]

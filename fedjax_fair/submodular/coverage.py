@@ -1,0 +1,130 @@
+"""Functions that reward a set for what it covers, with diminishing returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from fedjax_fair import checks
+from fedjax_fair.submodular.base import SetFunction, as_non_negative
+
+__all__ = ["CONCAVE", "coverage", "feature_based", "saturated_coverage"]
+
+Concave = Callable[[Float[Array, "..."]], Float[Array, "..."]]
+
+CONCAVE: dict[str, Concave] = {"sqrt": jnp.sqrt, "log1p": jnp.log1p}
+
+
+def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunction:
+    """The weight of all topics that at least one item of the set covers: monotone submodular.
+
+    Args:
+        membership: Which item covers which topic, ``[items, topics]``.
+        weights: Weight of a topic, ``[topics]``, >= 0; by default 1.
+
+    Raises:
+        ValueError: If shapes do not fit or a weight is negative.
+
+    Examples:
+        >>> membership = jnp.array([[1, 1, 0], [0, 1, 1]], bool)
+        >>> function = coverage(membership)
+        >>> function.gains(function.add(function.init(), 0)).tolist()
+        [0.0, 1.0]
+    """
+    covers = jnp.asarray(membership, bool)
+    if covers.ndim != 2 or 0 in covers.shape:
+        raise ValueError(f"membership: expected shape [items, topics], got {covers.shape}.")
+    worth = jnp.ones(covers.shape[1]) if weights is None else weights
+    worth = as_non_negative("weights", worth, "topics")
+    if worth.shape[0] != covers.shape[1]:
+        raise ValueError(f"weights: expected {covers.shape[1]} topics, got {worth.shape[0]}.")
+    return SetFunction(
+        size=covers.shape[0],
+        value=lambda mask: jnp.sum(worth, where=(covers & mask[:, None]).any(axis=0)),
+        init=lambda: worth,
+        gains=lambda left: covers.astype(worth.dtype) @ left,
+        gain=lambda left, item: jnp.sum(left, where=covers[item]),
+        add=lambda left, item: jnp.where(covers[item], 0.0, left),
+    )
+
+
+def saturated_coverage(similarity: ArrayLike, saturation: float | Float[Array, ""]) -> SetFunction:
+    r"""``sum_i min(sum_{j in S} s_ij, saturation * sum_j s_ij)``: monotone submodular.
+
+    A point counts for its total similarity to the set until it has its share of what all items
+    would give it (Lin and Bilmes, ACL 2011).
+
+    Args:
+        similarity: Of every point to every item, ``[points, items]``, >= 0.
+        saturation: The share, >= 0; may be traced.
+
+    Raises:
+        ValueError: If a number is negative or not finite.
+
+    Examples:
+        >>> function = saturated_coverage(jnp.array([[1.0, 1.0], [0.0, 2.0]]), saturation=0.5)
+        >>> function.gains(function.init()).tolist()
+        [1.0, 2.0]
+    """
+    checks.non_negative("saturation", saturation)
+    matrix = as_non_negative("similarity", similarity, "points items")
+    enough = saturation * jnp.sum(matrix, axis=1)
+
+    def total(sums):
+        return jnp.sum(jnp.minimum(sums, enough))
+
+    return SetFunction(
+        size=matrix.shape[1],
+        value=lambda mask: total(matrix @ mask.astype(matrix.dtype)),
+        init=lambda: jnp.zeros(matrix.shape[0]),
+        gains=lambda sums: jax.vmap(lambda own: total(sums + own), 1)(matrix) - total(sums),
+        gain=lambda sums, item: total(matrix[:, item] + sums) - total(sums),
+        add=lambda sums, item: sums + matrix[:, item],
+    )
+
+
+def feature_based(
+    features: ArrayLike,
+    concave: str | Concave = "sqrt",
+    weights: ArrayLike | None = None,
+) -> SetFunction:
+    r"""``sum_u w_u * concave(sum_{j in S} x_ju)``: monotone submodular.
+
+    Args:
+        features: How much of every feature an item has, ``[items, features]``, >= 0.
+        concave: ``"sqrt"``, ``"log1p"``, or any concave increasing function of an array; its value
+            at 0 is subtracted.
+        weights: Weight of a feature, ``[features]``, >= 0; by default 1.
+
+    Raises:
+        ValueError: If a number is negative or not finite, or shapes do not fit.
+
+    Examples:
+        >>> function = feature_based(jnp.array([[4.0, 0.0], [0.0, 9.0], [5.0, 0.0]]))
+        >>> function.gains(function.add(function.init(), 0)).tolist()[1:]
+        [3.0, 1.0]
+    """
+    if not callable(concave):
+        checks.one_of("concave", concave, tuple(CONCAVE))
+        concave = CONCAVE[concave]
+    amounts = as_non_negative("features", features, "items features")
+    worth = jnp.ones(amounts.shape[1]) if weights is None else weights
+    worth = as_non_negative("weights", worth, "features")
+    if worth.shape[0] != amounts.shape[1]:
+        raise ValueError(f"weights: expected {amounts.shape[1]} features, got {worth.shape[0]}.")
+
+    def total(sums):
+        return (concave(sums) - concave(jnp.zeros_like(sums))) @ worth
+
+    return SetFunction(
+        size=amounts.shape[0],
+        value=lambda mask: total(mask.astype(amounts.dtype) @ amounts),
+        init=lambda: jnp.zeros(amounts.shape[1]),
+        gains=lambda sums: jax.vmap(lambda own: total(sums + own))(amounts) - total(sums),
+        gain=lambda sums, item: total(sums + amounts[item]) - total(sums),
+        add=lambda sums, item: sums + amounts[item],
+    )

@@ -1,0 +1,96 @@
+"""Functions that reward a set for having unlike items."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
+
+from fedjax_fair import checks
+from fedjax_fair.submodular.base import SetFunction, as_symmetric
+
+__all__ = ["graph_cut", "log_det"]
+
+
+def graph_cut(similarity: ArrayLike, tradeoff: float | Float[Array, ""] = 1.0) -> SetFunction:
+    r"""``tradeoff * sum_{i, j in S} s_ij - sum_{i in S, j in S} s_ij``, ``i`` over all items.
+
+    Submodular. At 1 it is the weight of the edges that leave the set; from 2 on it is monotone.
+
+    Args:
+        similarity: ``[n, n]``, symmetric, >= 0.
+        tradeoff: Weight of being like everybody against being unlike each other, >= 0; may be
+            traced.
+
+    Raises:
+        ValueError: If the matrix is not square, symmetric and non-negative.
+
+    Examples:
+        >>> function = graph_cut(jnp.array([[0.0, 3.0], [3.0, 0.0]]))
+        >>> float(function.value(jnp.array([True, False])))
+        3.0
+    """
+    checks.non_negative("tradeoff", tradeoff)
+    matrix = as_symmetric("similarity", similarity)
+    alone = tradeoff * jnp.sum(matrix, axis=1) - jnp.diagonal(matrix)
+
+    def value(mask):
+        chosen = mask.astype(matrix.dtype)
+        return tradeoff * jnp.sum(matrix @ chosen) - chosen @ matrix @ chosen
+
+    return SetFunction(
+        size=matrix.shape[0],
+        value=value,
+        init=lambda: jnp.zeros(matrix.shape[0]),
+        gains=lambda inside: alone - 2 * inside,
+        gain=lambda inside, item: alone[item] - 2 * inside[item],
+        add=lambda inside, item: inside + matrix[item],
+    )
+
+
+def log_det(kernel: ArrayLike) -> SetFunction:
+    """``log det(I + K_S)``, the volume of a set: monotone submodular.
+
+    The gain of an item is the logarithm of its variance left unexplained by the set, which a
+    Cholesky factor grown row by row keeps up to date. The memo takes as much memory as the kernel.
+
+    Args:
+        kernel: ``[n, n]``, symmetric and positive semi-definite (which is not checked).
+
+    Raises:
+        ValueError: If the matrix is not square and symmetric or a number is not finite.
+
+    References:
+        Chen, Zhang, Zhou, *Fast Greedy MAP Inference for Determinantal Point Process*, NeurIPS 2018
+
+    Examples:
+        >>> function = log_det(jnp.diag(jnp.array([1.0, 3.0])))
+        >>> [round(float(gain), 4) for gain in function.gains(function.init())]
+        [0.6931, 1.3863]
+    """
+    matrix = as_symmetric("kernel", kernel, negative=True)
+    size = matrix.shape[0]
+    matrix = matrix + jnp.eye(size, dtype=matrix.dtype)
+
+    def value(mask):
+        outside = jnp.eye(size, dtype=matrix.dtype)
+        return jnp.linalg.slogdet(jnp.where(jnp.outer(mask, mask), matrix, outside))[1]
+
+    def init() -> tuple[Int[Array, ""], Float[Array, "n n"], Float[Array, " n"]]:
+        return jnp.zeros((), jnp.int32), jnp.zeros_like(matrix), jnp.diagonal(matrix)
+
+    def add(memo, item):
+        count, factor, variance = memo
+        row = (matrix[item] - factor[:, item] @ factor) / jnp.sqrt(variance[item])
+        # At least 1 in exact arithmetic, because of the identity.
+        left = jnp.maximum(variance - row**2, 1.0)
+        return count + 1, factor.at[count].set(row), left
+
+    return SetFunction(
+        size=size,
+        value=value,
+        init=init,
+        gains=lambda memo: jnp.log(memo[2]),
+        gain=lambda memo, item: jnp.log(memo[2][item]),
+        add=add,
+    )

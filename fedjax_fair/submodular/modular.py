@@ -1,0 +1,93 @@
+"""Sums of weights, and the two terms by which SubTrunc and UnionFL differ from DivFL."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from fedjax_fair import checks
+from fedjax_fair.submodular.base import SetFunction, as_finite, as_non_negative
+from fedjax_fair.submodular.combinators import scaled, truncated
+
+__all__ = ["modular", "truncated_modular", "union_penalty"]
+
+
+def modular(weights: ArrayLike) -> SetFunction:
+    """The sum of weights over the set; monotone where no weight is negative.
+
+    Args:
+        weights: One weight an item, ``[n]``; may be negative.
+
+    Raises:
+        ValueError: If a weight is not finite.
+
+    Examples:
+        >>> function = modular(jnp.array([1.0, 2.0, 4.0]))
+        >>> float(function.value(jnp.array([True, False, True])))
+        5.0
+    """
+    worth = as_finite("weights", weights, "n")
+    return SetFunction(
+        size=worth.shape[0],
+        value=lambda mask: jnp.sum(worth, where=mask),
+        init=lambda: (),
+        gains=lambda memo: worth,
+        gain=lambda memo, item: worth[item],
+        add=lambda memo, item: memo,
+    )
+
+
+def truncated_modular(
+    weights: ArrayLike,
+    bound: float | Float[Array, ""],
+    scale: float | Float[Array, ""] = 1.0,
+) -> SetFunction:
+    r"""``scale * min(bound, sum of weights)``: monotone submodular.
+
+    With weights :math:`\varphi(f_i)`, bound :math:`b` and scale :math:`\lambda` it is SubTrunc's
+    bonus for clients with high losses (Castillo et al. 2024, equation 12).
+
+    Args:
+        weights: One weight an item, ``[n]``, >= 0.
+        bound: Where the sum stops to count, >= 0; may be traced.
+        scale: Factor, >= 0; may be traced.
+
+    Raises:
+        ValueError: If a number is negative or not finite.
+
+    Examples:
+        >>> function = truncated_modular(jnp.array([1.0, 2.0, 4.0]), bound=5.5, scale=2.0)
+        >>> float(function.value(jnp.array([False, True, True])))
+        11.0
+    """
+    checks.non_negative("bound", bound)
+    checks.non_negative("scale", scale)
+    worth = as_non_negative("weights", weights, "n")
+    return scaled(truncated(modular(worth), bound), scale)
+
+
+def union_penalty(history: ArrayLike, mu: float | Float[Array, ""]) -> SetFunction:
+    r"""``-mu`` for every item that was chosen lately, once however often it was: modular.
+
+    UnionFL's :math:`-\mu\,|U_t \cap S|` (Castillo et al. 2024, equation 14).
+
+    Args:
+        history: The sets of the last rounds as masks, ``[window, n]``, or their union, ``[n]``.
+        mu: Price of an item, >= 0; may be traced.
+
+    Raises:
+        ValueError: If ``mu`` is negative or the window empty.
+
+    Examples:
+        >>> history = jnp.array([[True, True, False], [True, False, False]])
+        >>> function = union_penalty(history, mu=0.5)
+        >>> float(function.value(jnp.array([True, True, True])))
+        -1.0
+    """
+    checks.non_negative("mu", mu)
+    masks = jnp.asarray(history, bool)
+    if masks.ndim not in (1, 2) or 0 in masks.shape:
+        raise ValueError(f"history: expected shape [window, n] or [n], got {masks.shape}.")
+    union = masks if masks.ndim == 1 else masks.any(axis=0)
+    return modular(-mu * union.astype(jnp.float32))

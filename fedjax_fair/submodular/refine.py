@@ -1,0 +1,135 @@
+"""Beyond greedy: objectives with a price, and better sets from good ones."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from numpy.typing import ArrayLike
+
+from fedjax_fair import checks
+from fedjax_fair.submodular.base import Maximised, SetFunction, as_non_negative
+
+__all__ = ["best_swap", "distorted_greedy"]
+
+
+def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximised:
+    """Maximises a monotone submodular function less the costs of its items.
+
+    Early steps discount gains against costs, and an item that is not worth its cost is left out:
+    the value is at least ``(1 - 1/e) * function(best) - costs(best)`` for the best set of at most
+    ``k`` items, where ``greedy`` on the difference guarantees nothing.
+
+    Args:
+        function: Monotone and submodular.
+        costs: Cost of every item, ``[size]``, >= 0; may be traced.
+        k: Items to choose, at most.
+
+    Returns:
+        ``items`` is -1 and ``gains`` is 0 at every step that chose nothing. Gains and ``value`` are
+        those of the difference.
+
+    Raises:
+        ValueError: If there are fewer than ``k`` items or a cost is negative.
+
+    References:
+        Harshaw, Feldman, Ward, Karbasi, *Submodular Maximization beyond Non-negativity:
+        Guarantees, Fast Algorithms, and Applications*, ICML 2019
+
+    Examples:
+        >>> from fedjax_fair.submodular import modular
+        >>> chosen = distorted_greedy(modular(jnp.array([3.0, 2.0])), jnp.array([1.0, 2.5]), 2)
+        >>> chosen.items.tolist(), float(chosen.value)
+        ([0, -1], 2.0)
+    """
+    checks.positive_int("k", k, at_most=function.size)
+    prices = as_non_negative("costs", costs, "items")
+    if prices.shape[0] != function.size:
+        raise ValueError(f"costs: expected {function.size} items, got {prices.shape[0]}.")
+
+    def step(carry, number):
+        memo, free = carry
+        gains = function.gains(memo)
+        remaining = (k - 1 - number).astype(gains.dtype)
+        distorted = (1 - 1 / k) ** remaining * gains - prices
+        best = jnp.argmax(jnp.where(free, distorted, -jnp.inf)).astype(jnp.int32)
+        worth = distorted[best] > 0
+        added = function.add(memo, best)
+        memo = jax.tree.map(lambda new, old: jnp.where(worth, new, old), added, memo)
+        chosen = (jnp.where(worth, best, -1), jnp.where(worth, gains[best] - prices[best], 0.0))
+        return (memo, free.at[best].set(free[best] & ~worth)), (*chosen, jnp.sum(free))
+
+    _, (items, gains, calls) = jax.lax.scan(
+        step, (function.init(), jnp.ones(function.size, bool)), jnp.arange(k, dtype=jnp.int32)
+    )
+    return Maximised(items, gains, jnp.sum(gains), jnp.sum(calls))
+
+
+def best_swap(function: SetFunction, items: ArrayLike, *, most: int | None = None) -> Maximised:
+    """Exchanges a member for another item, always the pair that raises the value most.
+
+    It ends when no exchange helps, or after ``most``. For facility location it closes the gap of
+    about one per cent between greedy and the best known sets.
+
+    Args:
+        function: What to maximise.
+        items: A set to begin with, ``[k]``, for example the one ``greedy`` found.
+        most: Exchanges at most; None sets no limit.
+
+    Returns:
+        The set, in the order of ``items`` with newcomers in the places of those they replaced; each
+        gain is what its item adds after those before it.
+
+    Raises:
+        ValueError: If ``items`` are not different items, or ``most`` is not positive.
+
+    Examples:
+        >>> from fedjax_fair.submodular import modular
+        >>> best_swap(modular(jnp.array([2.0, -1.0, 3.0])), jnp.array([1, 0])).items.tolist()
+        [2, 0]
+    """
+    chosen = jnp.asarray(items, jnp.int32)
+    if chosen.ndim != 1:
+        raise ValueError(f"items: expected a vector of items, got shape {chosen.shape}.")
+    checks.items("items", chosen, function.size)
+    if most is not None:
+        checks.positive_int("most", most)
+    k = chosen.shape[0]
+    places = jnp.arange(k, dtype=jnp.int32)
+
+    def exchange(chosen, place):
+        """The gains of all items over the set without one member, and what that member adds."""
+
+        def add(memo, other):
+            added = function.add(memo, chosen[other])
+            return jax.tree.map(lambda new, old: jnp.where(other == place, old, new), added, memo)
+
+        memo, _ = jax.lax.scan(lambda memo, i: (add(memo, i), None), function.init(), places)
+        gains = function.gains(memo)
+        raised = gains - gains[chosen[place]]
+        raised = raised.at[chosen].set(-jnp.inf)
+        best = jnp.argmax(raised)
+        return best.astype(jnp.int32), raised[best], jnp.max(jnp.abs(gains))
+
+    def body(search):
+        chosen, _, swaps, calls = search
+        others, raised, magnitude = jax.lax.map(lambda place: exchange(chosen, place), places)
+        place = jnp.argmax(raised)
+        # What rounding alone can make of nothing is no reason to go on.
+        worth = raised[place] > 1e-6 * jnp.max(magnitude)
+        chosen = jnp.where(worth, chosen.at[place].set(others[place]), chosen)
+        return chosen, worth, swaps + worth, calls + k * (function.size - k)
+
+    def proceed(search):
+        _, worth, swaps, _ = search
+        return worth if most is None else worth & (swaps < most)
+
+    zero = jnp.zeros((), jnp.int32)
+    chosen, _, _, calls = jax.lax.while_loop(
+        proceed, body, (chosen, jnp.array(k < function.size), zero, zero)
+    )
+
+    def tell(memo, item):
+        return function.add(memo, item), function.gain(memo, item)
+
+    _, gains = jax.lax.scan(tell, function.init(), chosen)
+    return Maximised(chosen, gains, jnp.sum(gains), calls)

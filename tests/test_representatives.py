@@ -1,0 +1,414 @@
+"""SubTrunc, UnionFL and DivFL: golden values, limits that coincide, and a second implementation."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import make_context, make_federation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Variables
+from fedjax_fair.selectors.information import every, fresh, last_layer, stale, updates
+from fedjax_fair.simulate import make_round, run
+
+LINE = np.array([[0.0], [1.0], [10.0], [11.0]], np.float32)
+FAMILY = {
+    "divfl": selectors.divfl,
+    "subtrunc": lambda k, **options: selectors.subtrunc(k, 0.7, **options),
+    "unionfl": lambda k, **options: selectors.unionfl(k, 0.3, 2, **options),
+}
+
+
+def context_of(gradients, losses=None, round=0):
+    losses = np.zeros(len(gradients), np.float32) if losses is None else losses
+    known = ClientGradients(jnp.asarray(losses, jnp.float32), jnp.asarray(gradients, jnp.float32))
+    examples = make_federation(sizes=(2,) * len(gradients)).train
+    return make_context(examples, gradients=known, round=round)
+
+
+def choose(selector, context, state=None, seed=0):
+    state = selector.init(context) if state is None else state
+    return selector.select(jax.random.key(seed), state, context)
+
+
+def random_clients(seed, count=12, width=5):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(count, width)), rng.gamma(1.0, size=count)
+
+
+def test_the_golden_line():
+    cohort, _, told = choose(selectors.divfl(2, candidates=None, scale="sum"), context_of(LINE))
+    assert cohort.clients.tolist() == [1, 2]
+    assert told["objective"] == 40
+    assert told["representation_bound"] * 4 == 2
+
+
+def test_the_golden_line_with_a_penalty_for_the_last_choice():
+    selector = selectors.unionfl(2, 3.0, 1, candidates=None, scale="sum")
+    only_one = jnp.array([-100, 0, -100, -100], jnp.int32)
+    context = context_of(LINE, round=1)
+    cohort, _, told = choose(selector, context, ((), only_one))
+    assert cohort.clients.tolist() == [2, 0]
+    assert told["repeated"] == 0
+
+
+@pytest.mark.parametrize("candidates", [None, 4])
+def test_without_their_terms_all_choose_alike(candidates):
+    family = (
+        (selectors.divfl(4, candidates=candidates), None),
+        (selectors.subtrunc(4, 0.0, candidates=candidates), None),
+        (selectors.unionfl(4, 0.0, 5, candidates=candidates), ((), jnp.full(12, 2, jnp.int32))),
+    )
+
+    @jax.jit
+    def all_choose(gradients, losses, seed):
+        context = context_of(gradients, losses, round=3)
+        return [choose(selector, context, state, seed)[0].clients for selector, state in family]
+
+    for seed in range(20):
+        chosen = [clients.tolist() for clients in all_choose(*random_clients(seed), seed)]
+        assert chosen[0] == chosen[1] == chosen[2]
+
+
+@partial(jax.jit, static_argnames=("phi", "scale"))
+def subtrunc_chooses(gradients, losses, lam, b, phi, scale):
+    selector = selectors.subtrunc(5, lam, b, phi=phi, candidates=None, scale=scale)
+    return choose(selector, context_of(gradients, losses))
+
+
+@jax.jit
+def unionfl_chooses(gradients, last, mu, window):
+    selector = selectors.unionfl(4, mu, window, candidates=None)
+    return choose(selector, context_of(gradients, round=7), ((), last))
+
+
+def numpy_greedy(gradients, k, factor, bonus=lambda total: 0.0, phi=None, penalty=None):
+    """The engine of the specification, in float64, with every client a candidate."""
+    gradients = np.asarray(gradients, np.float64)
+    count = len(gradients)
+    phi = np.zeros(count) if phi is None else phi
+    penalty = np.zeros(count) if penalty is None else penalty
+    distances = np.linalg.norm(gradients[:, None] - gradients[None], axis=-1)
+    nearest, total, chosen = distances.max(axis=1), 0.0, []
+    for _ in range(k):
+        gains = np.full(count, -np.inf)
+        for e in set(range(count)) - set(chosen):
+            closer = np.maximum(0, nearest - distances[:, e]).sum()
+            extra = bonus(total + phi[e]) - bonus(total)
+            gains[e] = factor * closer + extra - penalty[e]
+        best = int(np.argmax(gains))
+        chosen.append(best)
+        nearest, total = np.minimum(nearest, distances[:, best]), total + phi[best]
+    return chosen
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    lam=st.floats(0, 3, width=32, allow_subnormal=False),
+    b=st.floats(0, 6, width=32, allow_subnormal=False),
+    phi=st.sampled_from(["log1p", "identity"]),
+    scale=st.sampled_from(["mean", "sum"]),
+)
+def test_subtrunc_equals_the_specification(seed, lam, b, phi, scale):
+    gradients, losses = random_clients(seed)
+    cohort, _, told = subtrunc_chooses(gradients, losses, lam, b, phi, scale)
+    worth = np.log1p(losses) if phi == "log1p" else losses
+    expected = numpy_greedy(
+        gradients,
+        5,
+        1 / 12 if scale == "mean" else 1,
+        bonus=lambda total: lam * min(b, total),
+        phi=worth,
+    )
+    assert cohort.clients.tolist() == expected
+    bonus = lam * min(b, worth[expected].sum())
+    np.testing.assert_allclose(told["bonus"], bonus, rtol=1e-5, atol=1e-30)
+    before = np.cumsum(worth[expected]) - worth[expected]
+    np.testing.assert_allclose(told["unsaturated"], np.mean(before < b), rtol=1e-6)
+    np.testing.assert_allclose(
+        told["objective"], told["representation"] + told["bonus"], rtol=1e-5, atol=1e-6
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), mu=st.floats(0, 3, width=32), window=st.integers(1, 6))
+def test_unionfl_equals_the_specification(seed, mu, window):
+    gradients, _ = random_clients(seed)
+    rng = np.random.default_rng(seed)
+    history = [rng.choice(12, 3, replace=False) for _ in range(7)]
+    last = np.array(selectors.unionfl(4).init(context_of(gradients))[1])
+    for round, clients in enumerate(history):
+        last[clients] = round
+    cohort, _, told = unionfl_chooses(gradients, last, mu, window)
+    union = np.isin(np.arange(12), np.concatenate(history[-window:]))
+    expected = numpy_greedy(gradients, 4, 1 / 12, penalty=mu * union)
+    assert cohort.clients.tolist() == expected
+    assert told["repeated"] == union[expected].sum()
+
+
+def test_the_window_holds_the_last_cohorts_only():
+    gradients, _ = random_clients(0)
+    selector = selectors.unionfl(3, 100.0, 2, candidates=None)
+    state, cohorts = selector.init(context_of(gradients)), []
+    for round in range(6):
+        context = context_of(gradients, round=round)
+        cohort, state, told = choose(selector, context, state)
+        cohorts.append(set(cohort.clients.tolist()))
+        recent = set().union(*cohorts[max(0, round - 2) : round])
+        assert not cohorts[-1] & recent
+        assert told["repeated"] == 0
+    # Four disjoint threes would cover all twelve; with a window of two the third before returns.
+    assert cohorts[3] == cohorts[0]
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_permuting_clients_permutes_the_choice(name):
+    gradients, losses = random_clients(3)
+    order = np.random.default_rng(1).permutation(12)
+    options = {"candidates": None}
+    chosen, _, _ = choose(FAMILY[name](4, **options), context_of(gradients, losses))
+    moved, _, _ = choose(FAMILY[name](4, **options), context_of(gradients[order], losses[order]))
+    assert order[moved.clients].tolist() == chosen.clients.tolist()
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_bounds_of_the_representation_hold(name):
+    for seed in range(10):
+        gradients, losses = random_clients(seed)
+        cohort, _, told = choose(FAMILY[name](4), context_of(gradients, losses), seed=seed)
+        chosen = np.asarray(cohort.clients)
+        mean = gradients.mean(axis=0)
+        close = {"rtol": 1e-4, "atol": 1e-6}
+        np.testing.assert_allclose(
+            told["approximation_error"],
+            np.linalg.norm(gradients[chosen].mean(axis=0) - mean),
+            **close,
+        )
+        nearest = np.linalg.norm(gradients[:, None] - gradients[chosen][None], axis=-1)
+        shares = np.bincount(nearest.argmin(axis=1), minlength=4) / 12
+        np.testing.assert_allclose(cohort.weights, shares, rtol=1e-6)
+        np.testing.assert_allclose(
+            told["representation_error"],
+            np.linalg.norm(shares @ gradients[chosen] - mean),
+            **close,
+        )
+        np.testing.assert_allclose(
+            told["representation_bound"], nearest.min(axis=1).mean(), **close
+        )
+        assert told["representation_error"] <= told["representation_bound"] * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("candidates", [None, 3])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_client_that_is_not_finite_is_left_out_and_named(name, candidates, bad, what):
+    gradients, losses = random_clients(5)
+    (losses if what == "loss" else gradients[:, 2])[7] = bad
+    selector = FAMILY[name](11, candidates=candidates)
+    cohort, _, told = choose(selector, context_of(gradients, losses))
+    assert sorted(cohort.clients.tolist()) == [i for i in range(12) if i != 7]
+    assert (told["not_finite"], told["first_not_finite"]) == (1, 7)
+    assert all(np.isfinite(value) for value in told.values())
+    # With one more slot there is nobody else left.
+    everybody, _, _ = choose(FAMILY[name](12, candidates=candidates), context_of(gradients, losses))
+    assert sorted(everybody.clients.tolist()) == list(range(12))
+    assert everybody.clients[-1] == 7
+
+
+def test_finite_clients_choose_as_if_the_others_were_not_there():
+    gradients, losses = random_clients(6)
+    options = {"candidates": None, "scale": "sum"}
+    gradients[4] = np.nan
+    chosen, _, _ = choose(selectors.subtrunc(4, 0.5, **options), context_of(gradients, losses))
+    rest = np.delete(np.arange(12), 4)
+    alone, _, _ = choose(
+        selectors.subtrunc(4, 0.5, **options), context_of(gradients[rest], losses[rest])
+    )
+    assert rest[alone.clients].tolist() == chosen.clients.tolist()
+
+
+def test_settings_are_traced():
+    gradients, losses = random_clients(2)
+    context = context_of(gradients, losses, round=3)
+
+    @jax.jit
+    def sweep(lam, b, mu, window):
+        trunc, _, _ = choose(selectors.subtrunc(4, lam, b, candidates=None), context)
+        union, _, _ = choose(
+            selectors.unionfl(4, mu, window, candidates=None),
+            context,
+            ((), jnp.arange(12, dtype=jnp.int32) % 4),
+        )
+        return trunc.clients, union.clients
+
+    values = list(itertools.product((0.0, 2.0), (0.5, 9.0), (0.0, 1.0), (1, 3)))
+    together = jax.vmap(sweep)(*(jnp.array(column) for column in zip(*values, strict=True)))
+    for i, (lam, b, mu, window) in enumerate(values):
+        trunc, union = sweep(lam, b, mu, window)
+        np.testing.assert_array_equal(together[0][i], trunc)
+        np.testing.assert_array_equal(together[1][i], union)
+    assert len(np.unique(together[0], axis=0)) > 1
+    assert len(np.unique(together[1], axis=0)) > 1
+
+
+# How old the information is.
+
+
+def rounds_with(model, data, selector, rounds=4):
+    solver = solvers.sgd(0.5, 2, steps=3)
+    round = make_round(model, selector, solver, aggregators.mean())
+    return run(round, round.init(jax.random.key(3), data), data, rounds)
+
+
+def remembering(information, watched):
+    """Reads information in every round and keeps what was read; takes clients in turn."""
+
+    def init(context):
+        known, _ = information.read(information.init(context), context)
+        log = jax.tree.map(lambda leaf: jnp.zeros((8, *leaf.shape)), known)
+        return information.init(context), log
+
+    def select(key, state, context):
+        memory, log = state
+        known, memory = information.read(memory, context)
+        log = jax.tree.map(lambda kept, leaf: kept.at[context.round].set(leaf), log, known)
+        clients = (2 * context.round + jnp.arange(2, dtype=jnp.int32)) % context.num_clients
+        cohort = Cohort(clients, jnp.full(2, 0.5))
+        return cohort, (information.ask(memory, context, cohort), log), {}
+
+    def observe(state, cohort, results):
+        return information.observe(state[0], cohort, results), state[1]
+
+    from fedjax_fair.base import Selector
+
+    return Selector(init, select, observe)
+
+
+def known_by_round(model, data, information, rounds=4):
+    state, _ = rounds_with(model, data, remembering(information, data), rounds)
+    return jax.tree.map(lambda leaf: np.asarray(leaf[:rounds]), state.selector[1])
+
+
+@pytest.fixture
+def truth(model, federation):
+    """Losses and gradients of all clients at the start of every round."""
+    return known_by_round(model, federation, fresh())
+
+
+def test_fresh_information_is_that_of_the_current_model(model, federation, truth):
+    assert not np.allclose(truth.gradient[0], truth.gradient[1])
+    start, _ = rounds_with(model, federation, selectors.round_robin(2), 1)
+    from fedjax_fair.population import client_gradients
+
+    expected = client_gradients(model, start.variables, federation.train)
+    np.testing.assert_allclose(truth.loss[1], expected.loss, rtol=1e-5)
+    np.testing.assert_allclose(truth.gradient[1], expected.gradient, rtol=1e-4, atol=1e-6)
+
+
+def expected_ages(rounds, refresh=lambda round: False):
+    """In which round each client was last asked, as the information stands in each round."""
+    ages, current = [], np.zeros(6, int)
+    for round in range(rounds):
+        if refresh(round):
+            current[:] = round
+        ages.append(current.copy())
+        current[[(2 * round) % 6, (2 * round + 1) % 6]] = round
+    return np.array(ages)
+
+
+@pytest.mark.parametrize(
+    ("information", "refresh"),
+    [(stale(), lambda round: False), (every(2), lambda round: round % 2 == 0)],
+)
+def test_remembered_information_is_as_old_as_it_should_be(
+    model, federation, truth, information, refresh
+):
+    known = known_by_round(model, federation, information)
+    ages = expected_ages(4, refresh)
+    clients = np.arange(6)
+    close = {"rtol": 1e-4, "atol": 1e-6}
+    for round in range(4):
+        np.testing.assert_allclose(known.loss[round], truth.loss[ages[round], clients], **close)
+        np.testing.assert_allclose(
+            known.gradient[round], truth.gradient[ages[round], clients], **close
+        )
+
+
+def test_updates_stand_for_gradients(model, federation, truth):
+    information = updates(learning_rate=0.5)
+    known = known_by_round(model, federation, information, rounds=2)
+    np.testing.assert_allclose(known.gradient[0], truth.gradient[0], rtol=1e-4, atol=1e-6)
+    solver = solvers.sgd(0.5, 2, steps=3)
+    from fedjax_fair.simulate import Purpose, derive_key
+
+    start = model.init(derive_key(jax.random.key(3), Purpose.INIT), federation.train.features[:1])
+    results = LocalResult(
+        Variables(jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), start.params), {}),
+        loss=jnp.array([0.25, 0.5]),
+        steps=jnp.array([2, 4], jnp.int32),
+    )
+    memory = ClientGradients(jnp.zeros(6), jnp.zeros((6, 15)))
+    cohort = Cohort(jnp.array([4, 1]), jnp.full(2, 0.5))
+    after = information.observe(memory, cohort, results)
+    flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(start.params)])
+    np.testing.assert_allclose(after.gradient[4], -flat / (0.5 * 2), rtol=1e-6)
+    np.testing.assert_allclose(after.gradient[1], -2 * flat / (0.5 * 4), rtol=1e-6)
+    assert after.loss.tolist() == [0, 0.5, 0, 0, 0.25, 0]
+    # One full-batch step is the gradient itself.
+    whole = make_federation(sizes=(4, 4, 4, 4, 4, 4))
+    full_batch = make_round(
+        model,
+        remembering(information, whole),
+        solvers.sgd(0.5, 4, steps=1),
+        aggregators.mean(),
+    )
+    state, _ = run(full_batch, full_batch.init(jax.random.key(3), whole), whole, 2)
+    del solver
+    exact = known_by_round(model, whole, fresh(), rounds=1)
+    log = state.selector[1]
+    np.testing.assert_allclose(log.gradient[1][:2], exact.gradient[0][:2], rtol=1e-3, atol=1e-5)
+
+
+def test_only_the_last_layer_is_kept(model, federation):
+    keep = fresh(project=last_layer("bias"))
+    known = known_by_round(model, federation, keep, rounds=1)
+    everything = known_by_round(model, federation, fresh(), rounds=1)
+    assert known.gradient.shape == (1, 6, 3)
+    np.testing.assert_allclose(known.gradient, everything.gradient[..., :3], rtol=1e-5)
+    with pytest.raises(ValueError, match="name='head': expected a layer of the model, bias, ker"):
+        known_by_round(model, federation, fresh(project=last_layer()), rounds=1)
+
+
+def test_bad_settings_are_named():
+    for message, make in {
+        "lam=-1": lambda: selectors.subtrunc(2, -1),
+        "b=-0.5": lambda: selectors.subtrunc(2, 1, -0.5),
+        "phi='sqrt'": lambda: selectors.subtrunc(2, 1, phi="sqrt"),
+        "mu=-1": lambda: selectors.unionfl(2, -1),
+        "window=0": lambda: selectors.unionfl(2, 1, 0),
+        "cohort_size=0": lambda: selectors.divfl(0),
+        "candidates=0": lambda: selectors.divfl(2, candidates=0),
+        "scale='max'": lambda: selectors.divfl(2, scale="max"),
+        "info='old'": lambda: selectors.divfl(2, info="old"),
+        "learning_rate=0": lambda: updates(0),
+        "rounds=0": lambda: every(0),
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            make()
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("name", FAMILY)
+def test_more_than_there_are_is_refused_before_a_round_begins(name):
+    context = context_of(LINE)
+    with pytest.raises(ValueError, match="cohort_size=5: expected an integer >= 1 and <= 4"):
+        FAMILY[name](5).init(context)
+    with pytest.raises(ValueError, match="candidates=9: expected an integer >= 1 and <= 4"):
+        FAMILY[name](2, candidates=9).init(context)
