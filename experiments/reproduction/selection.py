@@ -19,7 +19,7 @@ from scipy import stats
 from experiments.reproduction import paper, runs
 from fedjax_fair import presets
 from fedjax_fair.config import Config
-from fedjax_fair.report import learning_curves
+from fedjax_fair.report.plots import learning_curves
 
 LAST_FEW = 5
 METRICS = {
@@ -31,7 +31,7 @@ METRICS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Tables I to IV of Castillo et al.")
     parser.add_argument("--data", choices=tuple(presets.SELECTION_TABLES), default="mnist")
     parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
     parser.add_argument("--tables", nargs="*", help="for example table1 table2; default: all")

@@ -2,6 +2,7 @@
 
 from fedjax_fair.selectors import information
 from fedjax_fair.selectors.by_size import by_size
+from fedjax_fair.selectors.clustered import clustered_by_similarity, clustered_by_size
 from fedjax_fair.selectors.divfl import divfl
 from fedjax_fair.selectors.fixed import full, round_robin
 from fedjax_fair.selectors.power_of_choice import power_of_choice
@@ -12,6 +13,8 @@ from fedjax_fair.selectors.unionfl import unionfl
 
 __all__ = [
     "by_size",
+    "clustered_by_similarity",
+    "clustered_by_size",
     "divfl",
     "full",
     "information",

@@ -76,7 +76,8 @@ def facility_location_from_distances(distances: ArrayLike) -> SetFunction:
     Examples:
         >>> from fedjax_fair.submodular import greedy
         >>> line = jnp.array([0.0, 1.0, 10.0, 11.0])
-        >>> chosen = greedy(facility_location_from_distances(jnp.abs(line[:, None] - line)), 2)
+        >>> distances = jnp.abs(line[:, None] - line[None])
+        >>> chosen = greedy(facility_location_from_distances(distances), 2)
         >>> chosen.items.tolist(), float(chosen.value)
         ([1, 2], 40.0)
     """

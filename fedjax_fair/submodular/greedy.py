@@ -185,19 +185,20 @@ def lazy_greedy(
         eligible = state.eligible()
 
         def look(search):
-            bounds, best, _, calls = search
+            bounds, seen, best = search
             bounds = bounds.at[best].set(function.gain(state.memo, best))
-            following = _best(bounds, eligible)
-            return bounds, following, following == best, calls + 1
+            return bounds, seen.at[best].set(True), _best(bounds, eligible)
 
-        # At the first step all bounds are gains.
-        search = (bounds, _best(bounds, eligible), number == 0, jnp.zeros((), jnp.int32))
-        bounds, best, _, calls = jax.lax.while_loop(lambda search: ~search[2], look, search)
+        # At the first step every bound is a gain.
+        seen = jnp.full(function.size, number == 0)
+        search = bounds, seen, _best(bounds, eligible)
+        bounds, seen, best = jax.lax.while_loop(lambda search: ~search[1][search[2]], look, search)
+        calls = jnp.sum(seen & eligible)
         return (state.take(function, best), bounds), (best, bounds[best], calls)
 
-    _, (items, gains, calls) = jax.lax.scan(step, (state, bounds), jnp.arange(k, dtype=jnp.int32))
-    seen = jnp.sum(state.eligible())
-    return Maximised(items, gains, before + jnp.sum(gains), seen + jnp.sum(calls))
+    steps = jnp.arange(k, dtype=jnp.int32)
+    _, (items, gains, calls) = jax.lax.scan(step, (state, bounds), steps)
+    return Maximised(items, gains, before + jnp.sum(gains), jnp.sum(calls))
 
 
 class _State(NamedTuple):

@@ -117,7 +117,7 @@ def best_swap(function: SetFunction, items: ArrayLike, *, most: int | None = Non
         # What rounding alone can make of nothing is no reason to go on.
         worth = raised[place] > 1e-6 * jnp.max(magnitude)
         chosen = jnp.where(worth, chosen.at[place].set(others[place]), chosen)
-        return chosen, worth, swaps + worth, calls + k * (function.size - k)
+        return chosen, worth, swaps + worth.astype(swaps.dtype), calls + k * (function.size - k)
 
     def proceed(search):
         _, worth, swaps, _ = search

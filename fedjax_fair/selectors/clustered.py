@@ -1,0 +1,279 @@
+"""Clustered sampling: one client from each of several distributions that together are fair.
+
+Slot *k* of the cohort draws from its own distribution over clients. If the distributions add up,
+for every client, to the number of slots times its share of the examples, then a cohort averaged
+uniformly is an unbiased estimate of everybody's average, and varies less than independent draws.
+
+Probabilities are whole numbers here, out of the number of all examples, so that both sums hold
+exactly: each row of ``rows`` sums to the examples of everybody, each column to the number of slots
+times the examples of a client.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from fedjax_fair import checks
+from fedjax_fair.base import Cohort, Context, Selector
+from fedjax_fair.distances import pairwise_distances
+from fedjax_fair.population import ravel
+
+__all__ = ["clustered_by_similarity", "clustered_by_size", "rows_by_groups", "rows_by_size"]
+
+
+def clustered_by_size(cohort_size: int) -> Selector:
+    """Draws each slot from clients of similar size: algorithm 1.
+
+    Args:
+        cohort_size: Slots per round.
+
+    Returns:
+        A ``Selector`` whose cohort has uniform weights. A client may be drawn more than once if its
+        share of the examples exceeds that of a slot.
+
+    Raises:
+        ValueError: If ``cohort_size`` is not positive, or (at ``init``) times the number of
+            examples exceeds 32 bits.
+
+    References:
+        Fraboni, Vidal, Kameni, Lorenzi, *Clustered Sampling: Low-Variance and Improved
+        Representativity for Clients Selection in Federated Learning*, ICML 2021
+
+    Examples:
+        >>> selector = clustered_by_size(cohort_size=10)
+    """
+    checks.positive_int("cohort_size", cohort_size)
+
+    def init(context):
+        _check_mass(cohort_size, context)
+        return rows_by_size(context.sizes, cohort_size)
+
+    def select(key, rows, context):
+        return _draw(key, rows), rows, {}
+
+    return Selector(init, select, lambda rows, cohort, results: rows)
+
+
+def clustered_by_similarity(
+    cohort_size: int,
+    *,
+    measure: Literal["arccos", "l2", "l1"] = "arccos",
+    ward_input: Literal["rows", "distances"] = "rows",
+) -> Selector:
+    """Draws each slot from clients whose last updates were similar: algorithm 2.
+
+    A client's update is that of the last round in which it trained, zero before. Ward's tree of all
+    clients is cut where the mass of a subtree exceeds what a slot can hold; the heaviest groups
+    get a slot each, and the others fill the slots up. Takes ``clients * parameters`` floats of
+    memory and time of order ``clients ** 3`` for the tree.
+
+    Args:
+        cohort_size: Slots per round.
+        measure: The angle between updates, their squared Euclidean or their absolute distance. An
+            update of zero, or one that is not finite, has the angle 0 to every other.
+        ward_input: What the tree is made of: the rows of the matrix of distances, as the authors'
+            program does, or the distances themselves.
+
+    Returns:
+        A ``Selector`` whose cohort has uniform weights.
+
+    Raises:
+        ValueError: If ``cohort_size`` is not positive, or (at ``init``) times the number of
+            examples exceeds 32 bits.
+
+    References:
+        Fraboni, Vidal, Kameni, Lorenzi, *Clustered Sampling: Low-Variance and Improved
+        Representativity for Clients Selection in Federated Learning*, ICML 2021
+
+    Examples:
+        >>> selector = clustered_by_similarity(cohort_size=10, measure="l2")
+    """
+    checks.positive_int("cohort_size", cohort_size)
+    checks.one_of("measure", measure, tuple(_MEASURES))
+    checks.one_of("ward_input", ward_input, ("rows", "distances"))
+
+    def init(context):
+        _check_mass(cohort_size, context)
+        width = ravel(context.variables.params).shape[0]
+        return jnp.zeros((context.num_clients, width))
+
+    def select(key, updates, context):
+        key_rows, key_draw = jax.random.split(key)
+        distances = _MEASURES[measure](updates)
+        if ward_input == "rows":
+            distances = pairwise_distances(distances)
+        remainders = _remainders(context.sizes, cohort_size)
+        groups = ward_groups(distances, remainders, jnp.sum(context.sizes))
+        rows = jnp.where(
+            (updates == 0).all(),
+            rows_by_size(context.sizes, cohort_size),
+            rows_by_groups(key_rows, context.sizes, cohort_size, groups),
+        )
+        return _draw(key_draw, rows), updates, {}
+
+    def observe(updates, cohort, results):
+        new = jax.vmap(ravel)(results.update.params)
+        new = jnp.where(jnp.isfinite(new).all(axis=1, keepdims=True), new, 0.0)
+        # Of a client that was drawn more than once the last slot counts, on any device.
+        slots = jnp.arange(cohort.clients.shape[0], dtype=jnp.int32)
+        last = jnp.zeros(updates.shape[0], jnp.int32).at[cohort.clients].max(slots)
+        return updates.at[cohort.clients].set(new[last[cohort.clients]])
+
+    return Selector(init, select, observe)
+
+
+def rows_by_size(sizes: Int[Array, " clients"], cohort_size: int) -> Int[Array, "slots clients"]:
+    """Probabilities of algorithm 1, out of the number of all examples.
+
+    Clients, largest first, are laid out on a line, ``cohort_size`` times as long as they have
+    examples, that is cut into equal slots.
+
+    Examples:
+        >>> rows_by_size(jnp.array([3, 1]), 2).tolist()
+        [[4, 0], [2, 2]]
+    """
+    order = jnp.argsort(sizes, descending=True, stable=True)
+    masses = cohort_size * sizes[order]
+    total = jnp.sum(sizes)
+    laid = _overlaps(jnp.full(cohort_size, total, sizes.dtype), masses)
+    return jnp.zeros_like(laid).at[:, order].set(laid)
+
+
+def rows_by_groups(
+    key: Key[Array, ""],
+    sizes: Int[Array, " clients"],
+    cohort_size: int,
+    groups: Int[Array, " clients"],
+) -> Int[Array, "slots clients"]:
+    """Probabilities of algorithm 2, out of the number of all examples.
+
+    Args:
+        key: Random key; groups that share slots are laid out in random order inside.
+        sizes: Examples of each client.
+        cohort_size: Slots.
+        groups: A label of each client, in ``[0, clients)``. What is left of a group once clients
+            fill whole slots by themselves must fit into a slot.
+
+    Returns:
+        Whole slots first, then those that a group was given, heaviest first.
+    """
+    capacity = jnp.sum(sizes)
+    slots = jnp.arange(cohort_size, dtype=sizes.dtype)
+    whole = (cohort_size * sizes) // capacity
+    left = _remainders(sizes, cohort_size)
+    ends = jnp.cumsum(whole)
+    alone = (slots[:, None] >= (ends - whole)[None]) & (slots[:, None] < ends[None])
+    first, free = ends[-1], cohort_size - ends[-1]
+
+    masses = jnp.zeros_like(sizes).at[groups].add(left)
+    rank = jnp.argsort(jnp.argsort(masses, descending=True, stable=True))
+    own = rank[groups].astype(sizes.dtype)
+    seeded = own < free
+    seeds = (slots[:, None] == (first + own)[None]) & seeded[None]
+
+    # The others, lightest group first, fill what is left of the slots, lightest slot first.
+    filled = jnp.sum(jnp.where(seeds, left[None], 0), axis=1)
+    spare = jnp.where(slots >= first, capacity - filled, 0)
+    order = jnp.lexsort((jax.random.uniform(key, sizes.shape), -own))
+    laid = _overlaps(spare[::-1], jnp.where(seeded, 0, left)[order])[::-1]
+    poured = jnp.zeros_like(laid).at[:, order].set(laid)
+    return jnp.where(alone, capacity, 0) + jnp.where(seeds, left[None], 0) + poured
+
+
+def ward_groups(
+    distances: Float[Array, "clients clients"],
+    masses: Int[Array, " clients"],
+    capacity: Int[Array, ""],
+) -> Int[Array, " clients"]:
+    """Labels of the largest subtrees of Ward's tree whose mass is at most ``capacity``."""
+    count = distances.shape[0]
+    everyone = jnp.arange(count)
+
+    def merge(_, tree):
+        squared, sizes, masses, clusters, groups = tree
+        flat = jnp.argmin(squared)
+        i, j = jnp.minimum(flat // count, flat % count), jnp.maximum(flat // count, flat % count)
+        # Lance and Williams' update of the squared distances of all clusters to the merged one.
+        weights = sizes[i] + sizes[j] + sizes
+        joint = (
+            (sizes[i] + sizes) * squared[i]
+            + (sizes[j] + sizes) * squared[j]
+            - sizes * squared[i, j]
+        ) / weights
+        apart = jnp.isfinite(squared[i]) & (everyone != j)
+        joint = jnp.where(apart, joint, jnp.inf)
+        squared = squared.at[i].set(joint).at[:, i].set(joint)
+        squared = squared.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
+        both = (clusters == i) | (clusters == j)
+        groups = jnp.where(both & (masses[i] + masses[j] <= capacity), i, groups)
+        # Beyond the capacity a mass only has to stay beyond it, and must not overflow.
+        mass = jnp.minimum(masses[i] + masses[j], capacity + 1)
+        return (
+            squared,
+            sizes.at[i].add(sizes[j]),
+            masses.at[i].set(mass),
+            jnp.where(both, i, clusters),
+            groups,
+        )
+
+    squared = jnp.where(jnp.eye(count, dtype=bool), jnp.inf, distances**2)
+    labels = everyone.astype(jnp.int32)
+    sizes = jnp.ones(count, distances.dtype)
+    tree = (squared, sizes, masses, labels, labels)
+    return jax.lax.fori_loop(0, count - 1, merge, tree)[-1]
+
+
+def _angles(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
+    """Angles between rows, from the chords, which are accurate also for small angles."""
+    lengths = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+    some = lengths > 0
+    chords = pairwise_distances(vectors / jnp.where(some, lengths, 1.0))
+    angles = 2 * jnp.arcsin(jnp.minimum(chords / 2, 1.0))
+    return jnp.where(some & some.T, angles, 0.0)
+
+
+def _absolute(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
+    return jax.lax.map(lambda row: jnp.sum(jnp.abs(vectors - row[None]), axis=1), vectors)
+
+
+_MEASURES = {
+    "arccos": _angles,
+    "l2": lambda vectors: pairwise_distances(vectors) ** 2,
+    "l1": _absolute,
+}
+
+
+def _remainders(sizes: Int[Array, " clients"], cohort_size: int) -> Int[Array, " clients"]:
+    """Mass of each client beyond the slots that it fills by itself."""
+    return (cohort_size * sizes) % jnp.sum(sizes)
+
+
+def _overlaps(
+    slots: Int[Array, " slots"], masses: Int[Array, " clients"]
+) -> Int[Array, "slots clients"]:
+    """How much of each client lies in each slot if both are laid out on a line."""
+    slot_ends, ends = jnp.cumsum(slots)[:, None], jnp.cumsum(masses)[None]
+    starts = jnp.maximum(slot_ends - slots[:, None], ends - masses[None])
+    return jnp.maximum(jnp.minimum(slot_ends, ends) - starts, 0)
+
+
+def _draw(key: Key[Array, ""], rows: Int[Array, "slots clients"]) -> Cohort:
+    """Draws one client a slot."""
+    ends = jnp.cumsum(rows, axis=1)
+    places = jax.random.randint(key, rows.shape[:1], 0, ends[:, -1], rows.dtype)
+    find = jax.vmap(lambda end, place: jnp.searchsorted(end, place, side="right"))
+    clients = find(ends, places).astype(jnp.int32)
+    return Cohort(clients, jnp.full(rows.shape[0], 1 / rows.shape[0], jnp.float32))
+
+
+def _check_mass(cohort_size: int, context: Context) -> None:
+    mass = cohort_size * context.examples.order.shape[0]
+    if mass >= 2**31:
+        raise ValueError(
+            f"{cohort_size=}: expected cohort_size times the number of examples to be below "
+            f"2**31, got {mass}."
+        )
