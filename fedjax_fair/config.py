@@ -127,13 +127,15 @@ class SelectorConfig:
     """Clients per round."""
 
     pool: int | None = None
-    """Clients of whom the losses are compared; default: twice the cohort (power_of_choice)."""
+    """Clients of whom the losses are compared; default: twice the cohort, at most all
+    (power_of_choice)."""
 
     variant: Literal["pow", "cpow", "rpow"] = "pow"
     """Losses: of all examples, of a minibatch, or as last reported (power_of_choice)."""
 
-    candidates: int = 10
-    """Clients drawn at each greedy step, at most all (divfl, subtrunc, unionfl)."""
+    candidates: int | None = None
+    """Clients drawn at each greedy step; default: as many as the cohort (divfl, subtrunc,
+    unionfl)."""
 
     info: Literal["fresh", "stale"] = "fresh"
     """Whether all clients tell loss and gradient in every round, or only those who train (divfl,

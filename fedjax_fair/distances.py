@@ -16,8 +16,8 @@ __all__ = ["pairwise_distances"]
 # Features per matrix product; beyond it, on a CPU, taking out the mean and multiplying do not stay
 # in the cache together.
 _CHUNK = 8192
-# Rounding leaves errors of about 1e-7 of the squared lengths in a squared distance. Where it is this
-# share of them or more, a distance is accurate to 3e-6; at a thirtieth of it, only to 1e-4.
+# Rounding leaves errors of about 1e-7 of the squared lengths in squared distances. From this share
+# of them on a distance is accurate to 3e-6; at a thirtieth of it, only to 1e-4.
 _NEAR = 3e-2
 
 

@@ -53,6 +53,12 @@ def _uniform(config: Config) -> Selector:
     return selectors.uniform(config.selector.cohort_size)
 
 
+def _power_of_choice(config: Config) -> Selector:
+    cohort_size, clients = config.selector.cohort_size, config.data.clients
+    pool = config.selector.pool or min(2 * cohort_size, clients or 2 * cohort_size)
+    return selectors.power_of_choice(cohort_size, pool, variant=config.selector.variant)
+
+
 def _representatives(
     factory: Callable[..., Selector], *settings: str
 ) -> Callable[[Config], Selector]:
@@ -63,7 +69,7 @@ def _representatives(
         own = {name: getattr(section, name) for name in settings}
         return factory(
             section.cohort_size,
-            candidates=section.candidates,
+            candidates=section.candidates or section.cohort_size,
             info=section.info,
             scale=section.scale,
             **own,
@@ -130,13 +136,7 @@ METHODS: dict[str, Method] = {
     ),
     "power_of_choice": Method(
         "The clients of a random pool with the highest losses (Cho et al., 2020)",
-        federated(
-            lambda config: selectors.power_of_choice(
-                config.selector.cohort_size,
-                config.selector.pool or 2 * config.selector.cohort_size,
-                variant=config.selector.variant,
-            )
-        ),
+        federated(_power_of_choice),
     ),
     "divfl": Method(
         "Clients whose gradients represent everybody's (Balakrishnan et al., 2022)",

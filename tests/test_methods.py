@@ -51,6 +51,55 @@ def test_every_method_trains(name):
     assert "\n" not in methods.METHODS[name].summary
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("subtrunc:lam=0", "divfl"),
+        ("unionfl:mu=0,window=2", "divfl"),
+        ("fedprox:prox=0", "fedavg"),
+        ("power_of_choice:pool=4,variant=cpow", "power_of_choice:pool=4"),
+    ],
+)
+def test_settings_in_a_name_belong_to_that_method_alone(one, other):
+    config = replace(SMALL, methods=(one, other, other.split(":")[0]))
+    ready = methods.build(config)
+    assert list(ready.rounds) == list(dict.fromkeys(config.methods))
+    ends = [trained(SMALL, name)[1] for name in (one, other)]
+    assert distance(*ends) == 0
+
+
+def test_settings_in_a_name_change_what_it_does():
+    pools = [trained(SMALL, f"power_of_choice:pool={pool}")[2].clients for pool in (4, 10)]
+    assert (pools[0] != pools[1]).any()
+    steps = trained(SMALL, "fedavg:solver.steps=1")[2].steps
+    assert (steps == 1).all()
+
+
+def test_cohorts_of_few_clients_need_no_other_setting():
+    few = replace(
+        SMALL, data=replace(SMALL.data, clients=5), selector=SelectorConfig(cohort_size=3)
+    )
+    methods.build(replace(few, methods=Config().methods))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("subtrunc:lamda=1", "setting='lamda': did you mean 'lam'"),
+        ("subtrunc:lam=much", "lam='much': expected float"),
+        ("subtrunc:lam", "lam='': expected float"),
+        ("subtrunc:lam=-1", "lam=-1"),
+        ("unionfl:window=0", "window=0"),
+        ("subtrunk:lam=1", "did you mean 'subtrunc'"),
+        ("power_of_choice:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
+        ("power_of_choice:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
+    ],
+)
+def test_a_bad_setting_in_a_name_is_named(name, message):
+    with pytest.raises(ValueError, match=message):
+        methods.build(replace(SMALL, methods=(name,)))
+
+
 def test_fedprox_without_its_term_is_fedavg_and_with_it_stays_closer():
     def moved(name, prox):
         before, after, _ = trained(

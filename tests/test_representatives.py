@@ -389,6 +389,7 @@ def test_only_the_last_layer_is_kept(model, federation):
         known_by_round(model, federation, fresh(project=last_layer()), rounds=1)
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_bad_settings_are_named():
     for message, make in {
         "lam=-1": lambda: selectors.subtrunc(2, -1),

@@ -25,7 +25,7 @@ def subtrunc(
     lam: float | Float[Array, ""],
     b: float | Float[Array, ""] = 1.1,
     *,
-    phi: str | Callable[[Array], Array] = "log1p",
+    phi: Literal["log1p", "identity"] | Callable[[Array], Array] = "log1p",
     candidates: int | None = 10,
     info: str | Information = "fresh",
     scale: Literal["mean", "sum"] = "mean",
