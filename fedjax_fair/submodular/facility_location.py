@@ -232,24 +232,23 @@ def _keeping_gains(
     def join(memo, item):
         offered = column(item)
         best = jnp.maximum(memo.best, offered)
-        better = offered > memo.best
-        count = jnp.sum(better)
+        ranks = jnp.cumsum(offered > memo.best)
+        count = ranks[-1]
 
         def subtract():
-            changed = jnp.nonzero(better, size=num_points, fill_value=0)[0]
-
             def body(i, gains):
                 places = i * block + lanes
-                points = changed[jnp.minimum(places, num_points - 1)]
+                # The points that change, found one by one rather than listed.
+                points = jnp.searchsorted(ranks, jnp.minimum(places + 1, count))
                 old = memo.best[points]
                 new = jnp.where(places < count, best[points], old)
                 return gains - passes.lost(points, old, new)
 
             return jax.lax.fori_loop(0, -(-count // block), body, memo.gains)
 
-        # Where many points change it is no more work to start anew, which also keeps rounding from
+        # Where most points change it is no more work to start anew, which also keeps rounding from
         # adding up: without it some of a hundred items differ from those of double precision.
-        gains = jax.lax.cond(3 * count > num_points, lambda: all_gains(best), subtract)
+        gains = jax.lax.cond(3 * count > 2 * num_points, lambda: all_gains(best), subtract)
         return _Memo(best, gains)
 
     return SetFunction(

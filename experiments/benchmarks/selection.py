@@ -1,0 +1,310 @@
+"""What choosing clients costs: ``python -m experiments.benchmarks.selection``.
+
+* ``greedy``: facility location on a given similarity matrix, against apricot-select and
+  submodlib-py, each in an environment of its own that is made at the first call;
+* ``distances``: between gradients, against the bare matrix product and scikit-learn's;
+* ``round``: SubTrunc and DivFL rounds against random ones of the same local training;
+* ``population``: losses and gradients of all clients against one flat gradient pass;
+* ``sketch``: what choosing by sketches costs on gradients of real clients (with ``--tfds-dir``).
+
+Everything is timed in alternation. Matrices and images are random; times do not depend on them,
+except where few or many points change in facility location, for which points are Gaussian.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import fedjax_fair as ff
+from experiments.benchmarks.peers.environment import Worker
+from experiments.benchmarks.round import make_images
+from experiments.benchmarks.timing import alternate, environment
+from fedjax_fair.distances import pairwise_distances
+from fedjax_fair.population import client_gradients
+from fedjax_fair.selectors.information import stale, updates
+from fedjax_fair.sketch import count_sketch
+from fedjax_fair.submodular import (
+    FacilityLocation,
+    facility_location,
+    facility_location_from_distances,
+    greedy,
+    stochastic_greedy,
+)
+
+SIZES = [(1000, 10), (1000, 100), (10_000, 100)]
+PEERS = {
+    "apricot": ("naive", "lazy", "two-stage"),
+    "submodlib": ("LazyGreedy", "NaiveGreedy"),
+}
+TOO_SLOW = {("submodlib", "NaiveGreedy", 10_000)}  # Most of a minute a call.
+
+
+def benchmark_greedy(repeats: int, cache: Path) -> None:
+    """Greedy facility location, side by side with the peers."""
+    workers = {name: Worker(name, cache) for name in PEERS}
+    print("| items, k | who | selection, ms | as `fit` | times ours | `fit` times ours | value |")
+    print("|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        for size, k in SIZES:
+            matrix = _similarities(size)
+            path = str(Path(folder) / f"{size}.npy")
+            np.save(path, matrix)
+            _compare(matrix, path, k, repeats, workers)
+    for worker in workers.values():
+        worker.close()
+
+
+def _compare(matrix: np.ndarray, path: str, k: int, repeats: int, workers: dict) -> None:
+    size = matrix.shape[0]
+    device = jax.device_put(matrix)
+    solve = jax.jit(lambda similarity: greedy(facility_location(similarity), k))
+    model = FacilityLocation(k, metric="precomputed")
+    read = jax.jit(jnp.sum)
+    key = jax.random.key(0)
+    sample = jax.jit(
+        lambda similarity: stochastic_greedy(
+            key, facility_location_from_distances(similarity), k, size // k
+        )
+    )
+    for warm in (solve, read, sample):
+        jax.block_until_ready(warm(device))
+    model.fit(matrix)
+    others = [
+        (name, optimizer)
+        for name, optimizers in PEERS.items()
+        for optimizer in optimizers
+        if (name, optimizer, size) not in TOO_SLOW
+    ]
+    own_calls = {
+        "solve": lambda: solve(device),
+        "fit": lambda: model.fit(matrix).ranking_,
+        "read": lambda: read(device),
+        "sample": lambda: sample(device),
+    }
+    times: dict[str, list[float]] = {name: [] for name in own_calls}
+    theirs: dict[tuple[str, str], list[dict]] = {other: [] for other in others}
+    # Each takes its turn for a few calls, so that a small matrix is in the cache for all alike.
+    burst = 5 if size <= 1000 else 1
+    for _ in range(repeats):
+        for name, call in own_calls.items():
+            times[name].append(float(np.median([_seconds(call) for _ in range(burst)])))
+        for name, optimizer in others:
+            asked = [workers[name].ask(matrix=path, k=k, optimizer=optimizer) for _ in range(burst)]
+            middle = {
+                clock: float(np.median([answer[clock] for answer in asked]))
+                for clock in ("seconds", "fit")
+            }
+            theirs[name, optimizer].append(asked[0] | middle)
+    ours, fits, reads, samples = (np.array(times[name]) for name in own_calls)
+    own = 1e3 * np.median(ours)
+    value = float(matrix[:, np.asarray(solve(device).items)].max(axis=1).astype(np.float64).sum())
+    fit = np.median(fits)
+    print(f"| {size}, {k} | ours | **{own:.2f}** | {1e3 * fit:.1f} | 1 | 1 | 1 |")
+    for (name, optimizer), answers in theirs.items():
+        seconds = np.array([answer["seconds"] for answer in answers])
+        whole = np.array([answer["fit"] for answer in answers])
+        reached = matrix[:, answers[0]["items"]].max(axis=1).astype(np.float64).sum() / value
+        print(
+            f"| | {name} {optimizer} | {1e3 * np.median(seconds):.2f} | "
+            f"{1e3 * np.median(whole):.0f} | {np.median(seconds / ours):.1f} | "
+            f"{np.median(whole / fits):.1f} | {reached:.6f} |"
+        )
+    touched = (1 + _rows_touched(matrix, np.asarray(solve(device).items)) / size) * np.median(reads)
+    print(f"| | reading what changes | {1e3 * touched:.2f} | | {1e3 * touched / own:.2f} | | |")
+    print(f"| | ours, stochastic | {1e3 * np.median(samples):.2f} | | | | |", flush=True)
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - start
+
+
+def _similarities(size: int) -> np.ndarray:
+    """Largest distance less distance of Gaussian points, as float32."""
+    points = np.random.default_rng(0).normal(size=(size, 20)).astype(np.float32)
+    distances = np.asarray(pairwise_distances(jnp.asarray(points)))
+    return np.ascontiguousarray(distances.max() - distances)
+
+
+def _rows_touched(matrix: np.ndarray, items: np.ndarray) -> int:
+    """How many points are served better, over all steps but the last; each is a row to read."""
+    best, touched = np.zeros(matrix.shape[0], np.float32), 0
+    for item in items[:-1]:
+        touched += int((matrix[:, item] > best).sum())
+        best = np.maximum(best, matrix[:, item])
+    return touched
+
+
+def benchmark_distances(repeats: int) -> None:
+    """Distances of gradients against the product that they need."""
+    from sklearn.metrics import pairwise_distances as by_sklearn
+
+    width = 61_706
+    print("| clients | distances, ms | bare product, ms | ratio | scikit-learn / ours |")
+    print("|---|---|---|---|---|")
+    for count in (100, 1000):
+        rng = np.random.default_rng(0)
+        common = rng.normal(size=width).astype(np.float32)
+        apart = rng.normal(size=(count, width)).astype(np.float32)
+        vectors = jax.device_put(common + 0.5 * apart)
+        ours = jax.jit(pairwise_distances)
+        product = jax.jit(lambda rows: rows @ rows.T)
+        calls = [partial(ours, vectors), partial(product, vectors)]
+        if count == 100:
+            calls.append(partial(by_sklearn, np.asarray(vectors)))
+        times = alternate(*calls, repeats=repeats)
+        peer = f"{times[2].ratio_to(times[0]):.0f}" if len(times) > 2 else "-"
+        print(
+            f"| {count} | {1e3 * times[0].median:.1f} | {1e3 * times[1].median:.1f} | "
+            f"**{times[0].ratio_to(times[1]):.2f}** | {peer} |",
+            flush=True,
+        )
+
+
+def benchmark_round(repeats: int) -> None:
+    """Rounds of LeNet with 100 clients, 10 of whom take 50 steps of 50 images."""
+    data = make_images((28, 28, 1), 100, 600)
+    model = ff.models.lenet(10)
+    solver = ff.solvers.sgd(0.01, 50, steps=50)
+    selectors = {
+        "random": ff.selectors.uniform(10),
+        "subtrunc, updates": ff.selectors.subtrunc(10, 0.5, info=updates(0.01)),
+        "subtrunc, stale": ff.selectors.subtrunc(10, 0.5, info=stale()),
+        "divfl, stale": ff.selectors.divfl(10, info=stale()),
+        "subtrunc, fresh": ff.selectors.subtrunc(10, 0.5),
+        "divfl, fresh": ff.selectors.divfl(10),
+    }
+    ask = jax.jit(partial(client_gradients, model))
+    start = ff.make_round(model, selectors["random"], solver, ff.aggregators.mean()).init(
+        jax.random.key(0), data
+    )
+    calls = [partial(ask, start.variables, data.train, jnp.arange(10, dtype=jnp.int32))]
+    for selector in selectors.values():
+        round = ff.make_round(model, selector, solver, ff.aggregators.mean())
+        state = jax.jit(round.init)(jax.random.key(0), data)
+        calls.append(partial(jax.jit(round.step), state, data))
+    gradients, random, *others = alternate(*calls, repeats=repeats)
+    print("| round | s | times random | times random and the gradients of the cohort |")
+    print("|---|---|---|---|")
+    print(f"| random | {random.median:.2f} | 1 | - |")
+    for name, times in zip(list(selectors)[1:], others, strict=True):
+        both = np.median(times.seconds / (random.seconds + gradients.seconds))
+        print(f"| {name} | {times.median:.2f} | **{times.ratio_to(random):.2f}** | {both:.2f} |")
+
+
+def benchmark_population(repeats: int) -> None:
+    """All clients' gradients against one flat pass over as many examples."""
+    print("| clients x examples | per client, examples/s | flat, examples/s | ratio |")
+    print("|---|---|---|---|")
+    model = ff.models.lenet(10)
+    for clients, size in ((50, 600), (100, 166)):
+        data = make_images((28, 28, 1), clients, size)
+        variables = model.init(jax.random.key(0), data.train.features[:1])
+        total = clients * size
+        flat = jax.jit(partial(_flat_gradient, model, chunk=total // (total // 200)))
+        ours = jax.jit(partial(client_gradients, model))
+        times = alternate(
+            partial(ours, variables, data.train),
+            partial(flat, variables, data.train),
+            repeats=repeats,
+        )
+        print(
+            f"| {clients} x {size} | {total / times[0].median:,.0f} | "
+            f"{total / times[1].median:,.0f} | **{1 / times[0].ratio_to(times[1]):.2f}** |"
+        )
+
+
+def _flat_gradient(model, variables, examples, chunk: int):
+    """Gradient of the summed loss over all examples, ``chunk`` of them at a time."""
+
+    def loss(params, rows):
+        features = examples.features[rows]
+        logits, _ = model.apply(params, variables.state, features, train=False, key=None)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, examples.labels[rows]).sum()
+
+    rows = examples.order[: examples.order.shape[0] // chunk * chunk].reshape(-1, chunk)
+    zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, variables.params)
+    return jax.lax.fori_loop(
+        0,
+        rows.shape[0],
+        lambda i, sums: jax.tree.map(
+            jnp.add, sums, jax.value_and_grad(loss)(variables.params, rows[i])
+        ),
+        zero,
+    )
+
+
+def benchmark_sketch(tfds_dir: str) -> None:
+    """Share of the objective that cohorts found from sketches reach, on MNIST clients."""
+    data = ff.data.load("mnist", data_dir=tfds_dir)
+    model = ff.models.lenet(10)
+    round = ff.make_round(
+        model, ff.selectors.uniform(10), ff.solvers.sgd(0.01, 50, steps=50), ff.aggregators.mean()
+    )
+    distances = jax.jit(
+        lambda variables, project: pairwise_distances(
+            client_gradients(model, variables, data.train, project=project).gradient
+        ),
+        static_argnums=1,
+    )
+    print("| numbers kept | at the start | after 5 rounds | after 20 rounds |")
+    print("|---|---|---|---|")
+    states = [round.init(jax.random.key(0), data)]
+    for rounds in (5, 15):
+        states.append(
+            jax.jit(ff.simulate.run, static_argnums=(0, 3))(round, states[-1], data, rounds)[0]
+        )
+    functions = []
+    for state in states:
+        functions.append(
+            facility_location_from_distances(distances(state.variables, ff.population.ravel))
+        )
+    for size in (64, 256, 1024, 4096):
+        shares = []
+        for state, function in zip(states, functions, strict=True):
+            reached = []
+            for seed in range(3):
+                near = distances(state.variables, count_sketch(size, seed))
+                items = greedy(facility_location_from_distances(near), 10).items
+                mask = jnp.zeros(function.size, bool).at[items].set(True)
+                reached.append(function.value(mask) / greedy(function, 10).value)
+            shares.append(float(np.mean(reached)))
+        print(f"| {size} | " + " | ".join(f"{100 * share:.2f} %" for share in shares) + " |")
+
+
+def main() -> None:
+    """Prints tables for ``docs/performance.md``."""
+    parser = argparse.ArgumentParser(description="What choosing clients costs")
+    parts = ("greedy", "distances", "round", "population", "sketch")
+    parser.add_argument("--only", nargs="*", choices=parts, default=parts)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--cache", type=Path, default=Path(".cache/peers"))
+    parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
+    options = parser.parse_args()
+    print(environment(), end="\n\n")
+    if "greedy" in options.only:
+        benchmark_greedy(options.repeats, options.cache)
+    if "distances" in options.only:
+        benchmark_distances(options.repeats)
+    if "round" in options.only:
+        benchmark_round(options.repeats)
+    if "population" in options.only:
+        benchmark_population(options.repeats)
+    if "sketch" in options.only and options.tfds_dir:
+        benchmark_sketch(options.tfds_dir)
+
+
+if __name__ == "__main__":
+    main()
