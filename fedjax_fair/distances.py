@@ -28,8 +28,8 @@ def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
     coincide: each row that has such a neighbour costs another pass over all rows.
 
     Args:
-        vectors: One vector a row. One that is not finite has NaN distances, from itself as well;
-            those between other rows are not affected.
+        vectors: One vector a row. One that is not finite, or whose square is not, has NaN
+            distances, from itself as well; those between other rows are not affected.
 
     Returns:
         A symmetric matrix, with zeros on the diagonal.
@@ -39,10 +39,11 @@ def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
         >>> pairwise_distances(line)[0].tolist()
         [0.0, 1.0, 10.0]
     """
-    finite = jnp.isfinite(vectors).all(axis=1)
-    vectors = jnp.where(finite[:, None], vectors, 0.0)
+    # A product, since a sum is finite where all its terms are, and a test of each costs more.
+    finite = jnp.isfinite(vectors @ jnp.ones(vectors.shape[1], vectors.dtype))
     gram = _centred_gram(vectors, finite)
     squares = jnp.diagonal(gram)
+    finite &= jnp.isfinite(squares)
     lengths = squares[:, None] + squares[None, :]
     squared = jnp.maximum(lengths - 2 * gram, 0.0)
     squared = (squared + squared.T) / 2
@@ -56,13 +57,14 @@ def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
 def _centred_gram(
     vectors: Float[Array, "n width"], finite: Bool[Array, " n"]
 ) -> Float[Array, "n n"]:
-    """Inner products of the rows less their mean; rows that are not finite count as the mean."""
+    """Inner products of the rows less their mean; those of rows that are not finite are zero."""
     count, width = vectors.shape
     shares = finite.astype(vectors.dtype)
     shares = shares / jnp.maximum(jnp.sum(shares), 1)
 
     def product(start, size):
         part = jax.lax.dynamic_slice_in_dim(vectors, start, size, axis=1)
+        part = jnp.where(finite[:, None], part, 0.0)
         part = jnp.where(finite[:, None], part - (shares @ part)[None], 0.0)
         return jnp.matmul(part, part.T, precision=jax.lax.Precision.HIGHEST)
 

@@ -313,7 +313,7 @@ class TestFacilityLocation:
             (lambda: sm.FacilityLocation(0), "k=0"),
             (lambda: sm.FacilityLocation(5).fit(np.zeros((4, 2))), "k=5: .* <= 4"),
             (lambda: sm.FacilityLocation(1).fit(np.zeros(4)), r"X: .* got shape \(4,\)"),
-            (lambda: sm.FacilityLocation(1).fit([[np.nan]]), "X: expected a matrix of finite"),
+            (lambda: sm.FacilityLocation(1).fit([[np.nan]]), "X: expected finite numbers"),
             (
                 lambda: sm.FacilityLocation(1, metric="precomputed").fit([[-1.0]]),
                 "X: expected similarities >= 0",

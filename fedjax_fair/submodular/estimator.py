@@ -70,12 +70,15 @@ class FacilityLocation:
             Itself.
         """
         values = np.asarray(X, np.float32)
-        if values.ndim != 2 or not np.isfinite(values).all():
-            raise ValueError(f"X: expected a matrix of finite numbers, got shape {values.shape}.")
+        if values.ndim != 2 or values.size == 0:
+            raise ValueError(f"X: expected a matrix, got shape {values.shape}.")
+        low, high = values.min(), values.max()
+        if not np.isfinite([low, high]).all():
+            raise ValueError(f"X: expected finite numbers, got some from {low} to {high}.")
         items = values.shape[self.metric == "precomputed"]
         checks.positive_int("k", self.k, at_most=items)
-        if self.metric == "precomputed" and (values < 0).any():
-            raise ValueError(f"X: expected similarities >= 0, got {values.min()}.")
+        if self.metric == "precomputed" and low < 0:
+            raise ValueError(f"X: expected similarities >= 0, got {low}.")
         chosen = _rank(values, k=self.k, metric=self.metric)
         self.ranking_ = np.asarray(chosen.items)
         self.gains_ = np.asarray(chosen.gains)
