@@ -31,8 +31,9 @@ from experiments.benchmarks.peers.environment import Worker
 from experiments.benchmarks.round import make_images
 from experiments.benchmarks.timing import alternate, environment
 from fedjax_fair.distances import pairwise_distances
-from fedjax_fair.population import client_gradients
+from fedjax_fair.population import client_gradients, ravel
 from fedjax_fair.selectors.information import stale, updates
+from fedjax_fair.simulate import run
 from fedjax_fair.sketch import count_sketch
 from fedjax_fair.submodular import (
     FacilityLocation,
@@ -265,14 +266,10 @@ def benchmark_sketch(tfds_dir: str) -> None:
     print("|---|---|---|---|")
     states = [round.init(jax.random.key(0), data)]
     for rounds in (5, 15):
-        states.append(
-            jax.jit(ff.simulate.run, static_argnums=(0, 3))(round, states[-1], data, rounds)[0]
-        )
+        states.append(jax.jit(run, static_argnums=(0, 3))(round, states[-1], data, rounds)[0])
     functions = []
     for state in states:
-        functions.append(
-            facility_location_from_distances(distances(state.variables, ff.population.ravel))
-        )
+        functions.append(facility_location_from_distances(distances(state.variables, ravel)))
     for size in (64, 256, 1024, 4096):
         shares = []
         for state, function in zip(states, functions, strict=True):

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair import metrics, results
-from fedjax_fair.report import plots
+from fedjax_fair.report import plots, selection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import xarray as xr
     from matplotlib.figure import Figure
 
@@ -30,11 +32,37 @@ img { max-width: 100%; }
 pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; }
 """
 
-_CAPTIONS = {
-    "learning_curves": "Test accuracy, mean over clients, against communication rounds.",
-    "accuracy_distribution": "How test accuracy is distributed over clients after the last round.",
-    "partition": "Who owns what: clients by classes, dots as large as the number of examples.",
+_FIGURES: dict[str, tuple[Callable[[xr.Dataset], Figure], str]] = {
+    "learning_curves": (
+        plots.learning_curves,
+        "Test accuracy, mean over clients, against communication rounds.",
+    ),
+    "dissimilarity": (
+        lambda dataset: plots.learning_curves(dataset, "client_dissimilarity"),
+        "Dissimilarity: mean difference of test accuracy between two clients.",
+    ),
+    "accuracy_distribution": (
+        plots.accuracy_distribution,
+        "How test accuracy is distributed over clients after the last round.",
+    ),
+    "tradeoff": (
+        selection.tradeoff,
+        "Accuracy against dissimilarity after the last round: upper left is better on both.",
+    ),
+    "participation": (
+        selection.participation,
+        "Who trained in which round, in the first seed: clients by rounds.",
+    ),
+    "participation_lorenz": (
+        selection.participation_lorenz,
+        "How evenly participation is shared out between clients.",
+    ),
+    "partition": (
+        plots.partition,
+        "Who owns what: clients by classes, dots as large as the number of examples.",
+    ),
 }
+"""What every run gets, and what it says below."""
 
 
 def standard_figures(dataset: xr.Dataset) -> dict[str, Figure]:
@@ -44,9 +72,9 @@ def standard_figures(dataset: xr.Dataset) -> dict[str, Figure]:
         dataset: Results of one or more methods.
 
     Returns:
-        Learning curves, the distribution of accuracy over clients, and the partition.
+        Learning curves, the distribution of accuracy over clients, who trained, and who owns what.
     """
-    return {name: getattr(plots, name)(dataset) for name in _CAPTIONS}
+    return {name: draw(dataset) for name, (draw, _) in _FIGURES.items()}
 
 
 def page(
@@ -116,7 +144,7 @@ def _figure(name: str, figure: Figure) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     encoded = base64.b64encode(buffer.getvalue()).decode()
-    caption = html.escape(_CAPTIONS[name])
+    caption = html.escape(_FIGURES[name][1])
     return (
         f'<figure><img alt="{caption}" src="data:image/png;base64,{encoded}">'
         f"<figcaption>{caption}</figcaption></figure>"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy, variable
+
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["accuracy_distribution", "learning_curves", "partition"]
 
-# Okabe and Ito's colours, told apart by colour-blind readers too; yellow is too pale for a line.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_DASHES = ("-", "--", ":")
 _MOST_CLIENTS_SHOWN = 1000
 
 
@@ -49,18 +48,18 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
     """
     from matplotlib.figure import Figure
 
-    values = _by_method(results, metric, ("seed", "round"))
+    values = by_method(results, metric, ("seed", "round"))
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     axes = figure.add_subplot()
-    for i, style in enumerate(_styles(values)):
+    for i, style in enumerate(styles(values)):
         curve = values.isel(algorithm=i).dropna("round", how="all")
         rounds = curve["round"].values
         axes.plot(rounds, curve.mean("seed").values, label=str(curve["algorithm"].item()), **style)
         if curve.sizes["seed"] > 1:
             low, high = curve.min("seed").values, curve.max("seed").values
             axes.fill_between(rounds, low, high, color=style["color"], alpha=0.15, linewidth=0)
-    _tidy(axes)
-    axes.set(xlabel="Communication round", ylabel=textwrap.fill(_label(values), 36))
+    tidy(axes)
+    axes.set(xlabel="Communication round", ylabel=textwrap.fill(label(values), 36))
     axes.set_title(results.attrs.get("data", ""), loc="left")
     axes.margins(x=0.02)
     seeds = values.sizes["seed"]
@@ -95,7 +94,7 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    values = _by_method(results, "test_accuracy", ("seed", "round", "client"))
+    values = by_method(results, "test_accuracy", ("seed", "round", "client"))
     rounds = values["round"].values
     if round != -1 and round not in rounds:
         raise ValueError(f"round={round!r}: expected -1 or one of {rounds.tolist()}.")
@@ -103,13 +102,13 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
     pooled = [_pool(values.isel(algorithm=i), round) for i in range(len(methods))]
     figure = Figure(figsize=(7.0, 3.8 + 0.3 * len(methods)), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.8, 0.4 + 0.3 * len(methods)))
-    for accuracies, style in zip(pooled, _styles(values), strict=True):
+    for accuracies, style in zip(pooled, styles(values), strict=True):
         above.ecdf(accuracies, **style)
-    _boxes(below, pooled, methods, _styles(values))
+    _boxes(below, pooled, methods, styles(values))
     for axes in (above, below):
-        _tidy(axes)
+        tidy(axes)
     above.set(ylabel="Fraction of clients", ylim=(0, 1.02))
-    below.set_xlabel(_label(values))
+    below.set_xlabel(label(values))
     below.set_title("box: quartiles, whiskers: 10 % and 90 %, dot: mean", loc="right", size=8)
     when = "last round" if round == -1 else f"round {round}"
     above.set_title(", ".join(filter(None, [results.attrs.get("data"), when])), loc="left")
@@ -146,7 +145,7 @@ def partition(results: xr.Dataset) -> Figure:
 
     if "seed" in results and "seed" in results.get("train_examples", results.seed[0]).dims:
         results = results.isel(seed=0)
-    counts = _variable(results, "train_examples", ("client", "class"))
+    counts = variable(results, "train_examples", ("client", "class"))
     counts = counts.transpose("client", "class").values
     group = results["group"].values if "group" in results else np.zeros(len(counts), int)
     clients = _sorted_clients(counts, group)
@@ -222,7 +221,7 @@ def _describe(figure: Figure, counts: np.ndarray, num_shown: int, name: str) -> 
 
 
 def _group_colors(group: np.ndarray) -> dict[Any, str]:
-    return {g: _COLORS[i % len(_COLORS)] for i, g in enumerate(np.unique(group))}
+    return {g: COLORS[i % len(COLORS)] for i, g in enumerate(np.unique(group))}
 
 
 def _group_legend(figure: Figure, colors: dict[Any, str]) -> None:
@@ -232,34 +231,6 @@ def _group_legend(figure: Figure, colors: dict[Any, str]) -> None:
     figure.legend(
         handles, map(str, colors), loc="outside right upper", title="Group", frameon=False
     )
-
-
-def _variable(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
-    """The variable, which must have these dimensions and may have ``algorithm`` besides."""
-    fitting = [str(key) for key, v in results.items() if set(v.dims) - {"algorithm"} == set(dims)]
-    if name not in fitting:
-        raise ValueError(
-            f"no {name!r} over {', '.join(dims)} in results: expected one of {sorted(fitting)}."
-        )
-    return results[name]
-
-
-def _by_method(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
-    values = _variable(results, name, dims)
-    if "algorithm" in values.dims:
-        return values
-    return values.expand_dims(
-        "algorithm" if "algorithm" in values.coords else {"algorithm": ["run"]}
-    )
-
-
-def _styles(values: xr.DataArray) -> list[dict[str, Any]]:
-    """Colour and dashes of each method; dashes tell apart those beyond the last colour."""
-    num_colors = len(_COLORS)
-    return [
-        {"color": _COLORS[i % num_colors], "linestyle": _DASHES[i // num_colors % len(_DASHES)]}
-        for i in range(values.sizes["algorithm"])
-    ]
 
 
 def _pool(values: xr.DataArray, round: int) -> np.ndarray:
@@ -291,15 +262,3 @@ def _boxes(axes: Axes, pooled: list[np.ndarray], names: list[str], styles: list[
     for box, style in zip(drawn["boxes"], styles, strict=True):
         box.set(facecolor=style["color"], alpha=0.6)
     axes.invert_yaxis()
-
-
-def _label(values: xr.DataArray) -> str:
-    """Name and unit for an axis."""
-    name, unit = values.attrs.get("long_name", str(values.name)), values.attrs.get("units", "1")
-    return name if unit == "1" else f"{name} ({unit})"
-
-
-def _tidy(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)

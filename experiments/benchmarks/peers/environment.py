@@ -11,22 +11,22 @@ from typing import Any
 
 __all__ = ["Worker"]
 
-HERE = Path(__file__).parent
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 class Worker:
     """A process of a peer's own Python that answers one request a line, in JSON.
 
     Args:
-        name: Both its requirements (``NAME.txt``) and its program (``NAME.py``) lie in this folder.
+        name: Both its requirements (``NAME.txt``) and its program (``NAME.py``) lie in ``programs``.
         cache: Where environments are kept.
     """
 
     def __init__(self, name: str, cache: Path):
-        python = _environment(HERE / f"{name}.txt", cache)
+        python = _environment(PROGRAMS / f"{name}.txt", cache)
         self.process = subprocess.Popen(
             # -P: a program here bears the name of the package that it measures.
-            [python, "-P", "-W", "ignore", HERE / f"{name}.py"],
+            [python, "-P", "-W", "ignore", PROGRAMS / f"{name}.py"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,0 +1,218 @@
+"""Figures of client selection: who trained when, how evenly, whom they stand for, at what price."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+__all__ = ["chosen", "participation", "participation_lorenz", "tradeoff"]
+
+
+def participation(results: xr.Dataset, seed: int = 0) -> Figure:
+    """Draws who trained in which round: a panel per method, a row per client, a column per round.
+
+    Clients are sorted by how often they trained, most often at the top of each panel.
+
+    Args:
+        results: Results of one or more methods.
+        seed: Which of the seeds, counted from 0.
+
+    Returns:
+        A figure.
+
+    Raises:
+        ValueError: If there is no such seed.
+
+    Examples:
+        >>> import numpy as np, xarray as xr
+        >>> clients = (("seed", "training_round", "slot"), np.array([[[0, 1], [1, 2]]]))
+        >>> participated = (("seed", "round", "client"), np.array([[[1, 2, 1]]]))
+        >>> results = xr.Dataset({"cohort_clients": clients, "participation": participated})
+        >>> np.asarray(participation(results).axes[0].images[0].get_array()).tolist()
+        [[1, 1], [1, 0], [0, 1]]
+    """
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+
+    cohorts = by_method(results, "cohort_clients", ("seed", "training_round", "slot"))
+    if not 0 <= seed < cohorts.sizes["seed"]:
+        raise ValueError(f"seed={seed!r}: expected one of {cohorts.sizes['seed']} seeds from 0.")
+    num_clients = results.sizes["client"]
+    methods = [str(method) for method in cohorts["algorithm"].values]
+    figure = Figure(figsize=(7.0, 0.5 + 1.6 * len(methods)), layout="constrained")
+    panels = figure.subplots(len(methods), 1, sharex=True, squeeze=False)[:, 0]
+    for i, axes in enumerate(panels):
+        trained = _trained(cohorts.isel(algorithm=i, seed=seed).values, num_clients)
+        order = np.argsort(-trained.sum(axis=1), kind="stable")
+        colors = ListedColormap(["#f4f4f4", styles(cohorts)[i]["color"]])
+        axes.imshow(
+            trained[order], cmap=colors, vmin=0, vmax=1, aspect="auto", interpolation="nearest"
+        )
+        ever = int((trained.sum(axis=1) > 0).sum())
+        axes.set_title(f"{methods[i]}: {ever} of {num_clients} clients", loc="left", size=9)
+        axes.set_yticks([])
+        axes.spines[:].set_visible(False)
+    figure.supxlabel("Communication round", size=10)
+    figure.supylabel("Clients, by rounds they trained in", size=10)
+    return figure
+
+
+def participation_lorenz(results: xr.Dataset) -> Figure:
+    """Draws how evenly training was shared out: Lorenz curves of participation, all seeds pooled.
+
+    A curve gives the share of all participation that the least busy clients have; on the diagonal
+    everybody trained equally often.
+
+    Args:
+        results: Results of one or more methods.
+
+    Returns:
+        A figure with the Gini index of every method in its legend.
+
+    Examples:
+        >>> import numpy as np, xarray as xr
+        >>> counts = (("seed", "round", "client"), np.array([[[1, 1, 2]]]))
+        >>> results = xr.Dataset({"participation": counts}, {"round": [2]})
+        >>> participation_lorenz(results).axes[0].lines[0].get_ydata().tolist()
+        [0.0, 0.25, 0.5, 1.0]
+    """
+    from matplotlib.figure import Figure
+
+    counts = by_method(results, "participation", ("seed", "round", "client"))
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for i, style in enumerate(styles(counts)):
+        last = counts.isel(algorithm=i).dropna("round", how="all").isel(round=-1)
+        # Each seed by itself, since a client is another one in every seed.
+        ordered = np.sort(last.transpose("seed", "client").values, axis=1).astype(float)
+        shares = np.insert(np.cumsum(ordered, axis=1), 0, 0.0, axis=1)
+        curve = np.mean(shares / np.maximum(shares[:, -1:], 1), axis=0)
+        places = np.linspace(0, 1, curve.size)
+        gini = 1 - 2 * np.trapezoid(curve, places)
+        name = str(last["algorithm"].item())
+        axes.plot(places, curve, label=f"{name} ({gini:.2f})", **style)
+    axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
+    tidy(axes)
+    axes.set(
+        xlabel="Fraction of clients, least busy first",
+        ylabel="Their share of participation",
+        xlim=(0, 1),
+        ylim=(0, 1),
+    )
+    axes.set_aspect("equal")
+    figure.legend(
+        loc="outside right upper", title="method (Gini index)", frameon=False, alignment="left"
+    )
+    return figure
+
+
+def chosen(similarity: ArrayLike, clients: ArrayLike, group: ArrayLike | None = None) -> Figure:
+    """Draws a matrix of similarities, or distances, with the chosen clients marked on its edges.
+
+    Args:
+        similarity: ``[clients, clients]``.
+        clients: Ids of those who were chosen.
+        group: Something to sort clients by, for example the class they own most of.
+
+    Returns:
+        A figure.
+
+    Raises:
+        ValueError: If the matrix is not square or a client is not in it.
+
+    Examples:
+        >>> figure = chosen([[0.0, 1.0], [1.0, 0.0]], [1])
+        >>> figure.axes[0].get_title(loc="left")
+        '1 of 2 clients'
+    """
+    from matplotlib.figure import Figure
+
+    matrix, picked = np.asarray(similarity), np.asarray(clients)
+    size = matrix.shape[0]
+    if matrix.shape != (size, size):
+        raise ValueError(f"similarity: expected a square matrix, got shape {matrix.shape}.")
+    if picked.size and not (picked.min() >= 0 and picked.max() < size):
+        raise ValueError(f"clients={picked.tolist()}: expected ids in [0, {size}).")
+    order = np.argsort(np.zeros(size) if group is None else np.asarray(group), kind="stable")
+    places = np.flatnonzero(np.isin(order, picked))
+    figure = Figure(figsize=(5.6, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    image = axes.imshow(matrix[np.ix_(order, order)], cmap="viridis", interpolation="nearest")
+    figure.colorbar(image, ax=axes, shrink=0.8)
+    # Marks lie just outside of the matrix, on its left and below it.
+    outside = np.full(places.size, -0.025)
+    mark = {"color": COLORS[1], "linestyle": "", "markersize": 6, "clip_on": False}
+    axes.plot(places, outside, marker="^", transform=axes.get_xaxis_transform(), **mark)
+    axes.plot(outside, places, marker=">", transform=axes.get_yaxis_transform(), **mark)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_title(f"{places.size} of {size} clients", loc="left")
+    return figure
+
+
+def tradeoff(
+    results: xr.Dataset,
+    across: str = "client_dissimilarity",
+    up: str = "accuracy_mean_clients",
+    last: int = 1,
+) -> Figure:
+    """Draws one metric against another, a point per method: upper left is better on both.
+
+    Args:
+        results: Results of methods, for example of one method with several values of a setting.
+        across: A metric over seeds and rounds.
+        up: Another one.
+        last: Evaluations to average over, from the last one back.
+
+    Returns:
+        A figure; points are means over seeds, bars their standard errors.
+
+    Raises:
+        ValueError: If there is no such metric.
+
+    Examples:
+        >>> import numpy as np, xarray as xr
+        >>> both = (("seed", "round"), np.array([[0.1, 0.5], [0.1, 0.7]]))
+        >>> results = xr.Dataset({"client_dissimilarity": both, "accuracy_mean_clients": both})
+        >>> len(tradeoff(results).axes[0].containers)
+        1
+    """
+    from matplotlib.figure import Figure
+
+    pair = [by_method(results, name, ("seed", "round")) for name in (across, up)]
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for i, style in enumerate(styles(pair[0])):
+        runs = [
+            values.isel(algorithm=i).dropna("round", how="all")[..., -last:].mean("round").values
+            for values in (v.transpose("algorithm", "seed", "round") for v in pair)
+        ]
+        means = [float(np.mean(values)) for values in runs]
+        errors = [float(np.std(v, ddof=1) / np.sqrt(v.size)) if v.size > 1 else 0.0 for v in runs]
+        name = str(pair[0]["algorithm"].values[i])
+        axes.errorbar(
+            *means, xerr=errors[0], yerr=errors[1], marker="o", capsize=2, label=name, **style
+        )
+    tidy(axes)
+    axes.set(xlabel=label(pair[0]), ylabel=label(pair[1]))
+    axes.set_title(results.attrs.get("data", ""), loc="left")
+    seeds = pair[0].sizes["seed"]
+    title = f"mean of {seeds} seeds,\nbars: standard error" if seeds > 1 else "one seed"
+    figure.legend(loc="outside right upper", title=title, frameon=False, alignment="left")
+    return figure
+
+
+def _trained(cohorts: np.ndarray, num_clients: int) -> np.ndarray:
+    """Who trained in which round, ``[clients, rounds]``; ids below 0 or NaN stand for nobody."""
+    rounds, slots = np.nonzero(np.nan_to_num(cohorts, nan=-1) >= 0)
+    trained = np.zeros((num_clients, cohorts.shape[0]), int)
+    trained[cohorts[rounds, slots].astype(int), rounds] = 1
+    return trained
