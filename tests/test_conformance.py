@@ -121,6 +121,8 @@ def test_state_keeps_its_structure_and_types(round, start, federation):
     after, _ = jax.eval_shape(round.step, start, federation)
     chex.assert_trees_all_equal_structs(after, start)
     chex.assert_trees_all_equal_shapes_and_dtypes(plain_shapes(after), plain_shapes(start))
+    # Checkpoints cannot hold them.
+    assert all(leaf.size for leaf in jax.tree.leaves(after))
 
 
 def plain_shapes(state):

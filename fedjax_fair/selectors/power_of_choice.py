@@ -64,7 +64,7 @@ def power_of_choice(
 
     def init(context):
         checks.positive_int("pool", pool, at_most=context.num_clients)
-        return jnp.full(context.num_clients if variant == "rpow" else 0, jnp.inf)
+        return jnp.full(context.num_clients, jnp.inf) if variant == "rpow" else ()
 
     def losses_of(key, reported, context, drawn):
         if variant == "pow":

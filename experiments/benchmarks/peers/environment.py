@@ -18,7 +18,7 @@ class Worker:
     """A process of a peer's own Python that answers one request a line, in JSON.
 
     Args:
-        name: Both its requirements (``NAME.txt``) and its program (``NAME.py``) lie in ``programs``.
+        name: Its requirements (``NAME.txt``) and its program (``NAME.py``) lie in ``programs``.
         cache: Where environments are kept.
     """
 
