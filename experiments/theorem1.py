@@ -72,11 +72,11 @@ def make_data(seed: int) -> tuple[FederatedData, float]:
     smoothness = (0.25 + SCORE_CURVATURE) * float(np.linalg.eigvalsh(grams).max())
     sizes = np.full(CLIENTS, EXAMPLES, np.int32)
     examples = ClientExamples(
-        features=features.reshape(-1, WIDTH).astype(np.float32),
-        labels=labels.ravel(),
-        order=np.arange(CLIENTS * EXAMPLES, dtype=np.int32),
-        offsets=(np.cumsum(sizes) - sizes).astype(np.int32),
-        sizes=sizes,
+        features=jnp.asarray(features.reshape(-1, WIDTH), jnp.float32),
+        labels=jnp.asarray(labels.ravel()),
+        order=jnp.arange(CLIENTS * EXAMPLES, dtype=jnp.int32),
+        offsets=jnp.asarray(np.cumsum(sizes) - sizes, jnp.int32),
+        sizes=jnp.asarray(sizes),
     )
     return FederatedData(examples, examples, None, 2, "Gaussian points"), smoothness
 

@@ -10,6 +10,7 @@ from experiments.reproduction import paper, runs, selection
 from fedjax_fair import methods, presets
 from fedjax_fair.config import DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.presets import SELECTION_TABLES
+from fedjax_fair.training import fit
 
 ALL_TABLES = [(data, name) for data, tables in SELECTION_TABLES.items() for name in tables]
 
@@ -41,25 +42,41 @@ def smaller(config):
 
 
 def test_only_what_is_missing_is_run(tmp_path, capsys):
-    config = replace(smaller(SELECTION_TABLES["mnist"]["table1"]), methods=("fedavg", "divfl"))
-    runs.run_missing(config, ("fedavg",), (0,), tmp_path)
+    config = smaller(SELECTION_TABLES["mnist"]["table1"])
+    file = tmp_path / "new" / "runs.csv"
+    runs.run_missing(config, ("fedavg",), (0,), file)
     assert capsys.readouterr().out.startswith("fedavg, seed 0")
-    runs.run_missing(config, ("fedavg", "divfl"), (0, 1), tmp_path)
+    runs.run_missing(config, ("fedavg", "divfl"), (0, 1), file)
     lines = capsys.readouterr().out.splitlines()
     assert [line.rsplit(":", 1)[0] for line in lines] == [
         "divfl, seed 0",
         "fedavg, seed 1",
         "divfl, seed 1",
     ]
-    both = runs.collect(("fedavg", "divfl"), tmp_path)
-    assert dict(both.sizes)["seed"] == 2
+    assert [path.name for path in file.parent.iterdir()] == ["runs.csv"]
+    both = runs.collect(("fedavg", "divfl"), file)
+    assert both.sizes == {"algorithm": 2, "seed": 2, "round": 7}
     assert both.algorithm.values.tolist() == ["fedavg", "divfl"]
     # A seed that one method lacks would make means incomparable.
-    runs.run_missing(config, ("fedavg",), (2,), tmp_path)
-    assert runs.collect(("fedavg", "divfl"), tmp_path).seed.values.tolist() == [0, 1]
-    assert runs.collect(("fedavg",), tmp_path).seed.values.tolist() == [0, 1, 2]
-    with pytest.raises(ValueError, match="expected results of at least one seed"):
-        runs.collect(("unionfl",), tmp_path)
+    runs.run_missing(config, ("fedavg",), (2,), file)
+    assert runs.collect(("fedavg", "divfl"), file).seed.values.tolist() == [0, 1]
+    assert runs.collect(("fedavg",), file).seed.values.tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="expected at least one seed of unionfl"):
+        runs.collect(("unionfl",), file)
+
+
+def test_what_is_kept_of_a_run_is_what_it_measured(tmp_path):
+    config = replace(smaller(SELECTION_TABLES["mnist"]["table1"]), methods=("fedavg",))
+    runs.run_missing(config, ("fedavg",), (3,), tmp_path / "runs.csv")
+    kept = runs.collect(("fedavg",), tmp_path / "runs.csv").isel(algorithm=0, seed=0)
+    own = replace(config, training=replace(config.training, seeds=(3,)))
+    ready = methods.build(presets.resolve(own))
+    run = fit(ready.rounds["fedavg"], ready.data, rounds=6, seeds=(3,), eval_every=1)
+    for metric in runs.SUMMARIES:
+        np.testing.assert_allclose(kept[metric], run[metric].isel(seed=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        kept.cohort_loss[1:], run.cohort_loss.isel(seed=0).mean("slot"), rtol=1e-5
+    )
 
 
 def made_up(accuracy, dissimilarity):
@@ -70,10 +87,7 @@ def made_up(accuracy, dissimilarity):
             "accuracy_mean_clients": (shape, accuracy),
             "client_dissimilarity": (shape, dissimilarity),
             "accuracy_standard_deviation": (shape, dissimilarity / 2),
-            "cohort_loss": (
-                ("algorithm", "seed", "training_round", "slot"),
-                np.full((2, 3, 6, 4), 0.25),
-            ),
+            "cohort_loss": (shape, np.full((2, 3, 6), 0.25)),
         },
         coords={"algorithm": ["fedavg", "divfl"], "seed": range(3)},
     )

@@ -20,54 +20,56 @@ from experiments.reproduction import paper, runs
 from fedjax_fair import presets
 from fedjax_fair.config import Config
 from fedjax_fair.report.plots import learning_curves
+from fedjax_fair.report.selection import tradeoff
 
 LAST_FEW = 5
 METRICS = {
-    "accuracy": "accuracy_mean_clients",
-    "dissimilarity": "client_dissimilarity",
-    "deviation": "accuracy_standard_deviation",
+    "accuracy": ("accuracy_mean_clients", 100),
+    "dissimilarity": ("client_dissimilarity", 100),
+    "deviation": ("accuracy_standard_deviation", 100),
+    "loss": ("cohort_loss", 1),
 }
-"""Columns, and the metrics they hold; ``deviation`` is the other reading of dissimilarity."""
+"""Columns, the metrics they hold, and their factors; ``deviation`` is the other reading of
+dissimilarity, ``loss`` that of the cohort on its own minibatches."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Tables I to IV of Castillo et al.")
     parser.add_argument("--data", choices=tuple(presets.SELECTION_TABLES), default="mnist")
     parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
-    parser.add_argument("--tables", nargs="*", help="for example table1 table2; default: all")
+    parser.add_argument(
+        "--tables", nargs="*", choices=("1", "2", "3", "4"), default=("1", "2", "3", "4")
+    )
     parser.add_argument("--seeds", type=int, default=10, help="runs of each method")
-    parser.add_argument("--runs", type=Path, default=Path("runs/reproduction"))
     parser.add_argument("--output", type=Path, default=Path("docs/reproduction"))
     parser.add_argument("--only-write", action="store_true", help="run nothing")
     options = parser.parse_args()
 
     tables = presets.SELECTION_TABLES[options.data]
-    chosen = {name: tables[name] for name in options.tables or tables}
-    folder = options.runs / options.data
+    chosen = {name: config for name, config in tables.items() if name[5] in options.tables}
+    file = options.output / f"runs-{options.data}.csv"
     if not options.only_write:
         for config in chosen.values():
-            run_table(config, options.seeds, folder, options.tfds_dir)
-    options.output.mkdir(parents=True, exist_ok=True)
+            own = replace(config, data=replace(config.data, dir=options.tfds_dir))
+            runs.run_missing(own, own.methods, range(options.seeds), file)
     for name, config in chosen.items():
-        write_table(name, config, options.data, folder, options.output)
+        write_table(name, config, options.data, file)
 
 
-def run_table(config: Config, seeds: int, folder: Path, tfds_dir: str | None) -> None:
-    """Trains what a table still lacks."""
-    config = replace(config, data=replace(config.data, dir=tfds_dir))
-    runs.run_missing(config, config.methods, range(seeds), folder)
-
-
-def write_table(name: str, config: Config, data: str, folder: Path, output: Path) -> None:
-    """Writes one table as CSV and Markdown, and its curves."""
-    measured = runs.collect(config.methods, folder)
+def write_table(name: str, config: Config, data: str, file: Path) -> None:
+    """Writes one table as CSV and Markdown, and its curves, beside the file of runs."""
+    measured = runs.collect(config.methods, file)
+    seeds = measured.sizes["seed"]
     table = summarise(measured, data)
-    stem = output / (name if name.endswith(data) else f"{name}-{data}")
+    stem = file.parent / (name if name.endswith(data) else f"{name}-{data}")
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.3f")
-    stem.with_suffix(".md").write_text(markdown(table, measured.sizes["seed"]))
-    figure = learning_curves(measured, "client_dissimilarity")
-    figure.savefig(stem.with_suffix(".png"), dpi=120)
-    print(f"{stem}: {measured.sizes['seed']} seeds, {float(measured.attrs['seconds']):.0f} s a run")
+    stem.with_suffix(".md").write_text(markdown(table, seeds))
+    for suffix, figure in (
+        ("", learning_curves(measured, "client_dissimilarity")),
+        ("-tradeoff", tradeoff(measured, last=LAST_FEW)),
+    ):
+        figure.savefig(stem.with_name(f"{stem.name}{suffix}.png"), dpi=110)
+    print(f"{stem}: {seeds} seeds")
 
 
 def summarise(measured: xr.Dataset, data: str) -> pd.DataFrame:
@@ -80,14 +82,9 @@ def summarise(measured: xr.Dataset, data: str) -> pd.DataFrame:
     rows = []
     for moment, last in (("last", 1), ("last five", LAST_FEW)):
         values = {
-            column: 100 * measured[metric].isel(round=slice(-last, None)).mean("round")
-            for column, metric in METRICS.items()
+            column: factor * measured[metric].isel(round=slice(-last, None)).mean("round")
+            for column, (metric, factor) in METRICS.items()
         }
-        values["loss"] = (
-            measured["cohort_loss"]
-            .isel(training_round=slice(-last, None))
-            .mean(("training_round", "slot"))
-        )
         for method in measured["algorithm"].values:
             row = {"method": method, "moment": moment}
             reported = paper.SELECTION[data][method]._asdict()
