@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import xarray as xr
@@ -81,7 +82,7 @@ def collect(names: Iterable[str], file: Path) -> xr.Dataset:
     seeds = [seed for seed, count in done.items() if count == len(wanted)]
     if not seeds:
         raise ValueError(f"{file}: expected at least one seed of {', '.join(wanted)}.")
-    runs = rows.query("seed in @seeds").set_index(KEYS).to_xarray()
+    runs: Any = rows.query("seed in @seeds").set_index(KEYS).to_xarray()
     return runs.sel(algorithm=wanted)
 
 

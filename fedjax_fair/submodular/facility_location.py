@@ -96,8 +96,8 @@ def facility_location_from_features(features: ArrayLike) -> SetFunction:
 
     Distances are computed for 128 points at a time and forgotten, from products of centred
     features: accurate to about 3e-4 of the length of a centred row, so that closer neighbours count
-    as that far apart. Memory beside the features is ``(128 + 4) * n`` floats: 53 MB for 100,000
-    items, whose distances would take 40 GB. Time is that of a few passes over all distances.
+    as that far apart. Memory is a few blocks of ``128 * n`` floats, 340 MB for 100,000 items (their
+    distances would take 40 GB). Time is that of a few passes over all distances.
 
     Args:
         features: One row an item, ``[n, width]``.
