@@ -78,8 +78,8 @@ def collect(names: Iterable[str], file: Path) -> xr.Dataset:
     """
     wanted = list(dict.fromkeys(names))
     rows = load(file).query("algorithm in @wanted")
-    done = rows.groupby("seed")["algorithm"].nunique()
-    seeds = [seed for seed, count in done.items() if count == len(wanted)]
+    methods_of = rows.groupby("seed")["algorithm"].agg(set)
+    seeds = [seed for seed, done in methods_of.items() if len(done) == len(wanted)]
     if not seeds:
         raise ValueError(f"{file}: expected at least one seed of {', '.join(wanted)}.")
     runs: Any = rows.query("seed in @seeds").set_index(KEYS).to_xarray()
