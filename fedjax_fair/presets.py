@@ -52,7 +52,7 @@ _BEST_LAMBDA = {"mnist": "0.95", "cifar10": "0.5"}
 
 
 def _selection_tables(data: str) -> dict[str, tuple[str, Config]]:
-    """Tables I to IV on one data set; the second carries its name."""
+    """Tables I to IV and other readings of them; on the second data set they carry its name."""
     best = f"subtrunc:lam={_BEST_LAMBDA[data]}"
     baselines = ("fedavg", "divfl")
     suffix = "" if data == "mnist" else f"-{data}"
@@ -72,6 +72,18 @@ def _selection_tables(data: str) -> dict[str, tuple[str, Config]]:
         f"table4{suffix}": (
             "SubTrunc, worth of a loss",
             _table(data, *baselines, best, f"{best},phi=identity"),
+        ),
+        f"sensitivity{suffix}": (
+            "SubTrunc and DivFL, other readings of the text",
+            _table(
+                data,
+                *baselines,
+                best,
+                f"{best},b=5",
+                f"{best},scale=sum",
+                f"{best},info=stale",
+                "divfl:info=stale",
+            ),
         ),
     }
 
@@ -97,7 +109,7 @@ PRESETS: dict[str, Preset] = {
         Config(data=DataConfig(name="cifar10"), training=TrainingConfig(eval_every=20)),
     ),
     **{
-        name: Preset(f"Castillo et al., table {name[5]}, {data}: {summary}", config)
+        name: Preset(f"Castillo et al., {name.split('-')[0]}, {data}: {summary}", config)
         for data in _ROUNDS
         for name, (summary, config) in _selection_tables(data).items()
     },

@@ -8,6 +8,7 @@ import pytest
 from fedjax_fair import cli, methods, presets, results
 from fedjax_fair.cli import main
 
+METHODS = ["fedavg", "subtrunc:lam=0.1,b=5"]
 SMALL = [
     "--data.clients=10",
     "--model.name=logistic",
@@ -17,6 +18,8 @@ SMALL = [
     "--training.seeds",
     "0",
     "1",
+    "--methods",
+    *METHODS,
 ]
 
 
@@ -44,13 +47,14 @@ def test_run_leaves_a_folder_with_every_number_that_was_asked_for(folder):
         "algorithm": 2, "seed": 2, "round": 3, "client": 10,
     }  # fmt: skip
     assert set(dataset["cohort_steps"].values.ravel()) == {2}
+    assert dataset["algorithm"].values.tolist() == METHODS
 
 
 def test_show_prints_the_table_of_results(folder, capsys):
     assert main(["show", str(folder)]) == 0
     shown = capsys.readouterr().out
     dataset = results.open(folder).isel(round=-1)
-    for method in ("fedavg", "fedprox"):
+    for i, method in enumerate(METHODS):
         (row,) = (line for line in shown.splitlines() if method in line)
         for name in (
             "accuracy_mean_clients",
@@ -58,7 +62,7 @@ def test_show_prints_the_table_of_results(folder, capsys):
             "accuracy_standard_deviation",
             "client_dissimilarity",
         ):
-            values = 100 * dataset[name].values[["fedavg", "fedprox"].index(method)]
+            values = 100 * dataset[name].values[i]
             assert f"{values.mean():.2f} ± {values.std(ddof=1):.2f}" in row
 
 
@@ -87,14 +91,15 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --solver.learning_rat=1", "did you mean --solver.learning-rate"),
         ("run --completely-different 1", "fedjax-fair run"),
         ("run --methods fedporx", "did you mean 'fedprox'"),
+        ("run --methods subtrunc:lamda=1", "did you mean 'lam'"),
         ("run --model.name lenett", "did you mean 'lenet'"),
         ("run --data.partition dirichlt", "did you mean 'dirichlet'"),
         ("run --data.name mnits", "mnits"),
         ("run --data.name mnist --data.dir /nowhere", "/nowhere"),
         ("run --data.classes-per-client 11", "11"),
         ("run --solver.prox much", "--solver.prox"),
-        ("run --solver.prox -1", "prox=-1"),
-        ("run --solver.prox nan", "prox=nan"),
+        ("run --methods fedprox --solver.prox -1", "prox=-1"),
+        ("run --methods fedprox --solver.prox nan", "prox=nan"),
         ("run --solver.prox", "--solver.prox"),
         ("run --training.rounds 1.5", "--training.rounds"),
         ("run --training.rounds -1", "training.rounds=-1"),
@@ -141,7 +146,7 @@ def test_methods_are_listed(capsys):
 def test_data_sets_are_listed(capsys):
     assert main(["data", "list"]) == 0
     listed = capsys.readouterr().out
-    assert all(name in listed for name in presets.PRESETS)
+    assert all(preset.config.data.name in listed for preset in presets.PRESETS.values())
     assert main(["data", "info", "digits"]) == 0
     described = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert int(described["num_train"]) + int(described["num_test"]) == 1797

@@ -14,14 +14,16 @@ __all__ = ["SELECTION", "Reported"]
 class Reported(NamedTuple):
     """A row of a table.
 
+    A number that the paper does not give is None.
+
     Attributes:
         accuracy: Test accuracy, mean and deviation.
         dissimilarity: Client dissimilarity, mean and deviation.
-        loss: Training loss, mean and deviation, where the table has it.
+        loss: Training loss, mean and deviation.
     """
 
-    accuracy: tuple[float, float]
-    dissimilarity: tuple[float, float]
+    accuracy: tuple[float, float] | None = None
+    dissimilarity: tuple[float, float] | None = None
     loss: tuple[float, float] | None = None
 
 

@@ -22,6 +22,7 @@ from fedjax_fair.config import Config
 from fedjax_fair.report.plots import learning_curves
 from fedjax_fair.report.selection import tradeoff
 
+TABLES = tuple(presets.SELECTION_TABLES["mnist"])
 LAST_FEW = 5
 METRICS = {
     "accuracy": ("accuracy_mean_clients", 100),
@@ -37,16 +38,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Tables I to IV of Castillo et al.")
     parser.add_argument("--data", choices=tuple(presets.SELECTION_TABLES), default="mnist")
     parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
-    parser.add_argument(
-        "--tables", nargs="*", choices=("1", "2", "3", "4"), default=("1", "2", "3", "4")
-    )
+    parser.add_argument("--tables", nargs="*", choices=TABLES, default=TABLES)
     parser.add_argument("--seeds", type=int, default=10, help="runs of each method")
     parser.add_argument("--output", type=Path, default=Path("docs/reproduction"))
     parser.add_argument("--only-write", action="store_true", help="run nothing")
     options = parser.parse_args()
 
     tables = presets.SELECTION_TABLES[options.data]
-    chosen = {name: config for name, config in tables.items() if name[5] in options.tables}
+    chosen = {
+        name: config for name, config in tables.items() if name.split("-")[0] in options.tables
+    }
     file = options.output / f"runs-{options.data}.csv"
     if not options.only_write:
         for config in chosen.values():
@@ -87,7 +88,7 @@ def summarise(measured: xr.Dataset, data: str) -> pd.DataFrame:
         }
         for method in measured["algorithm"].values:
             row = {"method": method, "moment": moment}
-            reported = paper.SELECTION[data][method]._asdict()
+            reported = paper.SELECTION[data].get(method, paper.Reported())._asdict()
             for column, over_seeds in values.items():
                 own = over_seeds.sel(algorithm=method)
                 row |= {column: own.mean().item(), f"{column} sd": own.std(ddof=1).item()}
