@@ -1,5 +1,6 @@
 """What every test shares: strict arithmetic and one small federation."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -80,6 +81,19 @@ def make_context(examples, variables=None, model=None, round=0, **answers) -> Co
         accuracies=answer("accuracies"),
         gradients=answer("gradients"),
     )
+
+
+_teardowns = itertools.count(1)
+
+
+def pytest_runtest_teardown():
+    """Gives up compiled programs every 40 tests.
+
+    Each of them maps memory, and all together would exceed the 65,530 maps that Linux allows a
+    process, upon which it dies.
+    """
+    if next(_teardowns) % 40 == 0:
+        jax.clear_caches()
 
 
 @pytest.fixture
