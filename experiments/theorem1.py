@@ -30,10 +30,9 @@ import pandas as pd
 from jaxtyping import Array, Float
 
 from fedjax_fair import selectors
-from fedjax_fair.base import Context, Model, Selector, Variables
+from fedjax_fair.base import Model, Selector, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
-from fedjax_fair.evaluate import client_means
-from fedjax_fair.population import client_gradients
+from fedjax_fair.simulate import make_context
 
 CLIENTS, EXAMPLES, WIDTH = 20, 30, 10
 COHORT, STEPS, BATCH = 5, 5, 5
@@ -120,16 +119,7 @@ def follow(
         return jnp.mean(jax.vmap(partial(loss, weights))(features, labels))
 
     def context(round, weights):
-        return Context(
-            round=round,
-            variables=Variables({"head": weights}, {}),
-            model=model,
-            examples=examples,
-            groups=None,
-            losses=lambda v, clients=None: client_means(model, v, examples, clients).loss,
-            accuracies=lambda v, clients=None: client_means(model, v, examples, clients).accuracy,
-            gradients=partial(client_gradients, model, examples=examples),
-        )
+        return make_context(model, round, Variables({"head": weights}, {}), data)
 
     def local(weights, x, y, key):
         def step(weights, step_key):

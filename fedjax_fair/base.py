@@ -8,13 +8,14 @@ State is what the next round needs, info is what a person wants to look at.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair.data.federated import ClientExamples
 
 __all__ = [
+    "Aggregation",
     "Aggregator",
     "Client",
     "ClientGradients",
@@ -83,9 +84,14 @@ class Extra(NamedTuple):
 
     Attributes:
         round: The absolute round, counted from 0.
+        loss_weight: Factor of the client's loss in its own training, or None for 1. It leaves the
+            proximal term and the decay alone.
+        snapshot: Number of local steps after which to keep a copy of the model, or None.
     """
 
     round: Int[Array, ""]
+    loss_weight: Float[Array, ""] | None = None
+    snapshot: Int[Array, ""] | None = None
 
 
 class LocalResult(NamedTuple):
@@ -95,23 +101,33 @@ class LocalResult(NamedTuple):
         update: New minus old variables.
         loss: Mean of the minibatch losses seen during local training, nats per example.
         steps: Number of local steps taken.
+        last_batch: Rows of the examples in the last minibatch, -1 in lanes without one; None from
+            a solver that does not tell.
+        snapshot: The update after as many steps as ``Extra.snapshot`` says, at most all; None if
+            nobody asked.
     """
 
     update: Variables
     loss: Float[Array, "..."]
     steps: Int[Array, "..."]
+    last_batch: Int[Array, "... batch"] | None = None
+    snapshot: Variables | None = None
 
 
 class Cohort(NamedTuple):
-    """Who trains in a round.
+    """Who trains in a round, and what they are told.
 
     Attributes:
         clients: Client ids; a repeated id trains independently each time.
         weights: The selector's own aggregation weights, non-negative, summing to 1.
+        loss_weights: Factor of each member's loss in its own training, or None for 1.
+        snapshot: Number of local steps after which everyone keeps a copy of its model, or None.
     """
 
     clients: Int[Array, " cohort"]
     weights: Float[Array, " cohort"]
+    loss_weights: Float[Array, " cohort"] | None = None
+    snapshot: Int[Array, ""] | None = None
 
 
 class ClientGradients(NamedTuple):
@@ -143,6 +159,10 @@ class Context(NamedTuple):
         gradients: ``gradients(variables, clients=None, project=ravel) -> ClientGradients`` of the
             mean training losses; ``project`` makes a vector of a gradient shaped like the
             parameters, for one client at a time.
+        means: ``means(measure, clients, updates=None)``: what ``measure(variables, features,
+            labels)`` says of a batch, ``[batch, ...]``, averaged over all training examples of each
+            client, ``[asked, ...]``; at the global model, or with each one's own of the stacked
+            ``updates`` added to it.
     """
 
     round: Int[Array, ""]
@@ -153,6 +173,7 @@ class Context(NamedTuple):
     losses: Callable[..., Float[Array, " clients"]]
     accuracies: Callable[..., Float[Array, " clients"]]
     gradients: Callable[..., ClientGradients]
+    means: Callable[..., PyTree]
 
     @property
     def sizes(self) -> Int[Array, " clients"]:
@@ -172,14 +193,15 @@ class Selector(NamedTuple):
         init: ``init(context) -> state``, at the initial model.
         select: ``select(key, state, context) -> (Cohort, state, info)``. ``info`` is a dict of
             scalars that results keep for every round; empty where there is nothing to tell.
-        observe: ``observe(state, cohort, local_results) -> state``, after local training.
+        observe: ``observe(state, cohort, local_results, context) -> state``, after local training;
+            the context is still that of the start of the round.
     """
 
     init: Callable[[Context], PyTree]
     select: Callable[
         [Key[Array, ""], PyTree, Context], tuple[Cohort, PyTree, dict[str, Shaped[Array, ""]]]
     ]
-    observe: Callable[[PyTree, Cohort, LocalResult], PyTree]
+    observe: Callable[[PyTree, Cohort, LocalResult, Context], PyTree]
 
 
 class Solver(NamedTuple):
@@ -195,18 +217,39 @@ class Solver(NamedTuple):
     same_steps: bool = False
 
 
+class Aggregation(NamedTuple):
+    """What an aggregator has to tell about a round, for people.
+
+    Attributes:
+        weights: Weight given to each member of the cohort, non-negative, summing to 1.
+        told: Anything else by name, scalars or one number a member, ``[cohort]``; results keep it
+            as ``aggregation_<name>``. Empty where there is nothing to tell.
+    """
+
+    weights: Float[Array, " cohort"]
+    told: dict[str, Shaped[Array, "..."]]
+
+
+def _as_chosen(state: PyTree, cohort: Cohort, context: Context) -> Cohort:
+    return cohort
+
+
 class Aggregator(NamedTuple):
     """Turns the cohort's results into one update of the global model.
 
     Attributes:
-        init: ``init(variables) -> state``.
-        aggregate: ``aggregate(state, variables, cohort, results, context) -> (update, state,
-            info)``, where ``update`` is added to the global variables and ``info.weights`` are the
-            weights given to the cohort.
+        init: ``init(context) -> state``, at the initial model.
+        aggregate: ``aggregate(state, cohort, results, context) -> (update, state, Aggregation)``;
+            the update is added to the global variables.
+        prepare: ``prepare(state, cohort, context) -> cohort``, before local training: completes
+            what the members are told. By default they are told nothing.
     """
 
-    init: Callable[[Variables], PyTree]
-    aggregate: Callable[..., tuple[Variables, PyTree, Any]]
+    init: Callable[[Context], PyTree]
+    aggregate: Callable[
+        [PyTree, Cohort, LocalResult, Context], tuple[Variables, PyTree, Aggregation]
+    ]
+    prepare: Callable[[PyTree, Cohort, Context], Cohort] = _as_chosen
 
 
 class ClientMetrics(NamedTuple):
@@ -220,6 +263,7 @@ class ClientMetrics(NamedTuple):
         train_sizes: Training examples of each client.
         participation: Number of rounds each client has trained in so far.
         cohort: Ids of the clients that trained last; -1 in every slot before the first round.
+        groups: Planted group of each client, or None.
     """
 
     test_accuracy: Float[Array, " clients"]
@@ -229,6 +273,7 @@ class ClientMetrics(NamedTuple):
     train_sizes: Int[Array, " clients"]
     participation: Int[Array, " clients"]
     cohort: Int[Array, " cohort"]
+    groups: Int[Array, " clients"] | None = None
 
 
 class Metric(NamedTuple):

@@ -63,5 +63,5 @@ _FIRST = Selector(
         state,
         {},
     ),
-    observe=lambda state, cohort, results: state,
+    observe=lambda state, cohort, results, context: state,
 )

@@ -133,4 +133,5 @@ def evaluate(
         train_sizes=data.train.sizes,
         participation=participation,
         cohort=cohort,
+        groups=data.groups,
     )

@@ -30,6 +30,7 @@ class History:
         self._clients: list[dict[str, np.ndarray]] = []
         self._rounds: list[dict[str, np.ndarray]] = []
         self._selection: list[dict[str, np.ndarray]] = []
+        self._aggregation: list[dict[str, np.ndarray]] = []
 
     @property
     def round(self) -> int:
@@ -48,6 +49,7 @@ class History:
         """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
         self._rounds.append({name: getattr(info, name) for name in PER_SLOT})
         self._selection.append({name: np.asarray(told) for name, told in info.selector.items()})
+        self._aggregation.append({name: np.asarray(told) for name, told in info.aggregator.items()})
 
     def arrays(self) -> dict[str, Any]:
         """Everything as arrays: ``[seeds, evaluations, ...]`` and ``[seeds, rounds, ...]``."""
@@ -57,6 +59,7 @@ class History:
             "clients": _join(self._clients, np.stack),
             "rounds": _join(self._rounds, np.concatenate),
             "selection": _join(self._selection, np.concatenate),
+            "aggregation": _join(self._aggregation, np.concatenate),
         }
 
     @classmethod
@@ -68,6 +71,7 @@ class History:
         history._clients = _split(arrays["clients"], len(history._evaluated))
         history._rounds = [arrays["rounds"]] if arrays["rounds"] else []
         history._selection = [arrays["selection"]] if arrays["rounds"] else []
+        history._aggregation = [arrays["aggregation"]] if arrays["rounds"] else []
         return history
 
 

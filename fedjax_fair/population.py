@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from fedjax_fair.base import ClientGradients, Model, Variables
 from fedjax_fair.data.federated import ClientExamples
 
-__all__ = ["client_gradients", "ravel", "sums_of_clients"]
+__all__ = ["client_gradients", "local_means", "ravel", "sums_of_clients"]
 
 T = TypeVar("T")
 
@@ -101,23 +101,88 @@ def sums_of_clients(
     """
     if clients is None:
         clients = jnp.arange(examples.num_clients, dtype=jnp.int32)
-    chunk = _chunk(examples)
-    lanes = jnp.arange(chunk, dtype=jnp.int32)
 
     def one(client):
-        offset, size = examples.offsets[client], examples.sizes[client]
+        return finish(_sums_of_client(measure, examples, client), examples.sizes[client])
 
-        def add(number, sums):
-            positions = number * chunk + lanes
-            rows = examples.order[offset + jnp.minimum(positions, size - 1)]
-            return jax.tree.map(jnp.add, sums, measure(rows, positions < size))
+    return jax.lax.map(one, clients, batch_size=_side_by_side())
 
-        shapes = jax.eval_shape(measure, lanes, lanes < size)
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return finish(jax.lax.fori_loop(0, -(-size // chunk), add, nothing), size)
 
-    batch_size = _SIDE_BY_SIDE.get(jax.default_backend(), _SIDE_BY_SIDE_DEFAULT)
-    return jax.lax.map(one, clients, batch_size=batch_size)
+def local_means(
+    measure: Callable[..., T],
+    variables: Variables,
+    examples: ClientExamples,
+    clients: Int[Array, " asked"],
+    updates: Variables | None = None,
+) -> T:
+    """Averages over the examples of clients, each of which may have a model of its own.
+
+    Args:
+        measure: ``measure(variables, features, labels)`` of a batch of examples; arrays with a
+            leading axis ``batch``.
+        variables: The global model.
+        examples: Examples of all clients.
+        clients: Whom to ask.
+        updates: What each of those asked adds to the global model, stacked; by default nothing.
+
+    Returns:
+        What ``measure`` returned, with ``asked`` in place of ``batch``; not finite for a client
+        without examples.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits")
+        >>> model = ff.models.mlp(data.num_classes, hidden=(32,))
+        >>> start = model.init(jax.random.key(0), jnp.asarray(data.train.features[:1]))
+        >>> def activations(variables, features, labels):
+        ...     return model.features(*variables, features)
+        >>> local_means(activations, start, data.train, jnp.array([3, 1])).shape
+        (2, 32)
+    """
+    examples = jax.tree.map(jnp.asarray, examples)
+
+    def one(asked):
+        client, update = asked
+        own = variables if update is None else jax.tree.map(jnp.add, variables, update)
+
+        def sums(rows, mask):
+            told = measure(own, examples.features[rows], examples.labels[rows])
+            return jax.tree.map(lambda leaf: _masked_sum(leaf, mask), told)
+
+        size = examples.sizes[client]
+        totals = _sums_of_client(sums, examples, client)
+        return jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), totals)
+
+    return jax.lax.map(one, (clients, updates), batch_size=_side_by_side())
+
+
+def _masked_sum(values: Float[Array, "chunk ..."], mask: Bool[Array, " chunk"]):
+    mask = mask.reshape(mask.shape + (1,) * (values.ndim - 1))
+    return jnp.sum(values, axis=0, where=mask)
+
+
+def _sums_of_client(
+    measure: Callable[[Int[Array, " chunk"], Bool[Array, " chunk"]], T],
+    examples: ClientExamples,
+    client: Int[Array, ""],
+) -> T:
+    """Sums a measurement over the examples of one client, chunk by chunk."""
+    chunk = _chunk(examples)
+    lanes = jnp.arange(chunk, dtype=jnp.int32)
+    offset, size = examples.offsets[client], examples.sizes[client]
+
+    def add(number, sums):
+        positions = number * chunk + lanes
+        rows = examples.order[offset + jnp.minimum(positions, size - 1)]
+        return jax.tree.map(jnp.add, sums, measure(rows, positions < size))
+
+    shapes = jax.eval_shape(measure, lanes, lanes < size)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.fori_loop(0, -(-size // chunk), add, nothing)
+
+
+def _side_by_side() -> int | None:
+    return _SIDE_BY_SIDE.get(jax.default_backend(), _SIDE_BY_SIDE_DEFAULT)
 
 
 def _chunk(examples: ClientExamples) -> int:

@@ -7,6 +7,7 @@ Dimensions:
 * ``seed``: the runs;
 * ``round``: rounds done when the model was evaluated, 0 before training;
 * ``client``: the clients of the federation;
+* ``planted_group``: their groups, where they are known;
 * ``class``: the classes of the data;
 * ``training_round`` and ``slot``: every round, and the slots of its cohort.
 
@@ -15,7 +16,8 @@ Variables over ``(seed, round, client)`` are ``test_accuracy``, ``test_loss``, `
 ``fedjax_fair.metrics.SUMMARIES``, whose attributes tell population and weighting. What happened in
 the rounds themselves is over ``(seed, training_round, slot)``: ``cohort_clients``,
 ``cohort_weights``, ``cohort_loss`` and ``cohort_steps``. What the selector told of a round is over
-``(seed, training_round)``, as ``selection_<name>``. ``train_examples`` and ``test_examples`` are
+``(seed, training_round)``, as ``selection_<name>``, and so is what the aggregator told, as
+``aggregation_<name>``, some of it for every ``slot``. ``train_examples`` and ``test_examples`` are
 over ``(client, class)``, and over ``seed`` where every run has a partition of its own.
 """
 
@@ -73,7 +75,9 @@ def to_dataset(
     for name, (long_name, unit) in _PER_CLIENT.items():
         described = {"long_name": long_name, "units": unit}
         columns[name] = (("seed", "round", "client"), recorded["clients"][name], described)
-    for metric in metrics.SUMMARIES:
+    for metric in metrics.SUMMARIES + metrics.GROUP_SUMMARIES:
+        if metric.name not in recorded["summaries"]:
+            continue
         described = {
             "long_name": metric.description,
             "units": metric.unit,
@@ -85,16 +89,44 @@ def to_dataset(
         long_name, unit = _PER_SLOT[name]
         described = {"long_name": long_name, "units": unit}
         columns[f"cohort_{name}"] = (("seed", "training_round", "slot"), values, described)
-    for name, values in recorded["selection"].items():
-        described = {"long_name": f"Selection: {name.replace('_', ' ')}"}
-        columns[f"selection_{name}"] = (("seed", "training_round"), values, described)
+    for role in ("selection", "aggregation"):
+        for name, values in recorded[role].items():
+            described = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
+            dims = ("seed", "training_round", "slot")[: values.ndim]
+            columns[f"{role}_{name}"] = (dims, values, described)
     columns |= _communication(recorded["clients"]["participation"], variables)
     columns |= _ownership(data)
+    columns |= _of_groups(recorded["clients"], data)
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
     if recorded["rounds"]:
         _, rounds, slots = recorded["rounds"]["clients"].shape
         coordinates |= {"training_round": np.arange(rounds), "slot": np.arange(slots)}
     return xr.Dataset(columns, coords=coordinates, attrs={"data": data.name})
+
+
+def _of_groups(clients: dict[str, np.ndarray], data: FederatedData) -> dict[str, Any]:
+    """Mean test accuracy and loss of each planted group."""
+    if data.groups is None:
+        return {}
+    groups = np.asarray(data.groups)
+    per_run = groups if groups.ndim == 2 else [groups] * len(clients["test_loss"])
+    columns = {}
+    for name, unit in {"accuracy": "1", "loss": "nat"}.items():
+        values = [
+            [_group_means(evaluated, own, groups.max() + 1) for evaluated in run]
+            for run, own in zip(clients[f"test_{name}"], per_run, strict=True)
+        ]
+        described = {"long_name": f"Test {name}, mean over the clients of a group", "units": unit}
+        columns[f"group_{name}"] = (("seed", "round", "planted_group"), values, described)
+    return columns
+
+
+def _group_means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> np.ndarray:
+    known = ~np.isnan(values)
+    total, count = (
+        np.bincount(groups[known], weights, num_groups) for weights in (values[known], None)
+    )
+    return np.divide(total, count, out=np.full(num_groups, np.nan), where=count > 0)
 
 
 def _communication(participation: np.ndarray, variables: Variables) -> dict[str, Any]:

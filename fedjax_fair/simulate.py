@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +26,18 @@ from fedjax_fair.base import (
 )
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.evaluate import client_means
-from fedjax_fair.population import client_gradients, ravel
+from fedjax_fair.population import client_gradients, local_means, ravel
 
-__all__ = ["Purpose", "Round", "RoundInfo", "RoundState", "derive_key", "make_round", "run"]
+__all__ = [
+    "Purpose",
+    "Round",
+    "RoundInfo",
+    "RoundState",
+    "derive_key",
+    "make_context",
+    "make_round",
+    "run",
+]
 
 
 # On two CPU cores, ten LeNets or MLPs of 200,000 parameters side by side train as fast as one after
@@ -75,7 +84,7 @@ class RoundInfo(NamedTuple):
         steps: Local steps of each, ``[cohort]``.
         finite: Whether the update was finite. One that is not leaves the global model as it was.
         selector: The selector's own info, scalars by name.
-        aggregator: The aggregator's own info.
+        aggregator: What else the aggregator told, scalars or ``[cohort]`` by name.
     """
 
     clients: Int[Array, " cohort"]
@@ -84,7 +93,7 @@ class RoundInfo(NamedTuple):
     steps: Int[Array, " cohort"]
     finite: Bool[Array, ""]
     selector: dict[str, Shaped[Array, ""]]
-    aggregator: Any
+    aggregator: dict[str, Shaped[Array, "..."]]
 
 
 class Round(NamedTuple):
@@ -159,24 +168,26 @@ def make_round(
         data = jax.tree.map(jnp.asarray, data)
         variables = model.init(derive_key(key, Purpose.INIT), data.train.features[:1])
         round = jnp.zeros((), jnp.int32)
+        context = make_context(model, round, variables, data)
         return RoundState(
             key=key,
             round=round,
             variables=variables,
-            selector=selector.init(_context(model, round, variables, data)),
-            aggregator=aggregator.init(variables),
+            selector=selector.init(context),
+            aggregator=aggregator.init(context),
             participation=jnp.zeros(data.num_clients, jnp.int32),
         )
 
     def step(state, data):
         data = jax.tree.map(jnp.asarray, data)
-        context = _context(model, state.round, state.variables, data)
+        context = make_context(model, state.round, state.variables, data)
         cohort, selector_state, selector_info = selector.select(
             derive_key(state.key, Purpose.SELECT, state.round), state.selector, context
         )
+        cohort = aggregator.prepare(state.aggregator, cohort, context)
         results = _train_cohort(model, solver, state, data, cohort, clients_per_batch)
-        update, aggregator_state, info = aggregator.aggregate(
-            state.aggregator, state.variables, cohort, results, context
+        update, aggregator_state, aggregation = aggregator.aggregate(
+            state.aggregator, cohort, results, context
         )
         finite = _all_finite(update)
         update = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.zeros_like(leaf)), update)
@@ -184,18 +195,18 @@ def make_round(
             key=state.key,
             round=state.round + 1,
             variables=jax.tree.map(jnp.add, state.variables, update),
-            selector=selector.observe(selector_state, cohort, results),
+            selector=selector.observe(selector_state, cohort, results, context),
             aggregator=aggregator_state,
             participation=state.participation.at[cohort.clients].add(1),
         )
         return new_state, RoundInfo(
             clients=cohort.clients,
-            weights=info.weights,
+            weights=aggregation.weights,
             loss=results.loss,
             steps=results.steps,
             finite=finite,
             selector=selector_info,
-            aggregator=info,
+            aggregator=aggregation.told,
         )
 
     return Round(model, init, step)
@@ -216,9 +227,20 @@ def run(round: Round, state: RoundState, data: FederatedData, num_rounds: int):
     return jax.lax.scan(lambda state, _: round.step(state, data), state, length=num_rounds)
 
 
-def _context(
+def make_context(
     model: Model, round: Int[Array, ""], variables: Variables, data: FederatedData
 ) -> Context:
+    """What selectors and aggregators may ask for at the start of a round.
+
+    Args:
+        model: The network.
+        round: The absolute round.
+        variables: The global model.
+        data: The federation, of which they see the training examples and the groups.
+
+    Returns:
+        A ``Context``.
+    """
     means = partial(client_means, model)
     return Context(
         round=round,
@@ -230,6 +252,9 @@ def _context(
         accuracies=lambda variables, clients=None: means(variables, data.train, clients).accuracy,
         gradients=lambda variables, clients=None, project=ravel: client_gradients(
             model, variables, data.train, clients, project
+        ),
+        means=lambda measure, clients, updates=None: local_means(
+            measure, variables, data.train, clients, updates
         ),
     )
 
@@ -246,7 +271,7 @@ def _train_cohort(
     key = derive_key(state.key, Purpose.SOLVE, state.round)
 
     def train(member):
-        client, occurrence = member
+        client, occurrence, loss_weight = member
         view = Client(
             model=model,
             examples=data.train,
@@ -254,9 +279,10 @@ def _train_cohort(
             size=data.train.sizes[client],
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        return solver.solve(key_client, state.variables, view, Extra(round=state.round))
+        extra = Extra(round=state.round, loss_weight=loss_weight, snapshot=cohort.snapshot)
+        return solver.solve(key_client, state.variables, view, extra)
 
-    members = (cohort.clients, _occurrences(cohort.clients))
+    members = (cohort.clients, _occurrences(cohort.clients), cohort.loss_weights)
     size = cohort.clients.shape[0]
     if clients_per_batch is None:
         clients_per_batch = _default_clients_per_batch(solver, state.variables, size)

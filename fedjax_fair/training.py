@@ -227,7 +227,8 @@ def _start(round: Round, seeds: tuple[int, ...], data: FederatedData) -> RoundSt
 def _measure(model: Model, train_loss: bool, asked: tuple, data: FederatedData):
     variables, participation, cohort = asked
     clients = evaluate(model, variables, data, participation, cohort, train_loss=train_loss)
-    return {metric.name: metric.function(clients) for metric in metrics.SUMMARIES}, clients
+    summaries = metrics.SUMMARIES + (() if data.groups is None else metrics.GROUP_SUMMARIES)
+    return {metric.name: metric.function(clients) for metric in summaries}, clients
 
 
 def _warn_of_clients(

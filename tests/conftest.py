@@ -80,6 +80,7 @@ def make_context(examples, variables=None, model=None, round=0, **answers) -> Co
         losses=answer("losses"),
         accuracies=answer("accuracies"),
         gradients=answer("gradients"),
+        means=answer("means"),
     )
 
 

@@ -22,9 +22,9 @@ def aggregate(aggregator, state=None):
         jnp.zeros(3),
         jnp.ones(3, jnp.int32),
     )
-    context = make_context(make_federation(sizes=SIZES).train)
-    state = aggregator.init(MODEL) if state is None else state
-    return aggregator.aggregate(state, MODEL, COHORT, results, context)
+    context = make_context(make_federation(sizes=SIZES).train, MODEL)
+    state = aggregator.init(context) if state is None else state
+    return aggregator.aggregate(state, COHORT, results, context)
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ def remembering(information, watched):
         cohort = Cohort(clients, jnp.full(2, 0.5))
         return cohort, (information.ask(memory, context, cohort), log), {}
 
-    def observe(state, cohort, results):
+    def observe(state, cohort, results, context):
         return information.observe(state[0], cohort, results), state[1]
 
     from fedjax_fair.base import Selector

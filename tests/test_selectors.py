@@ -138,7 +138,7 @@ def test_rpow_ranks_what_was_reported_and_the_unheard_first(model, federation):
     assert cohort.clients[2] == 2
     np.testing.assert_allclose(told["pool_loss"], 0.55, rtol=1e-6)
     results = LocalResult(None, jnp.array([1.0, 2.0, 3.0]), jnp.ones(3, jnp.int32))
-    after = selector.observe(reported, cohort._replace(clients=jnp.array([1, 4, 2])), results)
+    after = selector.observe(reported, cohort._replace(clients=jnp.array([1, 4, 2])), results, None)
     np.testing.assert_allclose(after, [0.5, 1, 3, 0.1, 2, 0.7])
 
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -238,3 +239,42 @@ def test_epochs_differ_from_each_other(federation):
 def test_bad_settings_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         sgd(**arguments)
+
+
+def test_a_loss_weight_scales_the_gradient_of_the_loss_and_nothing_else(model, federation):
+    variables = model.init(jax.random.key(7), federation.train.features[:1])
+    client = client_of(federation, model, 1)
+    extra = Extra(round=jnp.int32(0), loss_weight=jnp.float32(2.0))
+    weighted = sgd(0.1, LARGE, steps=3, prox=0.5).solve(jax.random.key(0), variables, client, extra)
+    # Twice the rate doubles every term, so the proximal one is given at half its size.
+    plain, _ = solve(sgd(0.2, LARGE, steps=3, prox=0.25), federation, model)
+    chex.assert_trees_all_close(weighted.update, plain.update, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(weighted.loss, plain.loss, rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 2}], ids=str)
+@pytest.mark.parametrize("asked", [1, 3])
+def test_a_snapshot_is_the_update_after_so_many_steps(model, federation, length, asked):
+    variables = model.init(jax.random.key(7), federation.train.features[:1])
+    client = client_of(federation, model, 1)
+
+    def run(snapshot=None, **length):
+        extra = Extra(round=jnp.int32(0), snapshot=snapshot)
+        return sgd(0.1, 3, **length).solve(jax.random.key(0), variables, client, extra)
+
+    long, short = run(jnp.int32(asked), **length), run(steps=asked)
+    chex.assert_trees_all_close(long.snapshot, short.update, rtol=1e-6)
+    assert run(**length).snapshot is None
+    beyond = run(jnp.int32(100), **length)
+    chex.assert_trees_all_equal(beyond.snapshot, beyond.update)
+
+
+def test_the_last_minibatch_is_told(model, federation):
+    sizes, order = federation.train.sizes, federation.train.order
+    for index, size in enumerate(sizes):
+        result, _ = solve(sgd(0.1, 4, epochs=1), federation, model, index)
+        lanes = np.asarray(result.last_batch)
+        own = order[federation.train.offsets[index] :][:size]
+        # What an epoch leaves for its last batch, and nothing else.
+        assert (lanes >= 0).sum() == (size - 1) % 4 + 1
+        assert np.isin(lanes[lanes >= 0], own).all()

@@ -1,5 +1,6 @@
 """Laws of a round, and of rounds in a row."""
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.base import Client, Cohort, Extra, Selector
 from fedjax_fair.data.federated import ClientExamples
 from fedjax_fair.evaluate import client_means, evaluate
-from fedjax_fair.simulate import Purpose, derive_key, make_round, run
+from fedjax_fair.simulate import Purpose, derive_key, make_context, make_round, run
 
 LARGE = 100
 
@@ -22,7 +23,7 @@ def fixed(*clients):
     return Selector(
         init=lambda context: (),
         select=lambda key, state, context: (cohort, state, {}),
-        observe=lambda state, cohort, results: state,
+        observe=lambda state, cohort, results, context: state,
     )
 
 
@@ -236,7 +237,7 @@ def test_context_tells_losses_and_accuracies_of_the_current_model(model, federat
             (context.losses(context.variables), context.accuracies(context.variables)),
             {},
         ),
-        observe=lambda state, cohort, results: state,
+        observe=lambda state, cohort, results, context: state,
     )
     round = make(model, asked)
     before, _ = rounds_of(round, federation, num_rounds=2)
@@ -292,3 +293,59 @@ def test_training_loss_is_measured_on_request(model, federation):
 def test_bad_clients_per_batch_is_named(model, clients_per_batch):
     with pytest.raises(ValueError, match="clients_per_batch"):
         make(model, clients_per_batch=clients_per_batch)
+
+
+def test_means_at_the_models_of_the_clients_equal_a_loop(model, federation):
+    start = model.init(jax.random.key(3), federation.train.features[:1])
+    context = make_context(model, jnp.int32(0), start, jax.tree.map(jnp.asarray, federation))
+    clients = jnp.array([4, 1, 4])
+    draws = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(1), (3, *leaf.shape)), start)
+
+    def measure(variables, features, labels):
+        logits, _ = model.apply(*variables, features, train=False, key=None)
+        return {"logits": logits, "hits": (logits.argmax(-1) == labels).astype(jnp.float32)}
+
+    own = context.means(measure, clients, draws)
+    shared = context.means(measure, clients)
+    train = federation.train
+    for slot, client in enumerate(clients.tolist()):
+        rows = train.order[train.offsets[client] :][: train.sizes[client]]
+        features, labels = jnp.asarray(train.features[rows]), jnp.asarray(train.labels[rows])
+        moved = jax.tree.map(lambda leaf, change, slot=slot: leaf + change[slot], start, draws)
+        for variables, answers in ((moved, own), (start, shared)):
+            expected = jax.tree.map(
+                lambda leaf: leaf.mean(axis=0), measure(variables, features, labels)
+            )
+            actual = jax.tree.map(lambda leaf, slot=slot: leaf[slot], answers)
+            chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_the_aggregator_prepares_reaches_the_solver(model, federation):
+    told = {}
+
+    def prepare(state, cohort, context):
+        return cohort._replace(loss_weights=jnp.array([0.0, 1.0]), snapshot=jnp.int32(1))
+
+    def aggregate(state, cohort, results, context):
+        told.update(update=results.update, snapshot=results.snapshot)
+        return plain.aggregate(state, cohort, results, context)
+
+    plain = aggregators.mean()
+    round = make(
+        model,
+        fixed(1, 2),
+        solvers.sgd(0.1, LARGE, steps=2),
+        plain._replace(prepare=prepare, aggregate=aggregate),
+    )
+    round.step(round.init(jax.random.key(0), federation), federation)
+    first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], told["update"].params) for i in (0, 1))
+    chex.assert_trees_all_equal(first, jax.tree.map(jnp.zeros_like, first))
+    assert all(jnp.any(leaf != 0) for leaf in jax.tree.leaves(second))
+    assert all(
+        jnp.any(leaf[1] != other[1])
+        for leaf, other in zip(
+            jax.tree.leaves(told["snapshot"].params),
+            jax.tree.leaves(told["update"].params),
+            strict=True,
+        )
+    )

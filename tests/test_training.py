@@ -287,7 +287,7 @@ def telling(clients, **told):
     return Selector(
         init=lambda context: (),
         select=lambda key, state, context: (cohort, state, {**told, "round": context.round}),
-        observe=lambda state, cohort, results: state,
+        observe=lambda state, cohort, results, context: state,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +10,9 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair import checks
-from fedjax_fair.base import Aggregator, Variables
+from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Variables
 
-__all__ = ["MeanInfo", "mean", "weighted_mean"]
-
-
-class MeanInfo(NamedTuple):
-    """What ``mean`` reports.
-
-    Attributes:
-        weights: Weight given to each member of the cohort, ``[cohort]``, summing to 1.
-    """
-
-    weights: Float[Array, " cohort"]
+__all__ = ["mean", "weighted_mean", "weights_before"]
 
 
 def mean(
@@ -56,24 +46,32 @@ def mean(
     """
     checks.one_of("weights", weights, ("uniform", "size", "cohort"))
 
-    def init(variables):
-        return () if server_optimizer is None else server_optimizer.init(variables.params)
+    def init(context):
+        return () if server_optimizer is None else server_optimizer.init(context.variables.params)
 
-    def aggregate(state, variables, cohort, results, context):
-        given = cohort.weights
-        if weights == "uniform":
-            given = jnp.full_like(given, 1 / given.shape[0])
-        elif weights == "size":
-            sizes = context.sizes[cohort.clients].astype(given.dtype)
-            given = sizes / jnp.sum(sizes)
+    def aggregate(state, cohort, results, context):
+        given = weights_before(weights, cohort, context)
         update = weighted_mean(given, results.update)
         if server_optimizer is not None:
             gradient = jax.tree.map(jnp.negative, update.params)
-            params, state = server_optimizer.update(gradient, state, variables.params)
+            params, state = server_optimizer.update(gradient, state, context.variables.params)
             update = Variables(params=params, state=update.state)
-        return update, state, MeanInfo(weights=given)
+        return update, state, Aggregation(given, {})
 
     return Aggregator(init, aggregate)
+
+
+def weights_before(
+    weights: Literal["uniform", "size", "cohort"], cohort: Cohort, context: Context
+) -> Float[Array, " cohort"]:
+    """The weights of a cohort that depend on nothing it has done, as ``mean`` describes them."""
+    given = cohort.weights
+    if weights == "uniform":
+        return jnp.full_like(given, 1 / given.shape[0])
+    if weights == "size":
+        sizes = context.sizes[cohort.clients].astype(given.dtype)
+        return sizes / jnp.sum(sizes)
+    return given
 
 
 def weighted_mean(weights: Float[Array, " cohort"], updates: PyTree) -> PyTree:

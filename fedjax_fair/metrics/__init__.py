@@ -1,7 +1,8 @@
 """Metrics: how well and how evenly a federation is served, and what that costs.
 
-Functions on arrays live in `performance`, `fairness` and `communication`; `SUMMARIES` lists
-those that every evaluation computes, under the names they have in results.
+Functions on arrays live in `performance`, `fairness`, `groups` and `communication`; `SUMMARIES`
+lists those that every evaluation computes, under the names they have in results, and
+`GROUP_SUMMARIES` those it adds where groups of clients are known.
 
 Examples:
     >>> import jax.numpy as jnp
@@ -12,15 +13,17 @@ Examples:
     ['accuracy_mean_examples', 'test_loss_mean_examples', 'train_loss_mean_examples']
 """
 
-from fedjax_fair.metrics import communication, fairness, performance
+from fedjax_fair.metrics import communication, fairness, groups, performance
 from fedjax_fair.metrics.communication import RoundBytes, bytes_per_round
-from fedjax_fair.metrics.summaries import SUMMARIES
+from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SUMMARIES
 
 __all__ = [
+    "GROUP_SUMMARIES",
     "SUMMARIES",
     "RoundBytes",
     "bytes_per_round",
     "communication",
     "fairness",
+    "groups",
     "performance",
 ]

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair.base import ClientMetrics, Metric
-from fedjax_fair.metrics import fairness, performance
+from fedjax_fair.metrics import fairness, groups, performance
 
-__all__ = ["SUMMARIES"]
+__all__ = ["GROUP_SUMMARIES", "SUMMARIES"]
 
 TESTED = "clients with test examples"
 TRAINED = "clients with a measured training loss"
@@ -211,3 +211,32 @@ SUMMARIES: tuple[Metric, ...] = (
     ),
 )
 """Every entry's function is pure, so that all of them can be evaluated inside ``jit``."""
+
+
+GROUP_SUMMARIES: tuple[Metric, ...] = (
+    Metric(
+        "group_accuracy_minimum",
+        "Test accuracy, worst planted group",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: groups.lowest(m.test_accuracy, m.groups),
+    ),
+    Metric(
+        "group_accuracy_gap",
+        "Test accuracy, best planted group less worst",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: groups.gap(m.test_accuracy, m.groups),
+    ),
+    Metric(
+        "group_loss_gap",
+        "Test loss, worst planted group less best",
+        "nat",
+        TESTED,
+        "uniform",
+        lambda m: groups.gap(m.test_loss, m.groups),
+    ),
+)
+"""What is measured besides where groups are known."""

@@ -55,7 +55,7 @@ def clustered_by_size(cohort_size: int) -> Selector:
     def select(key, rows, context):
         return _draw(key, rows), rows, {}
 
-    return Selector(init, select, lambda rows, cohort, results: rows)
+    return Selector(init, select, lambda rows, cohort, results, context: rows)
 
 
 def clustered_by_similarity(
@@ -115,7 +115,7 @@ def clustered_by_similarity(
         )
         return _draw(key_draw, rows), updates, {}
 
-    def observe(updates, cohort, results):
+    def observe(updates, cohort, results, context):
         new = jax.vmap(ravel)(results.update.params)
         new = jnp.where(jnp.isfinite(new).all(axis=1, keepdims=True), new, 0.0)
         # Of a client that was drawn more than once the last slot counts, on any device.

@@ -151,7 +151,7 @@ def representatives(
         state = source.ask(memory, context, cohort), term.remember(own, context, clients)
         return cohort, state, told
 
-    def observe(state, cohort, results):
+    def observe(state, cohort, results, context):
         memory, own = state
         return source.observe(memory, cohort, results), own
 

@@ -60,5 +60,5 @@ def round_robin(cohort_size: int) -> Selector:
     return Selector(init, select, _keep)
 
 
-def _keep(state, cohort, results):
+def _keep(state, cohort, results, context):
     return state

@@ -87,7 +87,7 @@ def power_of_choice(
         )
         return cohort, reported, {"pool_loss": jnp.mean(losses, where=jnp.isfinite(losses))}
 
-    def observe(reported, cohort, results):
+    def observe(reported, cohort, results, context):
         return reported.at[cohort.clients].set(results.loss) if variant == "rpow" else reported
 
     return Selector(init, select, observe)

@@ -62,4 +62,4 @@ def submodular(
         weights = jnp.full(cohort_size, 1 / cohort_size, jnp.float32)
         return Cohort(chosen.items, weights), state, {"objective": chosen.value}
 
-    return Selector(init, select, lambda state, cohort, results: state)
+    return Selector(init, select, lambda state, cohort, results, context: state)

@@ -43,7 +43,7 @@ def uniform(cohort_size: int) -> Selector:
         clients = permuted(key, positions, context.num_clients)
         return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state, {}
 
-    def observe(state, cohort, results):
+    def observe(state, cohort, results, context):
         return state
 
     return Selector(init, select, observe)

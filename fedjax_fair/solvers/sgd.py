@@ -104,22 +104,27 @@ def sgd(
             logits, state = client.model.apply(params, state, features, train=True, key=key)
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
             loss = jnp.sum(losses, where=batch.mask) / jnp.sum(batch.mask, dtype=losses.dtype)
-            return loss, state
+            weighted = loss if extra.loss_weight is None else extra.loss_weight * loss
+            return weighted, (loss, state)
 
         def step(index, batch, carry):
-            (params, state), optimizer_state, total = carry
-            (loss, state), gradient = jax.value_and_grad(loss_fn, has_aux=True)(
+            (params, state), optimizer_state, total, kept = carry
+            (_, (loss, state)), gradient = jax.value_and_grad(loss_fn, has_aux=True)(
                 params, state, batch, jax.random.fold_in(key_model, index)
             )
             gradient = _add_scaled(gradient, weight_decay, params)
             gradient = _add_scaled(gradient, prox, params, variables.params)
             change, optimizer_state = transformation.update(gradient, optimizer_state, params)
-            params = optax.apply_updates(params, change)
-            return Variables(params, state), optimizer_state, total + loss
+            reached = Variables(optax.apply_updates(params, change), state)
+            if kept is not None:
+                still = index < extra.snapshot
+                kept = jax.tree.map(lambda new, old: jnp.where(still, new, old), reached, kept)
+            return reached, optimizer_state, total + loss, kept
+
+        draw = partial(_minibatch, key_order, client, batch_size, replacement)
 
         def steps_from(first, planned, taken, carry):
             """Takes ``taken`` of ``planned`` steps, whose minibatches are drawn in one go."""
-            draw = partial(_minibatch, key_order, client, batch_size, replacement)
             batches = jax.vmap(draw)(first + jnp.arange(planned, dtype=jnp.int32))
 
             def planned_step(i, carry):
@@ -127,10 +132,11 @@ def sgd(
 
             return jax.lax.fori_loop(0, taken, planned_step, carry)
 
-        carry = (variables, transformation.init(variables.params), jnp.zeros((), jnp.float32))
+        kept = None if extra.snapshot is None else variables
+        carry = (variables, transformation.init(variables.params), jnp.zeros(()), kept)
         if epochs is None:
             taken = jnp.asarray(steps, jnp.int32)
-            trained, _, total = steps_from(0, steps, steps, carry)
+            trained, _, total, kept = steps_from(0, steps, steps, carry)
         else:
             # A traced number of steps makes these while loops: a small client stops early where
             # clients run one after another, and is frozen by vmap's rule where they run together.
@@ -140,9 +146,16 @@ def sgd(
                 first = number * _PLANNED
                 return steps_from(first, _PLANNED, jnp.minimum(_PLANNED, taken - first), carry)
 
-            trained, _, total = jax.lax.fori_loop(0, _ceil_div(taken, _PLANNED), block, carry)
-        update = jax.tree.map(jnp.subtract, trained, variables)
-        return LocalResult(update=update, loss=total / taken.astype(jnp.float32), steps=taken)
+            blocks = _ceil_div(taken, _PLANNED)
+            trained, _, total, kept = jax.lax.fori_loop(0, blocks, block, carry)
+        last = draw(taken - 1)
+        return LocalResult(
+            update=jax.tree.map(jnp.subtract, trained, variables),
+            loss=total / taken.astype(jnp.float32),
+            steps=taken,
+            last_batch=jnp.where(last.mask, last.rows, -1),
+            snapshot=None if kept is None else jax.tree.map(jnp.subtract, kept, variables),
+        )
 
     return Solver(solve, same_steps=steps is not None)
 
