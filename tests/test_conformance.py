@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from conftest import make_federation
 
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.simulate import make_round, run
@@ -46,6 +47,8 @@ SELECTORS = {
     "submodular": partial(
         selectors.submodular, lambda context: modular(context.losses(context.variables)), 3
     ),
+    "agnostic": partial(selectors.agnostic, 0.1),
+    "agnostic, drawn": partial(selectors.agnostic, 0.1, cohort_size=3, local_steps=2),
 }
 SOLVERS = {
     "sgd": partial(solvers.sgd, 0.1, 2, epochs=1),
@@ -61,6 +64,10 @@ AGGREGATORS = {
     "mean with a server optimiser": partial(
         aggregators.mean, server_optimizer=optax.sgd(0.5, momentum=0.9)
     ),
+    "fairfed": partial(aggregators.fairfed, 0.5),
+    "gifair": partial(aggregators.gifair, 0.5),
+    "q_fedavg": partial(aggregators.q_fedavg, 1.0, 0.1),
+    "tilted": partial(aggregators.tilted, 1.0),
 }
 BASELINE = ("uniform", "sgd", "mean")
 COMBINATIONS = (
@@ -78,6 +85,12 @@ def test_nothing_is_left_out():
     ):
         factories = {name for name in package.__all__ if not ismodule(getattr(package, name))}
         assert factories <= {name.split(maxsplit=1)[0].rstrip(",") for name in cases}
+
+
+@pytest.fixture
+def federation():
+    """One whose groups are known, for the roles that want to know them."""
+    return make_federation()._replace(groups=np.array([0, 1, 0, 2, 1, 0], np.int32))
 
 
 @pytest.fixture(params=COMBINATIONS, ids=" | ".join)

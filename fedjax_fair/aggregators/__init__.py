@@ -1,5 +1,10 @@
 """How updates are weighed."""
 
+from fedjax_fair.aggregators.equitable import equitable
+from fedjax_fair.aggregators.fairfed import fairfed
+from fedjax_fair.aggregators.gifair import gifair
 from fedjax_fair.aggregators.mean import mean
+from fedjax_fair.aggregators.q_fedavg import q_fedavg
+from fedjax_fair.aggregators.tilted import tilted
 
-__all__ = ["mean"]
+__all__ = ["equitable", "fairfed", "gifair", "mean", "q_fedavg", "tilted"]

@@ -1,6 +1,7 @@
 """Who trains."""
 
 from fedjax_fair.selectors import information
+from fedjax_fair.selectors.agnostic import agnostic
 from fedjax_fair.selectors.by_size import by_size
 from fedjax_fair.selectors.clustered import clustered_by_similarity, clustered_by_size
 from fedjax_fair.selectors.divfl import divfl
@@ -12,6 +13,7 @@ from fedjax_fair.selectors.uniform import uniform
 from fedjax_fair.selectors.unionfl import unionfl
 
 __all__ = [
+    "agnostic",
     "by_size",
     "clustered_by_similarity",
     "clustered_by_size",

@@ -1,0 +1,71 @@
+"""FairFed: weights that move towards clients whose accuracy is near the average."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedjax_fair import checks
+from fedjax_fair.aggregators.mean import weighted_mean, weights_before
+from fedjax_fair.base import Aggregation, Aggregator
+
+__all__ = ["fairfed"]
+
+
+def fairfed(beta: float | Float[Array, ""] = 1.0) -> Aggregator:
+    r"""Remembers a weight for every client, and shifts it by how far the client is from the rest.
+
+    Weights start at the shares of examples, :math:`\bar\omega_k = n_k / \sum_i n_i`. In a round the
+    members :math:`S` measure their training accuracy :math:`a_k` on the model they received, and
+
+    .. math::
+
+        \Delta_k = \Big|a_k - \frac{\sum_{j \in S} n_j a_j}{\sum_{j \in S} n_j}\Big|, \qquad
+        \bar\omega_k \leftarrow \max\Big(0,\ \bar\omega_k - \beta \big(\Delta_k - \tfrac{1}{|S|}
+        \sum_{j \in S} \Delta_j\big)\Big).
+
+    The update is the mean with the weights of the members, divided by their sum, or with their
+    sizes if all are zero. A client that is not in the cohort keeps its weight. One that is in it
+    more than once counts in every place, and its weight moves once.
+
+    This is the method for clients without a sensitive attribute. It trusts those near the average,
+    so it takes weight from a small group of clients that the model serves badly.
+
+    Args:
+        beta: How fast weights move, >= 0, per unit of accuracy (a fraction); may be traced. With 0
+            it is ``mean("size")``. Compare it to the initial weights, which add up to 1 over all
+            clients.
+
+    Returns:
+        An ``Aggregator``. It tells the ``deviation`` :math:`\Delta_k` of every member.
+
+    Raises:
+        ValueError: If ``beta`` is negative.
+
+    References:
+        Ezzeldin, Yan, He, Ferrara, Avestimehr, *FairFed: Enabling Group Fairness in Federated
+        Learning*, 2023, https://arxiv.org/abs/2110.00857; clamped at 0 as in *Equitable Federated
+        Learning with Activation Clustering*.
+
+    Examples:
+        >>> aggregator = fairfed(beta=0.5)
+    """
+    checks.non_negative("beta", beta)
+
+    def init(context):
+        sizes = context.sizes.astype(jnp.float32)
+        return sizes / jnp.sum(sizes)
+
+    def aggregate(kept, cohort, results, context):
+        by_size = weights_before("size", cohort, context)
+        accuracy = context.accuracies(context.variables, cohort.clients)
+        deviation = jnp.abs(accuracy - jnp.sum(by_size * accuracy))
+        moved = kept[cohort.clients] - beta * (deviation - jnp.mean(deviation))
+        moved = jnp.maximum(moved, 0)
+        total = jnp.sum(moved)
+        weights = jnp.where(total > 0, moved / jnp.where(total > 0, total, 1), by_size)
+        update = weighted_mean(weights, results.update)
+        kept = kept.at[cohort.clients].set(moved)
+        return update, kept, Aggregation(weights, {"deviation": deviation})
+
+    return Aggregator(init, aggregate)

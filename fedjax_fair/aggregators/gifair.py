@@ -1,0 +1,110 @@
+"""GIFAIR: groups with a high loss train harder, those with a low one less."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from fedjax_fair import checks
+from fedjax_fair.aggregators.mean import weighted_mean, weights_before
+from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, LocalResult
+from fedjax_fair.metrics import groups as by_group
+
+__all__ = ["gifair"]
+
+
+def gifair(strength: float | Float[Array, ""] = 0.1) -> Aggregator:
+    r"""Penalises differences between the losses of planted groups, inside local training.
+
+    With :math:`L_i` the mean loss of group :math:`i`, descent on
+
+    .. math:: \sum_k p_k F_k + \lambda \sum_{i < j} |L_i - L_j|
+
+    multiplies the loss of client :math:`k` of group :math:`s` by :math:`1 + \lambda r_k / (p_k
+    |A_s|)`, where :math:`r_k` counts the groups of lower loss minus those of higher loss. Members
+    train with that factor, and updates are averaged by size. Everything refers to the cohort:
+    :math:`p_k = n_k / \sum n`, and :math:`A_s`, the members of a group; a group that is absent does
+    not count, and a client that is in the cohort twice is two members. The factors average to 1
+    with the weights :math:`p_k`, and are not negative up to the largest
+
+    .. math:: \lambda_{\max} = \min_k \frac{p_k |A_{s_k}|}{\text{groups present} - 1}.
+
+    A group's loss is that of its members at the end of their own training, averaged over all their
+    training examples, when it last took part; before that, the mean loss of all its clients at
+    the initial model. Members whose loss is not finite are left out of it.
+
+    Args:
+        strength: :math:`\lambda / \lambda_{\max}` in ``[0, 1]``; may be traced. With 0 it is
+            ``mean("size")``.
+
+    Returns:
+        An ``Aggregator`` for federations whose groups are known. It tells the ``loss_weight`` that
+        every member trained with.
+
+    Raises:
+        ValueError: If ``strength`` is out of range, or (at ``init``) groups are not known.
+
+    References:
+        Yue, Nouiehed, Al Kontar, *GIFAIR-FL: A Framework for Group and Individual Fairness in
+        Federated Learning*, 2023, https://arxiv.org/abs/2108.02741
+
+    Examples:
+        >>> aggregator = gifair(strength=0.5)
+    """
+    checks.non_negative("strength", strength)
+    if not isinstance(strength, Tracer) and np.any(np.asarray(strength) > 1):
+        raise ValueError(f"{strength=!r}: expected a number in [0, 1].")
+
+    def init(context):
+        if context.groups is None:
+            raise ValueError("groups=None: expected a federation with planted groups.")
+        losses = context.losses(context.variables)
+        return by_group.means(losses, context.groups, context.num_clients)
+
+    def prepare(group_losses, cohort, context):
+        shares = weights_before("size", cohort, context)
+        factors = _factors(strength, shares, context.groups[cohort.clients], group_losses)
+        return cohort._replace(loss_weights=factors)
+
+    def aggregate(group_losses, cohort, results, context):
+        weights = weights_before("size", cohort, context)
+        losses = _trained_losses(cohort, results, context)
+        losses = jnp.where(jnp.isfinite(losses), losses, jnp.nan)
+        latest = by_group.means(losses, context.groups[cohort.clients], context.num_clients)
+        group_losses = jnp.where(jnp.isnan(latest), group_losses, latest)
+        update = weighted_mean(weights, results.update)
+        return update, group_losses, Aggregation(weights, {"loss_weight": cohort.loss_weights})
+
+    return Aggregator(init, aggregate, prepare)
+
+
+def _factors(
+    strength: float | Float[Array, ""],
+    shares: Float[Array, " cohort"],
+    groups: Int[Array, " cohort"],
+    group_losses: Float[Array, " groups"],
+) -> Float[Array, " cohort"]:
+    members = jnp.zeros_like(group_losses).at[groups].add(1)
+    present = members > 0
+    count = jnp.sum(present, dtype=jnp.int32)
+    ranked = jnp.sort(jnp.where(present, group_losses, jnp.inf))
+    lower = jnp.searchsorted(ranked, group_losses[groups], side="left")
+    higher = count - jnp.searchsorted(ranked, group_losses[groups], side="right")
+    mass = shares * members[groups]
+    largest = jnp.min(mass) / jnp.maximum(count - 1, 1).astype(mass.dtype)
+    return 1 + strength * largest * (lower - higher).astype(mass.dtype) / mass
+
+
+def _trained_losses(
+    cohort: Cohort, results: LocalResult, context: Context
+) -> Float[Array, " cohort"]:
+    """Mean training loss of each member at its own model."""
+
+    def measure(variables, features, labels):
+        logits, _ = context.model.apply(*variables, features, train=False, key=None)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+    return context.means(measure, cohort.clients, updates=results.update)

@@ -1,0 +1,56 @@
+"""TERM: clients with a high loss weigh exponentially more."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedjax_fair import checks
+from fedjax_fair.aggregators.mean import weighted_mean, weights_before
+from fedjax_fair.base import Aggregation, Aggregator
+
+__all__ = ["tilted"]
+
+
+def tilted(
+    t: float | Float[Array, ""], weights: Literal["uniform", "size", "cohort"] = "size"
+) -> Aggregator:
+    r"""Weighs updates as the gradient of a tilted loss does.
+
+    The gradient of :math:`\frac{1}{t} \log \sum_k p_k e^{t F_k(w)}` is a mean of the clients'
+    gradients with weights proportional to :math:`p_k e^{t F_k(w)}`, where :math:`F_k` is the mean
+    training loss of a member on the model it received. This aggregator gives whole updates these
+    weights.
+
+    Args:
+        t: Tilt, per nat; may be traced. With 0 it is ``mean(weights)``. A large one cares for the
+            highest loss alone, a negative one turns away from high losses (of outliers).
+        weights: The shares :math:`p_k`, as those of `mean`.
+
+    Returns:
+        An ``Aggregator``. It tells the ``received_loss`` :math:`F_k` of every member, nats.
+
+    Raises:
+        ValueError: If ``t`` is not finite or ``weights`` none of the three words.
+
+    References:
+        Li, Beirami, Sanjabi, Smith, *Tilted Empirical Risk Minimization*, 2021,
+        https://arxiv.org/abs/2007.01162
+
+    Examples:
+        >>> aggregator = tilted(t=1.0)
+    """
+    checks.finite("t", t)
+    checks.one_of("weights", weights, ("uniform", "size", "cohort"))
+
+    def aggregate(state, cohort, results, context):
+        shares = weights_before(weights, cohort, context)
+        losses = context.losses(context.variables, cohort.clients)
+        given = jax.nn.softmax(jnp.log(shares) + t * losses)
+        update = weighted_mean(given, results.update)
+        return update, state, Aggregation(given, {"received_loss": losses})
+
+    return Aggregator(lambda context: (), aggregate)
