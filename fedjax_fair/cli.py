@@ -22,7 +22,7 @@ from tyro.conf import Positional
 
 from fedjax_fair import data, experiment, methods, presets, results
 from fedjax_fair.config import Config, closest, lookup
-from fedjax_fair.console import Bars, summary_table
+from fedjax_fair.console import Bars, tables
 from fedjax_fair.folder import RunFolder
 from fedjax_fair.training import SimulationError
 
@@ -76,7 +76,7 @@ class Show:
     """The run folder, or a results.nc."""
 
     def __call__(self) -> None:
-        Console().print(summary_table(results.open(self.run)))
+        Console().print(*tables(results.open(self.run)))
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _execute(ready: methods.Experiment, folder: RunFolder) -> None:
     print(f"Run folder: {folder.path}")
     with Bars() as bars:
         combined = experiment.execute(ready, folder, bars.watch)
-    Console().print(summary_table(combined))
+    Console().print(*tables(combined))
     print(f"Results: {folder.results}\nPlots: {folder.plots}\nReport: {folder.report}")
 
 

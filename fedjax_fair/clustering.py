@@ -56,7 +56,8 @@ def spectral_embedding(
         num_clusters: Number of columns.
 
     Returns:
-        Orthonormal columns, by descending eigenvalue.
+        Orthonormal columns, by descending eigenvalue; zero in place of those whose eigenvalue is
+        zero up to rounding, below 1e-6 of the largest, because these would be arbitrary.
 
     Raises:
         ValueError: If there are fewer points than columns.
@@ -69,19 +70,20 @@ def spectral_embedding(
          [0.   1.  ]]
     """
     checks.positive_int("num_clusters", num_clusters, at_most=similarity.shape[0])
-    _, vectors = jnp.linalg.eigh(similarity)
-    top = vectors[:, ::-1][:, :num_clusters]
+    values, vectors = jnp.linalg.eigh(similarity)
+    told = values > _ROUNDING * values[-1]
+    top = jnp.where(told[None], vectors, 0.0)[:, ::-1][:, :num_clusters]
     peaks = jnp.take_along_axis(top, jnp.argmax(jnp.abs(top), axis=0, keepdims=True), axis=0)
     return jnp.where(peaks < 0, -top, top)
 
 
 def eigengap(similarity: Float[Array, "n n"], at_most: int) -> Int[Array, ""]:
-    """The number of clusters after which the eigenvalues drop most.
+    """The number of clusters after which the eigenvalues drop most, by their ratio.
 
-    A heuristic. It is right where ``C`` groups of similar weight have little in common; where
-    groups share much or differ in size, eigenvalues fall off gradually and it says too few,
-    mostly 2. One cluster is not offered: the first eigenvalue of similarities of one sign exceeds
-    all others whether or not there are groups.
+    A heuristic: ``C`` groups make ``C`` large eigenvalues, and differences inside the groups make
+    the rest. One cluster is not offered: the first eigenvalue of similarities of one sign exceeds
+    all others whether or not there are groups. Eigenvalues below 1 % of the second are not told
+    apart, so groups that differ ten times less than others are not seen.
 
     Args:
         similarity: A symmetric, finite matrix of inner products. Negative eigenvalues, which come
@@ -96,7 +98,7 @@ def eigengap(similarity: Float[Array, "n n"], at_most: int) -> Int[Array, ""]:
         ValueError: If ``at_most`` is not an integer of at least 2.
 
     Examples:
-        >>> eigengap(jnp.diag(jnp.array([9.0, 8.0, 8.0, 1.0])), 4).item()
+        >>> eigengap(jnp.diag(jnp.array([90.0, 8.0, 4.0, 0.5])), 3).item()
         3
     """
     checks.positive_int("at_most", at_most)
@@ -105,8 +107,8 @@ def eigengap(similarity: Float[Array, "n n"], at_most: int) -> Int[Array, ""]:
     values = jnp.maximum(jnp.linalg.eigvalsh(similarity)[::-1], 0.0)
     missing = max(at_most + 1 - similarity.shape[0], 0)
     values = jnp.pad(values, (0, missing))[: at_most + 1]
-    gaps = values[:-1] - values[1:]
-    return (2 + jnp.argmax(gaps[1:])).astype(jnp.int32)
+    values = values[1:] + 0.01 * jnp.where(values[1] > 0, values[1], 1.0)
+    return (2 + jnp.argmax(values[:-1] / values[1:])).astype(jnp.int32)
 
 
 def kmeans(
@@ -213,8 +215,13 @@ class _Points(NamedTuple):
     def of(cls, rows: Float[Array, "n width"], valid: Bool[Array, " n"]) -> tuple[_Points, Array]:
         rows = jnp.where(valid[:, None], rows, 0.0)
         mean = jnp.sum(rows, axis=0) / jnp.maximum(jnp.sum(valid), 1).astype(rows.dtype)
-        rows = jnp.where(valid[:, None], rows - mean[None], 0.0)
-        return cls(rows, jnp.sum(rows**2, axis=1), valid), mean
+        centred = jnp.where(valid[:, None], rows - mean[None], 0.0)
+        # Of points that are all equal only rounding is left, which must not be told apart.
+        squares = jnp.sum(centred**2, axis=1)
+        apart = squares > _ROUNDING**2 * jnp.sum(rows**2, axis=1)
+        return cls(
+            jnp.where(apart[:, None], centred, 0.0), jnp.where(apart, squares, 0.0), valid
+        ), mean
 
     def squared_distances(self, others: Float[Array, "m width"]) -> Float[Array, "m n"]:
         lengths = jnp.sum(others**2, axis=1)[:, None] + self.squares[None]

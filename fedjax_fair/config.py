@@ -72,7 +72,8 @@ class DataConfig:
     """Fewest training examples of a client (dirichlet, quantity_skew)."""
 
     clusters: str = "mnist"
-    """Setting that plants groups: mnist, cifar10, cifar100 or femnist (planted_clusters)."""
+    """Setting that plants groups: digits, mnist, cifar10, cifar100 or femnist
+    (planted_clusters)."""
 
     seed: int = 0
     """Seed of the partition."""
@@ -115,8 +116,8 @@ class SolverConfig:
     weight_decay: float = 0.0
     """Decay added to the gradient, >= 0."""
 
-    prox: float = 1.0
-    """Pull towards the global model, FedProx's mu >= 0; methods without that term ignore it."""
+    prox: float | None = None
+    """Pull towards the global model, FedProx's mu >= 0; default: 1 for fedprox, 0 for others."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,9 @@ class SelectorConfig:
     measure: Literal["arccos", "l2", "l1"] = "arccos"
     """How updates are compared (clustered_by_similarity)."""
 
+    step: float = 0.1
+    """How fast clients with high losses gain weight, >= 0 (agnostic, drfa)."""
+
 
 @dataclass(frozen=True)
 class AggregatorConfig:
@@ -170,6 +174,39 @@ class AggregatorConfig:
 
     weights: Literal["size", "uniform"] = "size"
     """Weight of a client in the mean: its number of training examples, or the same for all."""
+
+    num_clusters: int | Literal["eigengap"] = 2
+    """Clusters of clients, or eigengap to choose their number in every round (equitable)."""
+
+    groups: Literal["found", "known"] = "found"
+    """Whether clusters are looked for, or are the planted groups (equitable)."""
+
+    layer: Literal["penultimate", "logits"] = "penultimate"
+    """Which activations are compared (equitable)."""
+
+    model: Literal["trained", "received"] = "trained"
+    """Whose activations are compared: of the locally trained or the received model (equitable)."""
+
+    examples: Literal["all", "last_batch"] = "all"
+    """Over which training examples activations are averaged (equitable)."""
+
+    center: bool = False
+    """Whether the cohort's mean is subtracted from the activations (equitable)."""
+
+    cosine: bool = False
+    """Whether activations are scaled to unit length (equitable)."""
+
+    beta: float = 1.0
+    """How fast clients far from the mean accuracy lose weight, >= 0 (fairfed)."""
+
+    strength: float = 0.1
+    """Weight of the gaps between groups, in [0, 1] of the most possible (gifair)."""
+
+    q: float = 1.0
+    """Exponent of the losses, >= 0 (q_fedavg)."""
+
+    tilt: float = 1.0
+    """How much high losses weigh; negative for low ones (tilted)."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedjax_fair.training import Callback, Evaluation
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Bars", "summary_table"]
+__all__ = ["Bars", "group_table", "summary_table", "tables"]
 
 COLUMNS = {
     "accuracy_mean_clients": "accuracy",
@@ -61,6 +61,12 @@ class _Bar(Callback):
         self._bars.update(self._task, completed=round, news=news)
 
 
+def tables(results: xr.Dataset) -> list[Table]:
+    """What a person sees of results: one table, two where clients have planted groups."""
+    both = [summary_table(results)]
+    return both if "group_accuracy" not in results else [*both, group_table(results)]
+
+
 def summary_table(results: xr.Dataset) -> Table:
     """Lays out how well and how evenly each method serves the clients in the end.
 
@@ -84,6 +90,40 @@ def summary_table(results: xr.Dataset) -> Table:
     for method in last["algorithm"].values:
         row = last.sel(algorithm=method)
         table.add_row(str(method), *(_percent(row[name].values) for name in COLUMNS))
+    return table
+
+
+def group_table(results: xr.Dataset) -> Table:
+    """Lays out how each method serves the planted groups in the end, and whether it found them.
+
+    Args:
+        results: Results with the dimensions ``algorithm`` and ``planted_group``.
+
+    Returns:
+        A table: accuracies in percent; the mutual information of found clusters and planted groups,
+        mean over all rounds, of methods that look for clusters.
+    """
+    group = results["group"]
+    counts = np.bincount((group if group.ndim == 1 else group.isel(seed=0)).values.astype(int))
+    table = Table(title="Test accuracy of the planted groups", caption="in %; NMI from 0 to 1")
+    table.add_column("method")
+    for number, clients in enumerate(counts):
+        table.add_column(f"group {number}\n{clients} clients", justify="right")
+    table.add_column("gap", justify="right")
+    table.add_column("sigma_acc", justify="right")
+    table.add_column("NMI", justify="right")
+    last = final(results)
+    for method in last["algorithm"].values:
+        row = last.sel(algorithm=method)
+        accuracies = [row["group_accuracy"].isel(planted_group=i) for i in range(len(counts))]
+        cells = [*accuracies, row["group_accuracy_gap"], row["sigma_acc"]]
+        found = results.get("aggregation_nmi")
+        nmi = np.nan if found is None else found.sel(algorithm=method).mean().item()
+        table.add_row(
+            str(method),
+            *(_percent(cell.values) for cell in cells),
+            "" if np.isnan(nmi) else f"{nmi:.2f}",
+        )
     return table
 
 

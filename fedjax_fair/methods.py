@@ -1,12 +1,14 @@
 """Where a configuration becomes functions, and nowhere else.
 
-A method joins by one entry in ``METHODS``: a line for people, and a function that builds its round.
-Most differ from federated averaging in one role only, which ``federated`` expresses.
+A method joins by one entry in ``METHODS``: a line for people, and the roles in which it differs
+from federated averaging. Methods that differ in different roles combine: ``divfl+equitable``
+selects as one and aggregates as the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -18,21 +20,25 @@ from fedjax_fair.config import Config, ModelConfig, lookup, override
 from fedjax_fair.data import FederatedData, Partitioner
 from fedjax_fair.simulate import Round
 
-__all__ = ["METHODS", "MODELS", "PARTITIONERS", "Experiment", "Method", "build", "federated"]
-
-BuildRound = Callable[[Config, Model], Round]
+__all__ = ["METHODS", "MODELS", "PARTITIONERS", "Experiment", "Method", "build"]
 
 
 class Method(NamedTuple):
-    """A federated method, by name.
+    """A federated method: the roles in which it differs from federated averaging.
 
     Attributes:
         summary: One line for people.
-        build: ``build(config, model) -> Round``.
+        selector: Makes its selector from a configuration, or None for uniform draws.
+        solver: Makes its local solver, or None for SGD.
+        aggregator: Makes its aggregator, or None for a mean.
+        whole: Makes its round from a configuration and a model, for one that is no federation.
     """
 
     summary: str
-    build: BuildRound
+    selector: Callable[[Config], Selector] | None = None
+    solver: Callable[[Config], Solver] | None = None
+    aggregator: Callable[[Config], Aggregator] | None = None
+    whole: Callable[[Config, Model], Round] | None = None
 
 
 class Experiment(NamedTuple):
@@ -78,6 +84,12 @@ def _representatives(
     return make
 
 
+def _drfa(config: Config) -> Selector:
+    checks.positive_int("solver.steps", config.solver.steps)
+    section = config.selector
+    return selectors.agnostic(section.step, section.cohort_size, config.solver.steps)
+
+
 def _sgd(config: Config, prox: float = 0.0) -> Solver:
     solver: Any = config.solver  # Resolved: what may be None no longer is.
     return solvers.sgd(
@@ -87,7 +99,7 @@ def _sgd(config: Config, prox: float = 0.0) -> Solver:
         epochs=solver.epochs,
         momentum=solver.momentum,
         weight_decay=solver.weight_decay,
-        prox=prox,
+        prox=prox if solver.prox is None else solver.prox,
     )
 
 
@@ -95,84 +107,100 @@ def _mean(config: Config) -> Aggregator:
     return aggregators.mean(config.aggregator.weights)
 
 
-def federated(
-    selector: Callable[[Config], Selector] = _uniform,
-    solver: Callable[[Config], Solver] = _sgd,
-    aggregator: Callable[[Config], Aggregator] = _mean,
-) -> BuildRound:
-    """Describes a method by the roles in which it differs from federated averaging.
+def _q_fedavg(config: Config) -> Aggregator:
+    learning_rate: Any = config.solver.learning_rate
+    return aggregators.q_fedavg(config.aggregator.q, learning_rate)
 
-    Args:
-        selector: Makes the selector from a configuration; by default clients are drawn uniformly.
-        solver: Makes the local solver; by default plain SGD.
-        aggregator: Makes the aggregator; by default a mean.
 
-    Returns:
-        What ``Method.build`` asks for.
+def _equitable(config: Config) -> Aggregator:
+    section = config.aggregator
+    return aggregators.equitable(
+        section.num_clusters,
+        groups=section.groups,
+        layer=section.layer,
+        model=section.model,
+        examples=section.examples,
+        center=section.center,
+        cosine=section.cosine,
+    )
 
-    Examples:
-        >>> from fedjax_fair.config import SelectorConfig
-        >>> by_size = federated(lambda config: selectors.by_size(config.selector.cohort_size))
-        >>> by_size(Config(selector=SelectorConfig(cohort_size=0)), models.logistic(10))
-        Traceback (most recent call last):
-        ValueError: cohort_size=0: expected an integer >= 1.
-    """
 
-    def build(config: Config, model: Model) -> Round:
-        return simulate.make_round(
-            model,
-            selector(config),
-            solver(config),
-            aggregator(config),
-            clients_per_batch=config.training.clients_per_batch,
-        )
-
-    return build
+def _centralised(config: Config, model: Model) -> Round:
+    return make_centralised(model, _sgd(replace(config, solver=replace(config.solver, prox=0.0))))
 
 
 METHODS: dict[str, Method] = {
-    "fedavg": Method(
-        "Random clients, local SGD, averaged models (McMahan et al., 2017)", federated()
-    ),
+    "fedavg": Method("Random clients, local SGD, averaged models (McMahan et al., 2017)"),
     "power_of_choice": Method(
         "The clients of a random pool with the highest losses (Cho et al., 2020)",
-        federated(_power_of_choice),
+        selector=_power_of_choice,
     ),
     "divfl": Method(
         "Clients whose gradients represent everybody's (Balakrishnan et al., 2022)",
-        federated(_representatives(selectors.divfl)),
+        selector=_representatives(selectors.divfl),
     ),
     "subtrunc": Method(
         "DivFL with a truncated bonus for high losses (Castillo et al., 2024)",
-        federated(_representatives(selectors.subtrunc, "lam", "b", "phi")),
+        selector=_representatives(selectors.subtrunc, "lam", "b", "phi"),
     ),
     "unionfl": Method(
         "DivFL with a penalty for those chosen lately (Castillo et al., 2024)",
-        federated(_representatives(selectors.unionfl, "mu", "window")),
+        selector=_representatives(selectors.unionfl, "mu", "window"),
     ),
     "clustered_by_size": Method(
         "One client from each of several strata of equal mass (Fraboni et al., 2021)",
-        federated(lambda config: selectors.clustered_by_size(config.selector.cohort_size)),
+        selector=lambda config: selectors.clustered_by_size(config.selector.cohort_size),
     ),
     "clustered_by_similarity": Method(
         "One client from each cluster of similar updates (Fraboni et al., 2021)",
-        federated(
-            lambda config: selectors.clustered_by_similarity(
-                config.selector.cohort_size, measure=config.selector.measure
-            )
+        selector=lambda config: selectors.clustered_by_similarity(
+            config.selector.cohort_size, measure=config.selector.measure
         ),
     ),
-    "full": Method("All clients in every round", federated(lambda config: selectors.full())),
+    "full": Method("All clients in every round", selector=lambda config: selectors.full()),
     "round_robin": Method(
-        "Clients in turn", federated(lambda c: selectors.round_robin(c.selector.cohort_size))
+        "Clients in turn",
+        selector=lambda config: selectors.round_robin(config.selector.cohort_size),
+    ),
+    "agnostic": Method(
+        "All clients, weighed by the mixture that is worst for the model (Mohri et al., 2019)",
+        selector=lambda config: selectors.agnostic(config.selector.step),
+        aggregator=lambda config: aggregators.mean("cohort"),
+    ),
+    "drfa": Method(
+        "Clients drawn from the mixture that is worst for the model (Deng et al., 2020)",
+        selector=_drfa,
+        aggregator=lambda config: aggregators.mean("uniform"),
     ),
     "fedprox": Method(
         "FedAvg whose clients are pulled towards the global model (Li et al., 2020)",
-        federated(solver=lambda config: _sgd(config, prox=config.solver.prox)),
+        solver=lambda config: _sgd(config, prox=1.0),
+    ),
+    "equitable": Method(
+        "Equal weight for clusters of clients with similar activations (Equitable-FL)",
+        aggregator=_equitable,
+    ),
+    "fairfed": Method(
+        "Less weight for clients far from the mean accuracy (Ezzeldin et al., 2023)",
+        aggregator=lambda config: aggregators.fairfed(config.aggregator.beta),
+    ),
+    "gifair": Method(
+        "A price on differences between the losses of groups (Yue et al., 2022)",
+        aggregator=lambda config: aggregators.gifair(config.aggregator.strength),
+    ),
+    "q_fedavg": Method(
+        "More weight for clients with high losses, by a power (Li et al., 2020)",
+        aggregator=_q_fedavg,
+    ),
+    "tilted": Method(
+        "More weight for clients with high losses, by an exponential (Li et al., 2021)",
+        aggregator=lambda config: aggregators.tilted(
+            config.aggregator.tilt, config.aggregator.weights
+        ),
     ),
     "centralised": Method(
         "No federation: SGD on everybody's examples in one place, as a reference",
-        lambda config, model: make_centralised(model, _sgd(config)),
+        whole=_centralised,
     ),
 }
 """Every method by name; ``fedjax-fair run --methods NAME ...`` runs them."""
@@ -227,17 +255,47 @@ def build(config: Config) -> Experiment:
         seed = tuple(config.data.seed + run for run in config.training.seeds)
     federation = data.load(config.data.name, partition, seed=seed, data_dir=config.data.dir)
     model = make_model(config.model, federation.num_classes)
-    rounds = {name: method.build(own, model) for name, (method, own) in chosen.items()}
+    rounds = {name: _round(method, own, model) for name, (method, own) in chosen.items()}
     for method in rounds.values():
         jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
     return Experiment(config, federation, rounds)
 
 
 def _variant(config: Config, name: str) -> tuple[Method, Config]:
-    """A method and its own configuration, from a name such as ``subtrunc:lam=0.25``."""
-    name, _, settings = name.partition(":")
+    """Roles and configuration of a name such as ``subtrunc+equitable:lam=0.25``."""
+    names, _, settings = name.partition(":")
     own = override(config, settings) if settings else config
-    return lookup("method", name, METHODS), own
+    first, *others = (lookup("method", part, METHODS) for part in names.split("+"))
+    for other in others:
+        first = _combined(names, first, other)
+    return first, own
+
+
+def _combined(names: str, one: Method, other: Method) -> Method:
+    """Both methods in one, if no role is taken twice."""
+    roles = [{} if method.whole else _roles(method) for method in (one, other)]
+    twice = sorted(roles[0].keys() & roles[1].keys())
+    if twice or not all(roles):
+        reason = f"with one {twice[0]}" if twice else "that each differ from fedavg in a role"
+        raise ValueError(f"method={names!r}: expected methods {reason}.")
+    return Method("", **roles[0], **roles[1])
+
+
+def _roles(method: Method) -> dict[str, Any]:
+    """The roles in which a method differs from federated averaging."""
+    return {name: role for name, role in method._asdict().items() if callable(role)}
+
+
+def _round(method: Method, config: Config, model: Model) -> Round:
+    if method.whole is not None:
+        return method.whole(config, model)
+    return simulate.make_round(
+        model,
+        (method.selector or _uniform)(config),
+        (method.solver or _sgd)(config),
+        (method.aggregator or _mean)(config),
+        clients_per_batch=config.training.clients_per_batch,
+    )
 
 
 def _check(config: Config) -> None:

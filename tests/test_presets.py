@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from experiments.reproduction import paper, runs, selection
+from experiments.reproduction import paper, runs, selection, tables
 from fedjax_fair import methods, presets
 from fedjax_fair.config import DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.presets import SELECTION_TABLES
@@ -98,14 +98,14 @@ def made_up(accuracy, dissimilarity):
 def test_the_summary_is_that_of_the_seeds():
     rng = np.random.default_rng(0)
     accuracy, dissimilarity = rng.uniform(0.5, 1, (2, 2, 3, 6))
-    table = selection.summarise(made_up(accuracy, dissimilarity), "mnist").set_index(
-        ["method", "moment"]
-    )
+    measured = made_up(accuracy, dissimilarity)
+    table = tables.summarise(measured, selection.LAYOUT, paper.SELECTION["mnist"])
+    table = table.set_index(["method", "moment"])
     last = table.loc[("divfl", "last")]
     np.testing.assert_allclose(last["accuracy"], 100 * accuracy[1, :, -1].mean())
     np.testing.assert_allclose(last["accuracy sd"], 100 * accuracy[1, :, -1].std(ddof=1))
     np.testing.assert_allclose(last["dissimilarity paper"], 8.89)
-    five = table.loc[("divfl", "last five")]
+    five = table.loc[("divfl", "last 5")]
     means = 100 * dissimilarity[:, :, 1:].mean(axis=-1)
     np.testing.assert_allclose(five["dissimilarity"], means[1].mean())
     gaps = means[1] - means[0]
@@ -116,7 +116,7 @@ def test_the_summary_is_that_of_the_seeds():
         five["dissimilarity less fedavg high"] - gaps.mean(), half, rtol=1e-4
     )
     assert five["dissimilarity less divfl"] == 0
-    text = selection.markdown(table.reset_index(), 3)
+    text = tables.markdown(table.reset_index(), 3, selection.LAYOUT)
     assert f"{five['dissimilarity']:.2f}" in text
     assert "[8.89 ± 0.59]" in text
-    assert np.isnan(selection.paired(np.ones(1), np.zeros(1))[0])
+    assert np.isnan(tables.paired(np.ones(1), np.zeros(1))[0])

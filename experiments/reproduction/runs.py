@@ -7,11 +7,12 @@ command goes on after an interruption.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -28,17 +29,27 @@ SUMMARIES = [
     "accuracy_standard_deviation",
     "participation_gini",
 ]
-"""What is kept of every evaluation, besides the mean loss of the cohort that trained before it."""
+"""What is kept of every evaluation of a table of client selection."""
 
 
-def run_missing(config: Config, names: Iterable[str], seeds: Iterable[int], file: Path) -> None:
+def run_missing(
+    config: Config,
+    names: Iterable[str],
+    seeds: Iterable[int],
+    file: Path,
+    summaries: Sequence[str] = SUMMARIES,
+    of_rounds: Sequence[str] = ("cohort_loss",),
+) -> None:
     """Trains what the file does not hold yet, seed after seed, so that comparisons stay paired.
 
     Args:
-        config: The setting, apart from methods and seeds; evaluated after every round.
+        config: The setting, apart from methods and seeds.
         names: Methods.
         seeds: Runs.
         file: A CSV file; it need not exist.
+        summaries: What is kept of every evaluation.
+        of_rounds: What is kept of the rounds since the evaluation before, as a mean over them and
+            over the cohort; empty for methods that do not tell it.
     """
     for seed in seeds:
         done = set(load(file).query("seed == @seed")["algorithm"])
@@ -54,17 +65,17 @@ def run_missing(config: Config, names: Iterable[str], seeds: Iterable[int], file
                 experiment.data,
                 rounds=experiment.config.training.rounds or 0,
                 seeds=(seed,),
-                eval_every=1,
+                eval_every=own.training.eval_every,
                 train_loss=False,
             )
-            _append(name, run, file)
+            _append(name, seed, _rows(run, summaries, of_rounds), file)
             print(f"{name}, seed {seed}: {time.perf_counter() - started:.0f} s", flush=True)
 
 
 def load(file: Path) -> pd.DataFrame:
     """All rows of a file, none if it does not exist."""
     if not file.exists():
-        return pd.DataFrame(columns=[*KEYS, *SUMMARIES, "cohort_loss"])
+        return pd.DataFrame(columns=KEYS)
     return pd.read_csv(file)
 
 
@@ -86,14 +97,28 @@ def collect(names: Iterable[str], file: Path) -> xr.Dataset:
     return runs.sel(algorithm=wanted)
 
 
-def _append(name: str, run: xr.Dataset, file: Path) -> None:
+def _rows(run: xr.Dataset, summaries: Sequence[str], of_rounds: Sequence[str]) -> pd.DataFrame:
+    """One row an evaluation."""
+    run = run.isel(seed=0, drop=True)
+    rows = run[list(summaries)].to_dataframe()
+    for name in of_rounds:
+        if name not in run:
+            rows[name] = np.nan
+            continue
+        told = run[name].mean("slot") if "slot" in run[name].dims else run[name]
+        # Rounds are counted from 0, evaluations by the rounds done.
+        following = rows.index[np.searchsorted(rows.index, told["training_round"] + 1)]
+        rows[name] = told.to_series().groupby(following).mean()
+    return rows
+
+
+def _append(name: str, seed: int, rows: pd.DataFrame, file: Path) -> None:
     """Adds a run in one go, so that an interruption leaves the file as it was."""
-    rows = run[SUMMARIES].isel(seed=0, drop=True).to_dataframe()
-    trained = run["cohort_loss"].isel(seed=0, drop=True).mean("slot").to_series()
-    rows["cohort_loss"] = trained.set_axis(trained.index + 1).reindex(rows.index)
-    rows.insert(0, "seed", run["seed"].item())
+    rows = rows.reset_index()
+    rows.insert(0, "seed", seed)
     rows.insert(0, "algorithm", name)
-    whole = pd.concat([load(file), rows.reset_index()[load(file).columns]], ignore_index=True)
+    known = load(file)
+    whole = pd.concat([known, rows], ignore_index=True) if len(known) else rows
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
     whole.to_csv(partial, index=False, float_format="%.6g")

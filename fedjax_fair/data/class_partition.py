@@ -124,6 +124,7 @@ class Cluster(NamedTuple):
 
 
 PLANTED: dict[str, tuple[Cluster, ...]] = {
+    "digits": (Cluster(4, range(4), 800), Cluster(6, range(4, 10), 800)),
     "mnist": (Cluster(4, range(4), 800), Cluster(6, range(4, 10), 800)),
     "cifar10": (Cluster(4, range(4), 800), Cluster(6, range(4, 10), 800)),
     "cifar100": (
@@ -150,8 +151,9 @@ def planted_clusters(clusters: str | Sequence[Cluster]) -> Partitioner:
     most ``at_most`` examples. ``Partition.groups`` is the position of each client's cluster.
 
     Args:
-        clusters: The clusters, or the name of a setting in ``PLANTED``: ``"mnist"``, ``"cifar10"``,
-            ``"cifar100"`` (10 clients each) or ``"femnist"`` (90 clients, EMNIST by class).
+        clusters: The clusters, or the name of a setting in ``PLANTED``: ``"digits"``, ``"mnist"``,
+            ``"cifar10"``, ``"cifar100"`` (10 clients each) or ``"femnist"`` (90 clients, EMNIST by
+            class).
 
     Returns:
         A partitioner whose clients follow each other cluster by cluster; it drops what the caps and

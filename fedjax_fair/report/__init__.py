@@ -1,6 +1,6 @@
 """Pictures of results, and a page that holds them."""
 
-from fedjax_fair.report import plots, selection
+from fedjax_fair.report import groups, plots, selection
 from fedjax_fair.report.page import page, standard_figures
 
-__all__ = ["page", "plots", "selection", "standard_figures"]
+__all__ = ["groups", "page", "plots", "selection", "standard_figures"]

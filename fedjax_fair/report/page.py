@@ -6,12 +6,12 @@ import base64
 import html
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedjax_fair import metrics, results
-from fedjax_fair.report import plots, selection
+from fedjax_fair.report import groups, plots, selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,37 +32,55 @@ img { max-width: 100%; }
 pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; }
 """
 
-_FIGURES: dict[str, tuple[Callable[[xr.Dataset], Figure], str]] = {
-    "learning_curves": (
+
+class _Standard(NamedTuple):
+    """A figure that every run gets whose results hold the variable it needs."""
+
+    draw: Callable[[xr.Dataset], Figure]
+    caption: str
+    needs: str = "accuracy_mean_clients"
+
+
+_FIGURES = {
+    "learning_curves": _Standard(
         plots.learning_curves,
         "Test accuracy, mean over clients, against communication rounds.",
     ),
-    "dissimilarity": (
+    "dissimilarity": _Standard(
         lambda dataset: plots.learning_curves(dataset, "client_dissimilarity"),
         "Dissimilarity: mean difference of test accuracy between two clients.",
     ),
-    "accuracy_distribution": (
+    "accuracy_distribution": _Standard(
         plots.accuracy_distribution,
         "How test accuracy is distributed over clients after the last round.",
     ),
-    "tradeoff": (
+    "group_curves": _Standard(
+        groups.group_curves,
+        "Test accuracy of each planted group, mean over its clients.",
+        needs="group_accuracy",
+    ),
+    "agreement": _Standard(
+        groups.agreement,
+        "How well the clusters found match the planted groups: mutual information, 1 is perfect.",
+        needs="aggregation_nmi",
+    ),
+    "tradeoff": _Standard(
         selection.tradeoff,
         "Accuracy against dissimilarity after the last round: upper left is better on both.",
     ),
-    "participation": (
+    "participation": _Standard(
         selection.participation,
         "Who trained in which round, in the first seed: clients by rounds.",
     ),
-    "participation_lorenz": (
+    "participation_lorenz": _Standard(
         selection.participation_lorenz,
         "How evenly participation is shared out between clients.",
     ),
-    "partition": (
+    "partition": _Standard(
         plots.partition,
         "Who owns what: clients by classes, dots as large as the number of examples.",
     ),
 }
-"""What every run gets, and what it says below."""
 
 
 def standard_figures(dataset: xr.Dataset) -> dict[str, Figure]:
@@ -72,9 +90,12 @@ def standard_figures(dataset: xr.Dataset) -> dict[str, Figure]:
         dataset: Results of one or more methods.
 
     Returns:
-        Learning curves, the distribution of accuracy over clients, who trained, and who owns what.
+        Learning curves, the distribution of accuracy over clients, who trained, and who owns what;
+        where clients have planted groups, how these are served and whether they were found.
     """
-    return {name: draw(dataset) for name, (draw, _) in _FIGURES.items()}
+    return {
+        name: figure.draw(dataset) for name, figure in _FIGURES.items() if figure.needs in dataset
+    }
 
 
 def page(
@@ -119,7 +140,8 @@ def _table(dataset: xr.Dataset) -> str:
     last = results.final(dataset)
     names = [str(name) for name in last["algorithm"].values]
     head = "".join(f'<th class="number">{html.escape(name)}</th>' for name in names)
-    rows = "".join(_row(last, metric) for metric in metrics.SUMMARIES)
+    measured = [m for m in metrics.SUMMARIES + metrics.GROUP_SUMMARIES if m.name in last]
+    rows = "".join(_row(last, metric) for metric in measured)
     return (
         f"<table><tr><th>Metric</th><th>Unit</th><th>Population</th><th>Weighting</th>{head}</tr>"
         f"{rows}</table>"
@@ -144,7 +166,7 @@ def _figure(name: str, figure: Figure) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     encoded = base64.b64encode(buffer.getvalue()).decode()
-    caption = html.escape(_FIGURES[name][1])
+    caption = html.escape(_FIGURES[name].caption)
     return (
         f'<figure><img alt="{caption}" src="data:image/png;base64,{encoded}">'
         f"<figcaption>{caption}</figcaption></figure>"

@@ -1,0 +1,224 @@
+"""Equal weight for hidden groups of clients, which are found by what their networks see."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fedjax_fair import checks
+from fedjax_fair.aggregators.mean import weighted_mean
+from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, LocalResult, Variables
+from fedjax_fair.clustering import cluster_weights, eigengap, kmeans, spectral_embedding
+from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
+
+__all__ = ["activation_vectors", "equitable"]
+
+
+def equitable(
+    num_clusters: int | Literal["eigengap"],
+    *,
+    groups: Literal["found", "known"] = "found",
+    layer: Literal["penultimate", "logits"] = "penultimate",
+    model: Literal["trained", "received"] = "trained",
+    examples: Literal["all", "last_batch"] = "all",
+    center: bool = False,
+    cosine: bool = False,
+) -> Aggregator:
+    r"""Clusters the cohort by its activations and gives every cluster the same weight.
+
+    Each member sends, besides its model, a vector of mean activations :math:`a_i`. The server
+    embeds the similarities :math:`S = A A^\top` in the eigenvectors of their largest eigenvalues,
+    finds clusters by k-means, and weighs a member by
+
+    .. math:: p_i = \frac{1}{C' \cdot |\text{cluster of } i|},
+
+    where :math:`C'` counts the clusters that are not empty. (The paper divides by the number it
+    asked for; with fewer, for example of identical vectors, that would shrink the model.) A cohort
+    smaller than ``num_clusters`` is split into single members at most.
+
+    A member whose vector is not finite, because its training diverged, gets no weight, and its
+    update is left out. Where nobody's is finite weights are uniform, and the round's update is as
+    little finite as those of the members.
+
+    K-means starts from random seeds of its own, the same in every run: whom it groups depends only
+    on the vectors and the round.
+
+    Args:
+        num_clusters: Clusters to look for, or ``"eigengap"`` to choose from 2 up to one less than
+            the cohort in every round, by the largest gap between eigenvalues.
+        groups: ``"known"`` takes the planted groups of the federation instead of looking for
+            clusters: what the method could reach at best.
+        layer: Activations of the last hidden layer, or ``"logits"``.
+        model: Whether they are those of the locally trained model or of the ``"received"`` one.
+        examples: Whether to average over all training examples of the client, or over the
+            ``"last_batch"`` it trained on.
+        center: Whether to subtract the mean over the cohort from the vectors.
+        cosine: Whether to scale vectors to unit length, so that similarities are cosines.
+
+    Returns:
+        An ``Aggregator``. It tells the ``cluster`` of every member (the slot of its first member,
+        -1 for one that is left out), ``num_clusters``, and, where the federation has groups, how
+        well clusters match those of the members: ``nmi`` and ``ari``.
+
+    Raises:
+        ValueError: If a setting is not one of those listed, or (at ``init``) if groups should be
+            known and are not.
+
+    References:
+        *Equitable Federated Learning with Activation Clustering*, algorithm 1.
+
+    Examples:
+        >>> aggregator = equitable(num_clusters=2)
+        >>> oracle = equitable(num_clusters=2, groups="known")
+    """
+    if num_clusters != "eigengap":
+        checks.positive_int("num_clusters", num_clusters)
+    checks.one_of("groups", groups, ("found", "known"))
+    checks.one_of("layer", layer, ("penultimate", "logits"))
+    checks.one_of("model", model, ("trained", "received"))
+    checks.one_of("examples", examples, ("all", "last_batch"))
+
+    def init(context):
+        if groups == "known" and context.groups is None:
+            raise ValueError("groups='known': expected a federation with planted groups.")
+        return ()
+
+    def aggregate(state, cohort, results, context):
+        planted = None if context.groups is None else context.groups[cohort.clients]
+        if groups == "known" and planted is not None:
+            members, labels = jnp.ones(planted.shape, bool), planted
+        else:
+            vectors = activation_vectors(
+                cohort, results, context, layer=layer, model=model, examples=examples
+            )
+            members = jnp.all(jnp.isfinite(vectors), axis=1)
+            key = jax.random.fold_in(jax.random.key(0), context.round)
+            similarity = _similarity(vectors, members, center, cosine)
+            labels = _clusters(key, similarity, members, num_clusters)
+        labels = _by_first_member(labels)
+        weights = cluster_weights(labels, labels.size)
+        update = weighted_mean(weights, _without(results.update, members))
+        return update, state, Aggregation(weights, _told(labels, planted))
+
+    return Aggregator(init, aggregate)
+
+
+def activation_vectors(
+    cohort: Cohort,
+    results: LocalResult,
+    context: Context,
+    *,
+    layer: Literal["penultimate", "logits"] = "penultimate",
+    model: Literal["trained", "received"] = "trained",
+    examples: Literal["all", "last_batch"] = "all",
+) -> Float[Array, "cohort width"]:
+    """Mean log-softmax of the activations of each member, in evaluation mode.
+
+    Args:
+        cohort: Who has trained.
+        results: What came of it.
+        context: Of the start of the round.
+        layer: See ``equitable``.
+        model: See ``equitable``.
+        examples: See ``equitable``.
+
+    Returns:
+        One row a member.
+
+    Raises:
+        ValueError: If the last batch is asked for and the solver does not tell it.
+
+    References:
+        *Equitable Federated Learning with Activation Clustering*, definition 1.
+    """
+    updates = results.update if model == "trained" else None
+
+    def measure(variables, features, labels):
+        if layer == "logits":
+            values, _ = context.model.apply(*variables, features, train=False, key=None)
+        else:
+            values = context.model.features(*variables, features)
+        return jax.nn.log_softmax(values)
+
+    if examples == "all":
+        return context.means(measure, cohort.clients, updates)
+    if results.last_batch is None:
+        raise ValueError("examples='last_batch': expected a solver that tells it.")
+
+    def of_batch(member):
+        rows, update = member
+        own = context.variables
+        if update is not None:
+            own = jax.tree.map(jnp.add, own, update)
+        values = measure(own, context.examples.features[rows], context.examples.labels[rows])
+        return jnp.mean(values, axis=0, where=(rows >= 0)[:, None])
+
+    return jax.lax.map(of_batch, (results.last_batch, updates))
+
+
+def _similarity(
+    vectors: Float[Array, "cohort width"],
+    members: Bool[Array, " cohort"],
+    center: bool,
+    cosine: bool,
+) -> Float[Array, "cohort cohort"]:
+    """Inner products; those of members that do not count are zero."""
+    counts = members.astype(vectors.dtype)
+    vectors = jnp.where(members[:, None], vectors, 0)
+    number = jnp.maximum(1, jnp.sum(counts))
+    if center:
+        mean = jnp.sum(vectors, axis=0) / number
+        vectors = counts[:, None] * (vectors - mean[None, :])
+    if cosine:
+        length = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = vectors / jnp.where(length > 0, length, 1)
+    similarity = jnp.matmul(vectors, vectors.T, precision="highest")
+    if center:
+        # Centring took the constant eigenvector away, and what is left of C groups is C - 1
+        # directions. Given back, it keeps the place of one that would hold nothing but noise.
+        similarity += jnp.trace(similarity) / number * (counts[:, None] * counts[None, :])
+    return similarity
+
+
+def _clusters(key, similarity, members, num_clusters) -> Int[Array, " cohort"]:
+    size = similarity.shape[0]
+    if num_clusters != "eigengap":
+        most = min(num_clusters, size)
+        points = spectral_embedding(similarity, most)
+        return kmeans(key, points, most, mask=members).labels
+    most = min(max(2, size - 1), size)
+    active = eigengap(similarity, most)
+    points = spectral_embedding(similarity, most)
+    # The eigenvectors beyond the gap are what it leaves out.
+    points = jnp.where(jnp.arange(most)[None, :] < active, points, 0)
+    return kmeans(key, points, most, active=active, mask=members).labels
+
+
+def _without(updates: Variables, members: Bool[Array, " cohort"]) -> Variables:
+    """Updates of members only: a weight of zero times NaN would still be NaN."""
+    members = members | ~jnp.any(members)
+
+    def clear(leaf: Any) -> Any:
+        return jnp.where(members.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+
+    return jax.tree.map(clear, updates)
+
+
+def _by_first_member(labels: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
+    """Names every cluster by the slot of its first member; -1 stays."""
+    first = jnp.argmax(labels[:, None] == labels[None, :], axis=1).astype(jnp.int32)
+    return jnp.where(labels >= 0, first, -1)
+
+
+def _told(labels: Int[Array, " cohort"], planted: Int[Array, " cohort"] | None) -> dict[str, Array]:
+    slots = jnp.arange(labels.size, dtype=jnp.int32)
+    told = {"cluster": labels, "num_clusters": jnp.sum(labels == slots, dtype=jnp.int32)}
+    if planted is not None:
+        told |= {
+            "nmi": normalized_mutual_information(labels, planted),
+            "ari": adjusted_rand_index(labels, planted),
+        }
+    return told
