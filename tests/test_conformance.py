@@ -64,6 +64,7 @@ AGGREGATORS = {
     "mean with a server optimiser": partial(
         aggregators.mean, server_optimizer=optax.sgd(0.5, momentum=0.9)
     ),
+    "equitable": partial(aggregators.equitable, 2),
     "fairfed": partial(aggregators.fairfed, 0.5),
     "gifair": partial(aggregators.gifair, 0.5),
     "q_fedavg": partial(aggregators.q_fedavg, 1.0, 0.1),
