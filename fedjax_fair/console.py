@@ -83,7 +83,7 @@ def summary_table(results: xr.Dataset) -> Table:
         title=f"Test accuracy of {clients} clients ({results.attrs['data']}) after the last round",
         caption=f"in %, {spread}",
     )
-    table.add_column("method")
+    table.add_column("method", overflow="fold")
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
     last = final(results)
@@ -106,7 +106,7 @@ def group_table(results: xr.Dataset) -> Table:
     group = results["group"]
     counts = np.bincount((group if group.ndim == 1 else group.isel(seed=0)).values.astype(int))
     table = Table(title="Test accuracy of the planted groups", caption="in %; NMI from 0 to 1")
-    table.add_column("method")
+    table.add_column("method", overflow="fold")
     for number, clients in enumerate(counts):
         table.add_column(f"group {number}\n{clients} clients", justify="right")
     table.add_column("gap", justify="right")
@@ -121,12 +121,12 @@ def group_table(results: xr.Dataset) -> Table:
         nmi = np.nan if found is None else found.sel(algorithm=method).mean().item()
         table.add_row(
             str(method),
-            *(_percent(cell.values) for cell in cells),
+            *(_percent(cell.values, digits=1) for cell in cells),
             "" if np.isnan(nmi) else f"{nmi:.2f}",
         )
     return table
 
 
-def _percent(values: np.ndarray) -> str:
-    mean = f"{100 * values.mean():.2f}"
-    return mean if values.size == 1 else f"{mean} ± {100 * values.std(ddof=1):.2f}"
+def _percent(values: np.ndarray, digits: int = 2) -> str:
+    mean = f"{100 * values.mean():.{digits}f}"
+    return mean if values.size == 1 else f"{mean} ± {100 * values.std(ddof=1):.{digits}f}"

@@ -65,6 +65,9 @@ AGGREGATORS = {
         aggregators.mean, server_optimizer=optax.sgd(0.5, momentum=0.9)
     ),
     "equitable": partial(aggregators.equitable, 2),
+    "equitable, of the last batch": partial(
+        aggregators.equitable, "eigengap", layer="logits", examples="last_batch"
+    ),
     "fairfed": partial(aggregators.fairfed, 0.5),
     "gifair": partial(aggregators.gifair, 0.5),
     "q_fedavg": partial(aggregators.q_fedavg, 1.0, 0.1),

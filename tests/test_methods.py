@@ -27,6 +27,9 @@ SMALL = presets.resolve(
 )
 
 
+PLANTED = replace(SMALL, data=DataConfig("digits", partition="planted_clusters", clusters="digits"))
+
+
 def trained(config: Config, name: str):
     """Variables before and after a few rounds of one method."""
     ready = methods.build(replace(config, methods=(name,)))
@@ -45,7 +48,7 @@ def distance(one, other) -> float:
 
 @pytest.mark.parametrize("name", methods.METHODS)
 def test_every_method_trains(name):
-    before, after, info = trained(SMALL, name)
+    before, after, info = trained(PLANTED if name == "gifair" else SMALL, name)
     assert distance(before, after) > 0
     assert np.all(info.finite)
     assert "\n" not in methods.METHODS[name].summary
@@ -75,6 +78,34 @@ def test_settings_in_a_name_change_what_it_does():
     assert (steps == 1).all()
 
 
+@pytest.mark.parametrize(
+    ("combined", "one", "other"),
+    [
+        ("unionfl+fedprox:prox=0", "unionfl", "fedavg"),
+        (
+            "fedprox+equitable:prox=2,groups=known",
+            "equitable:prox=2,groups=known",
+            "fedprox:prox=2",
+        ),
+        ("divfl+tilted:tilt=0", "divfl", "tilted"),
+    ],
+)
+def test_methods_that_differ_in_different_roles_combine(combined, one, other):
+    (_, together, cohorts), (_, alone, expected), (_, apart, _) = (
+        trained(PLANTED, name) for name in (combined, one, other)
+    )
+    # Weights that are equal but computed otherwise differ in the last place.
+    assert distance(together, alone) < 1e-7
+    assert distance(together, apart) > 1e-4
+    assert (cohorts.clients == expected.clients).all()
+
+
+def test_the_pull_serves_every_method():
+    pulled = trained(SMALL, "divfl:prox=5")[1]
+    assert distance(pulled, trained(SMALL, "divfl")[1]) > 0
+    assert distance(pulled, trained(SMALL, "divfl+fedprox:prox=5")[1]) == 0
+
+
 def test_cohorts_of_few_clients_need_no_other_setting():
     few = replace(
         SMALL, data=replace(SMALL.data, clients=5), selector=SelectorConfig(cohort_size=3)
@@ -91,6 +122,16 @@ def test_cohorts_of_few_clients_need_no_other_setting():
         ("subtrunc:lam=-1", "lam=-1"),
         ("unionfl:window=0", "window=0"),
         ("subtrunk:lam=1", "did you mean 'subtrunc'"),
+        ("divfl+unionfl", r"'divfl\+unionfl': expected methods with one selector"),
+        ("divfl+equitable+fairfed", "expected methods with one aggregator"),
+        ("fedavg+equitable", "expected methods that each differ from fedavg in a role"),
+        ("centralised+equitable", "expected methods that each differ from fedavg in a role"),
+        ("divfl+equitible", "did you mean 'equitable'"),
+        ("equitable:num_clusters=0", "num_clusters=0"),
+        ("equitable:num_clusters=some", "num_clusters='some': expected"),
+        ("equitable:groups=known", "groups='known': expected a federation with planted"),
+        ("gifair", "groups=None: expected a federation with planted"),
+        ("drfa:epochs=1,solver.steps=None", "solver.steps=None"),
         ("power_of_choice:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
         ("power_of_choice:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
     ],
