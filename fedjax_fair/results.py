@@ -110,10 +110,11 @@ def _of_groups(clients: dict[str, np.ndarray], data: FederatedData) -> dict[str,
         return {}
     groups = np.asarray(data.groups)
     per_run = groups if groups.ndim == 2 else [groups] * len(clients["test_loss"])
+    num_groups = int(groups.max()) + 1
     columns = {}
     for name, unit in {"accuracy": "1", "loss": "nat"}.items():
         values = [
-            [_group_means(evaluated, own, groups.max() + 1) for evaluated in run]
+            [_group_means(evaluated, own, num_groups) for evaluated in run]
             for run, own in zip(clients[f"test_{name}"], per_run, strict=True)
         ]
         described = {"long_name": f"Test {name}, mean over the clients of a group", "units": unit}
