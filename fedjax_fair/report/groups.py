@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,7 +63,7 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
     for axes in panels[len(names) :]:
         axes.set_axis_off()
     figure.supxlabel("Communication round", fontsize=10)
-    figure.supylabel(label(values), fontsize=10)
+    figure.supylabel(textwrap.fill(label(values), 30), fontsize=10)
     groups = range(values.sizes["planted_group"])
     named = [f"group {group}" for group in groups]
     figure.legend(panels[0].lines, named, loc="outside right upper", frameon=False)
