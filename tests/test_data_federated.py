@@ -135,7 +135,7 @@ def test_validation_accepts_clients_without_test_examples_and_jax_arrays():
     data.validate(jax.tree.map(jax.numpy.asarray, federation))
 
 
-@pytest.mark.parametrize("groups", [[0, 1], [0, -1, 1], [0.0, 1.0, 1.0]])
+@pytest.mark.parametrize("groups", [[0, 1], [0, -1, 1], [0, 3, 1], [0.0, 1.0, 1.0]])
 def test_groups_are_checked(groups):
     with pytest.raises(ValueError, match="groups"):
         example(groups=groups)

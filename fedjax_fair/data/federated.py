@@ -229,8 +229,13 @@ def validate(data: FederatedData) -> None:
     if data.groups is not None:
         groups = as_integers("groups", data.groups)
         _require(
-            groups.shape == train.sizes.shape and groups.min() >= 0,
-            f"groups of shape {groups.shape}: expected {train.sizes.shape}, none negative.",
+            groups.shape == train.sizes.shape,
+            f"groups of shape {groups.shape}: expected {train.sizes.shape}.",
+        )
+        lowest, highest = groups.min(), groups.max()
+        _require(
+            0 <= lowest <= highest < groups.size,
+            f"groups span [{lowest}, {highest}]: expected numbers in [0, {groups.size - 1}].",
         )
 
 
