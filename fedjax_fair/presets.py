@@ -173,11 +173,11 @@ def _equitable_presets() -> dict[str, Preset]:
         "epochs": ("local epochs", [f"equitable:epochs={epochs}" for epochs in (1, 5, 10)]),
         "prox": ("FedProx's pull", [f"equitable:prox={mu}" for mu in (0, 0.01, 0.1, 1)]),
     }
-    for setting in ("mnist", "cifar100"):
+    for setting, networks in {"mnist": {}, "cifar100": {"model": "resnet18"}}.items():
         for name, (what, methods) in ablations.items():
             presets[f"equitable-{name}-{setting}"] = Preset(
                 f"Equitable-FL, {'table 5' if name == 'prox' else 'table 4'}, {setting}: {what}",
-                _planted(setting, ("fedprox", *methods), 50),
+                _planted(setting, ("fedprox", *methods), 50, **networks),
             )
     return presets
 

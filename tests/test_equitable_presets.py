@@ -34,7 +34,9 @@ def generated(monkeypatch):
         labels = np.repeat(np.arange(num_classes), each)
 
         def draw(labels):
-            return sources.Examples(rng.integers(0, 256, (labels.size, *shape), np.uint8), labels, {})
+            return sources.Examples(
+                rng.integers(0, 256, (labels.size, *shape), np.uint8), labels, {}
+            )
 
         return draw(labels), draw(labels[::2]), num_classes
 

@@ -27,6 +27,11 @@ def test_means_of_groups_leave_out_whom_nobody_measured():
     assert metric.lowest(jnp.asarray(VALUES), jnp.asarray(GROUPS)) == 0.5
     assert metric.highest(jnp.asarray(VALUES), jnp.asarray(GROUPS)) == 0.75
     assert metric.gap(jnp.asarray(VALUES), jnp.asarray(GROUPS)) == 0.25
+    sizes = jnp.array([2, 5, 1, 1, 3, 4])
+    pooled = (0.5 * 2 + 0.25 + 0.75 + 4.0) / 8
+    expected = np.sqrt((2 * (0.75 - pooled) ** 2 + 2 * (0.5 - pooled) ** 2) / 4)
+    own = metric.sigma_acc(jnp.asarray(VALUES), sizes, jnp.asarray(GROUPS))
+    np.testing.assert_allclose(own, expected, rtol=1e-6)
     nobody = jnp.full(3, jnp.nan)
     assert jnp.isnan(metric.gap(nobody, jnp.zeros(3, jnp.int32)))
 

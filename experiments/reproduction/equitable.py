@@ -31,6 +31,7 @@ SUMMARIES = (
     "accuracy_standard_deviation",
     "client_disagreement",
     "group_accuracy_minimum",
+    "group_sigma_acc",
     "group_accuracy_gap",
 )
 OF_ROUNDS = ("aggregation_nmi", "aggregation_ari")
@@ -38,10 +39,11 @@ LAYOUT = Layout(
     columns={
         "accuracy": Column("accuracy_mean_examples", "accuracy %"),
         "sigma": Column("sigma_acc", "sigma_acc %"),
+        "between": Column("group_sigma_acc", "sigma_acc of groups %"),
         "gap": Column("group_accuracy_gap", "gap of groups %"),
         "disagreement": Column("client_disagreement", "disagreement (nat)", factor=1, digits=3),
     },
-    compared=("sigma", "accuracy"),
+    compared=("sigma", "between", "accuracy"),
     baselines={"fedprox": "FedProx"},
 )
 RATES = (0.01, 0.1)
@@ -52,11 +54,11 @@ GRID: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "clustered_by_similarity": PROX,
     "power_of_choice": PROX,
     "equitable": PROX,
-    "fairfed:prox=0": {"beta": (0.1, 0.5, 1.0, 5.0)},
+    "fairfed:prox=0.1": {"beta": (0.1, 0.5, 1.0, 5.0)},
     "gifair:prox=0": {"strength": (0.1, 0.3, 0.5, 0.9)},
 }
-"""What is tried of each method, besides step sizes: four strengths each. FairFed and GIFAIR were
-proposed with plain local SGD."""
+"""What is tried of each method, besides step sizes: four strengths each. All but GIFAIR train as
+FedProx does."""
 GRID_ROUNDS, GRID_SEED = 30, 100
 
 

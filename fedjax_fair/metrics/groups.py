@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-__all__ = ["gap", "highest", "lowest", "means"]
+from fedjax_fair.metrics.performance import mean_over_examples
+
+__all__ = ["gap", "highest", "lowest", "means", "sigma_acc"]
 
 
 def means(
@@ -87,3 +89,35 @@ def gap(values: Float[Array, " clients"], groups: Int[Array, " clients"]) -> Flo
         0.5
     """
     return highest(values, groups) - lowest(values, groups)
+
+
+def sigma_acc(
+    accuracy: Float[Array, " clients"],
+    sizes: Int[Array, " clients"],
+    groups: Int[Array, " clients"],
+) -> Float[Array, ""]:
+    """Root mean square distance of the clients' groups from the accuracy on the pooled examples.
+
+    What `fairness.sigma_acc` would be if every client were tested on all examples of its group.
+    Shows differences between groups without the noise of small test sets; hides those inside
+    groups.
+
+    Args:
+        accuracy: Test accuracy of each client, NaN to leave a client out.
+        sizes: Test examples of each client.
+        groups: Group of each client, in ``[0, clients)``.
+
+    Returns:
+        The distance, at least 0, in the unit of ``accuracy``. Every client counts the same.
+
+    References:
+        *Equitable Federated Learning with Activation Clustering*, sigma_Acc.
+
+    Examples:
+        >>> accuracy = jnp.array([1.0, 0.5, 0.25, 0.25])
+        >>> sigma_acc(accuracy, jnp.full(4, 10), jnp.array([0, 0, 1, 1])).item()
+        0.25
+    """
+    of_group = means(accuracy, groups, accuracy.size)[groups]
+    own = jnp.where(jnp.isnan(accuracy), jnp.nan, of_group)
+    return jnp.sqrt(jnp.nanmean((own - mean_over_examples(accuracy, sizes)) ** 2))

@@ -231,6 +231,14 @@ GROUP_SUMMARIES: tuple[Metric, ...] = (
         lambda m: groups.gap(m.test_accuracy, m.groups),
     ),
     Metric(
+        "group_sigma_acc",
+        "Test accuracy of the clients' groups, root mean square distance to the pooled value",
+        "1",
+        TESTED,
+        "uniform",
+        lambda m: groups.sigma_acc(m.test_accuracy, m.test_sizes, m.groups),
+    ),
+    Metric(
         "group_loss_gap",
         "Test loss, worst planted group less best",
         "nat",
