@@ -24,6 +24,7 @@ class Matroid(NamedTuple):
     """The independent subsets of ``{0, ..., size - 1}``; sets are masks over all items.
 
     Attributes:
+        name: The function that made it.
         size: Number of items.
         rank: Items of a base, a largest independent set; at least 1.
         independent: ``independent(mask) -> bool``.
@@ -39,6 +40,7 @@ class Matroid(NamedTuple):
             a block there are, or None.
     """
 
+    name: str
     size: int
     rank: int
     independent: Callable[[Bool[Array, " size"]], Bool[Array, ""]]
@@ -67,6 +69,7 @@ def uniform(k: int, size: int) -> Matroid:
         return jnp.zeros(size, bool).at[heaviest].set(True)
 
     return Matroid(
+        name="uniform",
         size=size,
         rank=k,
         independent=lambda mask: jnp.sum(mask) <= k,
@@ -121,6 +124,7 @@ def partition(blocks: ArrayLike, capacities: ArrayLike) -> Matroid:
         )
 
     return Matroid(
+        name="partition",
         size=size,
         rank=rank,
         independent=lambda mask: (taken(mask) <= allowed).all(),
@@ -190,6 +194,7 @@ def laminar(sets: ArrayLike, capacities: ArrayLike) -> Matroid:
         return counts + (inside[:, item] & accepted).astype(counts.dtype), accepted
 
     matroid = Matroid(
+        name="laminar",
         size=size,
         rank=1,
         independent=lambda mask: ((inside & mask[None]).sum(axis=1) <= allowed).all(),
@@ -245,6 +250,7 @@ def graphic(edges: ArrayLike) -> Matroid:
         return ~mask & (component[first] != component[second])
 
     matroid = Matroid(
+        name="graphic",
         size=size,
         rank=1,
         independent=lambda mask: among(mask)[1].all(),
@@ -288,6 +294,7 @@ def from_oracle(
         return jnp.where(allowed, grown, mask), allowed
 
     matroid = Matroid(
+        name="from_oracle",
         size=size,
         rank=1,
         independent=independent,

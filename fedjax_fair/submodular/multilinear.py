@@ -42,12 +42,13 @@ class Ranked(NamedTuple):
     """What a facility location offers, best item first.
 
     Attributes:
-        scores: Falling scores, ``[n]``, >= 0.
-        items: The item that each of them belongs to, ``[n]``.
+        scores: Falling scores, ``[offers]``, >= 0.
+        items: The item that each of them belongs to, ``[offers]``, all different; items without a
+            score need not be there, and one outside of the ground set stands for none.
     """
 
-    scores: Float[Array, " n"]
-    items: Int[Array, " n"]
+    scores: Float[Array, " offers"]
+    items: Int[Array, " offers"]
 
 
 def ranked(scores: Float[Array, " n"]) -> Ranked:
@@ -72,7 +73,7 @@ def facility_location_value(offers: Ranked, x: Float[Array, " n"]) -> Float[Arra
         >>> float(facility_location_value(offers, jnp.full(3, 0.5)))
         2.125
     """
-    return _suffix_values(offers, x[offers.items])[0]
+    return _suffix_values(offers, _present(offers, x))[0]
 
 
 def facility_location_gradient(offers: Ranked, x: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -85,13 +86,17 @@ def facility_location_gradient(offers: Ranked, x: Float[Array, " n"]) -> Float[A
         >>> facility_location_gradient(offers, jnp.full(3, 0.5)).tolist()
         [1.75, 0.25, 0.75]
     """
-    present = x[offers.items]
+    present = _present(offers, x)
     worse = jnp.append(_suffix_values(offers, present)[1:], jnp.zeros(1, present.dtype))
     gains = _products_before(1 - present) * (offers.scores - worse)
-    return jnp.zeros_like(gains).at[offers.items].set(gains)
+    return jnp.zeros_like(x).at[offers.items].set(gains, mode="drop")
 
 
-def _suffix_values(offers: Ranked, present: Float[Array, " n"]) -> Float[Array, " n"]:
+def _present(offers: Ranked, x: Float[Array, " n"]) -> Float[Array, " offers"]:
+    return x.at[offers.items].get(mode="fill", fill_value=0)
+
+
+def _suffix_values(offers: Ranked, present: Float[Array, " offers"]) -> Float[Array, " offers"]:
     """Of every suffix of the ranking, the expected best score."""
 
     def step(worse, own):
