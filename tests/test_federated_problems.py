@@ -1,5 +1,6 @@
 """Every problem against its definition, on all subsets of a few items."""
 
+import importlib
 import itertools
 
 import jax
@@ -59,7 +60,7 @@ PROBLEMS = {
     "facility_location": (lambda: fed.facility_location(SCORES), best(SCORES)),
     "facility_location levels": (lambda: fed.facility_location(listed(RATINGS)), best(RATINGS)),
     "facility_location ranks": (
-        lambda: fed.facility_location(_without_levels(listed(SCORES))),
+        lambda: fed.facility_location(_without_levels(SCORES)),
         best(SCORES),
     ),
     "max_coverage": (lambda: fed.max_coverage(MEMBERSHIP), best(MEMBERSHIP * 1.0)),
@@ -85,10 +86,12 @@ PROBLEMS = {
 }
 
 
-def _without_levels(sparse):
-    import dataclasses
-
-    return dataclasses.replace(sparse, levels=None, steps=None)
+def _without_levels(scores):
+    """As for scores that take many values."""
+    module = importlib.import_module("fedjax_fair.submodular.federated.sparse")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_MOST_LEVELS", 0)
+        return listed(scores)
 
 
 @pytest.fixture(params=PROBLEMS, scope="module")

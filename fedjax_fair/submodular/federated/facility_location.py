@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular import multilinear
@@ -22,6 +24,9 @@ from fedjax_fair.submodular.federated.sparse import (
 )
 
 __all__ = ["OFFERS", "facility_location", "sparse_facility_location"]
+
+# Entries that are gone through together where few clients change.
+_BLOCK = 4096
 
 OFFERS = ClientFunction(
     value=lambda offers, mask: jnp.max(
@@ -75,10 +80,6 @@ def facility_location(scores: ArrayLike | SparseScores) -> Problem:
 def sparse_facility_location(name: str, sparse: SparseScores) -> Problem:
     """The same of a list of scores, gone through once for all clients."""
 
-    def served(mask: Array) -> Float[Array, " clients"]:
-        offered = jnp.where(mask[sparse.items], sparse.scores, 0)
-        return jnp.maximum(per_client_max(sparse, offered), 0)
-
     def extensions(key, x):
         return _by_levels(sparse, x)[0] if sparse.levels is not None else _by_rank(sparse, x)[0]
 
@@ -88,10 +89,9 @@ def sparse_facility_location(name: str, sparse: SparseScores) -> Problem:
 
     def own(client):
         places = run_of(sparse, client)
-        return multilinear.Ranked(
-            sparse.scores.at[places].get(mode="fill", fill_value=0),
-            sparse.items.at[places].get(mode="fill", fill_value=sparse.size),
-        )
+        offers = multilinear.ranked(sparse.scores.at[places].get(mode="fill", fill_value=0))
+        items = sparse.items.at[places].get(mode="fill", fill_value=sparse.size)
+        return multilinear.Ranked(offers.scores, items[offers.items])
 
     return Problem(
         name=name,
@@ -100,7 +100,7 @@ def sparse_facility_location(name: str, sparse: SparseScores) -> Problem:
         exact=True,
         own=own,
         function=OFFERS,
-        values=served,
+        values=lambda mask: _served(sparse, mask),
         extensions=extensions,
         gradients=gradients,
         gains=lambda mask: gradients(None, mask.astype(sparse.scores.dtype)),
@@ -163,22 +163,81 @@ def _recurrence(
     return jax.lax.associative_scan(then, (factors, terms), reverse=reverse)[1]
 
 
+class _Memo(NamedTuple):
+    """How well every client is served, and what each item would add."""
+
+    best: Float[Array, " clients"]
+    gains: Float[Array, " size"]
+
+
 def _total(sparse: SparseScores, weights: Float[Array, " clients"]) -> SetFunction:
-    """The memo is how well every client is served."""
+    """Keeps the gains of all items, from which an item takes only what it serves better itself."""
     own_weights = weights[sparse.owners]
 
-    def served(mask):
-        return jnp.maximum(per_client_max(sparse, jnp.where(mask, sparse.scores, 0)), 0)
-
-    def gains(best):
+    def all_gains(best):
         better = jnp.maximum(sparse.scores - best[sparse.owners], 0)
         return jax.ops.segment_sum(own_weights * better, sparse.items, sparse.size)
 
+    def column(best, item):
+        """How well clients are served with one item more."""
+        lanes = sparse.item_offsets[item] + jnp.arange(sparse.most_raters, dtype=jnp.int32)
+        places = sparse.by_item.at[lanes].get(mode="clip")
+        clients = jnp.where(
+            lanes < sparse.item_offsets[item + 1], sparse.owners[places], sparse.num_clients
+        )
+        return best.at[clients].max(sparse.scores[places], mode="drop")
+
+    def join(memo, item):
+        best = column(memo.best, item)
+        changed = best > memo.best
+
+        def subtract():
+            gains = memo.gains
+            for clients, width in zip(sparse.alike, sparse.widths, strict=True):
+                gains = gains - _lost(sparse, weights, clients, width, memo.best, best)
+            return gains
+
+        # Where most clients change it is no more work to start anew, and rounding does not add up.
+        anew = 3 * jnp.sum(changed, dtype=jnp.int32) > 2 * sparse.num_clients
+        return _Memo(best, jax.lax.cond(anew, lambda: all_gains(best), subtract))
+
     return SetFunction(
         size=sparse.size,
-        value=lambda mask: weights @ served(mask[sparse.items]),
-        init=lambda: jnp.zeros(sparse.num_clients),
-        gains=gains,
-        gain=lambda best, item: weights @ jnp.maximum(served(sparse.items == item) - best, 0),
-        add=lambda best, item: jnp.maximum(best, served(sparse.items == item)),
+        value=lambda mask: weights @ _served(sparse, mask),
+        init=lambda: _Memo(jnp.zeros(sparse.num_clients), all_gains(jnp.zeros(sparse.num_clients))),
+        gains=lambda memo: memo.gains,
+        gain=lambda memo, item: weights @ (column(memo.best, item) - memo.best),
+        add=join,
     )
+
+
+def _lost(
+    sparse: SparseScores,
+    weights: Float[Array, " clients"],
+    clients: Int[Array, " alike"],
+    width: int,
+    old: Float[Array, " clients"],
+    new: Float[Array, " clients"],
+) -> Float[Array, " size"]:
+    """What the gains of items lose at those of some clients that are served better now."""
+    ranks = jnp.cumsum(new[clients] > old[clients], dtype=jnp.int32)
+    count, rows = ranks[-1], max(1, _BLOCK // width)
+
+    def block(number, lost):
+        # The clients that change, found rather than listed.
+        numbers = number * rows + jnp.arange(rows, dtype=jnp.int32)
+        some = clients[jnp.searchsorted(ranks, jnp.minimum(numbers + 1, count))]
+        places = sparse.offsets[some][:, None] + jnp.arange(width, dtype=jnp.int32)[None]
+        inside = places < sparse.offsets[some + 1][:, None]
+        inside = inside & (numbers < count)[:, None]
+        scores = sparse.scores.at[places].get(mode="clip")
+        less = jnp.clip(scores, old[some][:, None], new[some][:, None]) - old[some][:, None]
+        items = jnp.where(inside, sparse.items.at[places].get(mode="clip"), sparse.size)
+        return lost.at[items].add(less * weights[some][:, None], mode="drop")
+
+    return jax.lax.fori_loop(0, -(-count // rows), block, jnp.zeros(sparse.size))
+
+
+def _served(sparse: SparseScores, mask: Bool[Array, " size"]) -> Float[Array, " clients"]:
+    offered = jnp.where(mask[sparse.items], sparse.scores, 0)
+    return jnp.maximum(per_client_max(sparse, offered), 0)

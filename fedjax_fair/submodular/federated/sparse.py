@@ -22,7 +22,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
@@ -34,13 +34,15 @@ __all__ = ["SparseScores", "entries", "sparse_scores"]
 
 # So many products a client are no burden beside its scores.
 _MOST_LEVELS = 16
-_DIGIT = 4
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SparseScores:
-    """Positive scores of clients for items, each client's in a run and falling.
+    """Positive scores of clients for items, each client's in a run.
+
+    Runs are in the order of items where scores take few values, and otherwise from the largest
+    score to the smallest.
 
     Attributes:
         owners: The client of each score, ``[entries]``.
@@ -50,9 +52,13 @@ class SparseScores:
         levels: The place of each score among the different ones, from the smallest, or None if
             they are many.
         steps: From each of the different scores to the next smaller one, or None.
+        by_item: The places of all entries, those of each item in a run, ``[entries]``.
+        item_offsets: Where each item's run in ``by_item`` starts, ``[size + 1]``.
+        alike: Clients with runs of about one length, within a factor of two.
+        widths: At least the length of these runs.
         num_clients: Number of clients.
         size: Items in the ground set.
-        longest: Scores of the client that has most.
+        most_raters: Clients that score the item which most of them do.
     """
 
     owners: Int[Array, " entries"]
@@ -61,9 +67,13 @@ class SparseScores:
     offsets: Int[Array, " ends"]
     levels: Int[Array, " entries"] | None
     steps: Float[Array, " levels"] | None
+    by_item: Int[Array, " entries"]
+    item_offsets: Int[Array, " item_ends"]
+    alike: tuple[Int[Array, "_"], ...]
+    widths: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     num_clients: int = dataclasses.field(metadata={"static": True})
     size: int = dataclasses.field(metadata={"static": True})
-    longest: int = dataclasses.field(metadata={"static": True})
+    most_raters: int = dataclasses.field(metadata={"static": True})
 
 
 def sparse_scores(
@@ -109,12 +119,14 @@ def sparse_scores(
     owners, places, amounts = (column[kept] for column in (owners, places, amounts))
     if not owners.size:
         raise ValueError("scores: expected at least one positive score.")
-    order = np.lexsort((places, -amounts, owners))
+    few = np.unique(amounts).size <= _MOST_LEVELS
+    order = np.lexsort((places, owners) if few else (places, -amounts, owners))
     owners, places, amounts = (column[order] for column in (owners, places, amounts))
     _all_different(owners, places, size)
     counts = np.bincount(owners, minlength=num_clients)
     different, levels = np.unique(amounts, return_inverse=True)
-    few = different.size <= _MOST_LEVELS
+    raters = np.bincount(places, minlength=size)
+    widths = 2 ** np.ceil(np.log2(np.maximum(counts, 1))).astype(int)
     return SparseScores(
         owners=jnp.asarray(owners, jnp.int32),
         items=jnp.asarray(places, jnp.int32),
@@ -122,9 +134,15 @@ def sparse_scores(
         offsets=jnp.asarray(np.append(0, np.cumsum(counts)), jnp.int32),
         levels=jnp.asarray(levels, jnp.int32) if few else None,
         steps=jnp.asarray(np.diff(different, prepend=0), jnp.float32) if few else None,
+        by_item=jnp.asarray(np.argsort(places, kind="stable"), jnp.int32),
+        item_offsets=jnp.asarray(np.append(0, np.cumsum(raters)), jnp.int32),
+        alike=tuple(
+            jnp.asarray(np.flatnonzero(widths == width), jnp.int32) for width in np.unique(widths)
+        ),
+        widths=tuple(np.unique(widths).tolist()),
         num_clients=num_clients,
         size=size,
-        longest=int(counts.max()),
+        most_raters=int(raters.max()),
     )
 
 
@@ -161,7 +179,7 @@ def entries(sparse: SparseScores, amounts: Float[Array, " entries"]) -> Gains:
     """Gains that are 0 but where a client has a score."""
 
     def spread(mean):
-        raters = jax.ops.segment_sum(jnp.ones_like(sparse.items), sparse.items, sparse.size)
+        raters = jnp.diff(sparse.item_offsets)
         missing = jnp.max(jnp.abs(mean), where=raters < sparse.num_clients, initial=0)
         return jnp.maximum(jnp.max(jnp.abs(amounts - mean[sparse.items])), missing)
 
@@ -203,7 +221,7 @@ def _bases(sparse: SparseScores, amounts: Float[Array, " entries"], matroid: Mat
 
 def run_of(sparse: SparseScores, client: Int[Array, ""]) -> Int[Array, " longest"]:
     """Where the entries of one client are; beyond the end of the list where it has no more."""
-    places = sparse.offsets[client] + jnp.arange(sparse.longest, dtype=jnp.int32)
+    places = sparse.offsets[client] + jnp.arange(sparse.widths[-1], dtype=jnp.int32)
     return jnp.where(places < sparse.offsets[client + 1], places, sparse.items.shape[0])
 
 
@@ -218,66 +236,41 @@ def _row(
 
 def _largest(sparse: SparseScores, amounts: Float[Array, " entries"], k: int) -> Bases:
     """Each client's ``k`` largest entries; where fewer are positive, the first other items too."""
-    chosen = _select(sparse, amounts, k)
-    missing = k - _count(sparse, chosen)
-    # All positive entries are in then, and there are enough other items among the first k.
-    among_first = jnp.where(chosen & (sparse.items < k), sparse.items, k)
-    taken = jnp.zeros((sparse.num_clients, k), bool)
-    taken = taken.at[sparse.owners, among_first].set(True, mode="drop")
-    filled = ~taken & (jnp.cumsum(~taken, axis=1) <= missing[:, None])
-    worth = jax.ops.segment_sum(
-        jnp.where(chosen, amounts, 0), sparse.owners, sparse.num_clients, indices_are_sorted=True
-    )
+    groups = zip(sparse.alike, sparse.widths, strict=True)
+    parts = [_largest_of(sparse, amounts, clients, width, k) for clients, width in groups]
+    clients = jnp.concatenate(sparse.alike)
+    items, best = (jnp.concatenate(column) for column in zip(*parts, strict=True))
+    chosen = best > 0
+    # Where one is missing all positive entries are in, and there are enough others among the first.
+    rows = jnp.arange(sparse.num_clients, dtype=jnp.int32)[:, None]
+    first = jnp.where(chosen & (items < k), items, k)
+    taken = jnp.zeros((sparse.num_clients, k), bool).at[rows, first].set(True, mode="drop")
+    missing = k - jnp.sum(chosen, axis=1, dtype=jnp.int32)
+    filled = ~taken & (jnp.cumsum(~taken, axis=1, dtype=jnp.int32) <= missing[:, None])
+    worth = jnp.sum(jnp.where(chosen, best, 0), axis=1)
 
     def messages(weights):
-        listed = jnp.where(chosen, weights[sparse.owners], 0)
-        fillers = jnp.where(filled, weights[:, None], 0)
-        return Messages((sparse.items, jnp.arange(k, dtype=jnp.int32)), (listed, fillers))
+        own = weights[clients][:, None]
+        named = jnp.where(chosen, items, sparse.size)
+        listed = jnp.broadcast_to(own, items.shape).ravel()
+        fillers = jnp.where(filled, own, 0)
+        return Messages((named.ravel(), jnp.arange(k, dtype=jnp.int32)), (listed, fillers))
 
-    return Bases(worth, messages)
-
-
-def _count(sparse: SparseScores, mask: Bool[Array, " entries"]) -> Int[Array, " clients"]:
-    return jax.ops.segment_sum(
-        mask.astype(jnp.int32), sparse.owners, sparse.num_clients, indices_are_sorted=True
-    )
+    return Bases(jnp.zeros_like(worth).at[clients].set(worth), messages)
 
 
-def _select(
-    sparse: SparseScores, amounts: Float[Array, " entries"], k: int
-) -> Bool[Array, " entries"]:
-    """The ``k`` largest positive entries of each client, of equal ones those of the first items.
-
-    A selection by digits, from the highest: it takes as many passes as there are digits, however
-    differently long the runs are, where a sort of all entries would take twenty times as long.
-    """
-    # Positive floats are in the order of their bits.
-    amount_key = jax.lax.bitcast_convert_type(amounts, jnp.uint32)
-    item_key = (sparse.size - 1 - sparse.items).astype(jnp.uint32)
-    passes = [(amount_key, 32), (item_key, (sparse.size - 1).bit_length())]
-    state = (amounts > 0, jnp.zeros_like(amounts, bool), jnp.full(sparse.num_clients, k))
-    for keys, bits in passes:
-        shifts = jnp.arange((bits - 1) // _DIGIT * _DIGIT, -1, -_DIGIT).astype(jnp.uint32)
-        state, _ = jax.lax.scan(
-            lambda state, shift, keys=keys: (_by_digit(sparse, state, keys >> shift), None),
-            state,
-            shifts,
-        )
-    tied, chosen, wanted = state
-    return chosen | (tied & (wanted > 0)[sparse.owners])
-
-
-def _by_digit(sparse: SparseScores, state, keys):
-    """Chooses entries with a digit above the deciding one; those that have it stay tied."""
-    tied, chosen, wanted = state
-    base = 1 << _DIGIT
-    digits = (keys & (base - 1)).astype(jnp.int32)
-    cells = jnp.where(tied, sparse.owners * base + digits, sparse.num_clients * base)
-    counts = jnp.zeros(sparse.num_clients * base, jnp.int32).at[cells].add(1, mode="drop")
-    above = jax.lax.cumsum(counts.reshape(-1, base), axis=1, reverse=True)
-    deciding = jnp.sum(above >= wanted[:, None], axis=1, dtype=jnp.int32) - 1
-    surely = jnp.take_along_axis(jnp.pad(above, ((0, 0), (0, 1))), (deciding + 1)[:, None], axis=1)[
-        :, 0
-    ]
-    limit = deciding[sparse.owners]
-    return tied & (digits == limit), chosen | (tied & (digits > limit)), wanted - surely
+def _largest_of(
+    sparse: SparseScores,
+    amounts: Float[Array, " entries"],
+    clients: Int[Array, " alike"],
+    width: int,
+    k: int,
+) -> tuple[Int[Array, "alike k"], Float[Array, "alike k"]]:
+    """The items and amounts of the largest entries of clients with runs of about one length."""
+    places = sparse.offsets[clients][:, None] + jnp.arange(width, dtype=jnp.int32)[None]
+    inside = places < sparse.offsets[clients + 1][:, None]
+    own = jnp.where(inside, amounts.at[places].get(mode="clip"), 0)
+    best, lanes = jax.lax.top_k(own, min(k, width))
+    items = sparse.items.at[jnp.take_along_axis(places, lanes, axis=1)].get(mode="clip")
+    padding = ((0, 0), (0, k - lanes.shape[1]))
+    return jnp.pad(items, padding), jnp.pad(best, padding)
