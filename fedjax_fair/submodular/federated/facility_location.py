@@ -28,6 +28,10 @@ __all__ = ["OFFERS", "facility_location", "sparse_facility_location"]
 # Entries that are gone through together where few clients change.
 _BLOCK = 4096
 
+# What a certain item leaves, so that it can be divided by: a product with one of them is as good as
+# nothing, with two it is 0, and without the one it is right to 1e-8.
+_CERTAIN = 1e-30
+
 OFFERS = ClientFunction(
     value=lambda offers, mask: jnp.max(
         offers.scores,
@@ -115,23 +119,15 @@ def _by_levels(
     assert sparse.levels is not None
     assert sparse.steps is not None
     num_levels = sparse.steps.shape[0]
-    present = x[sparse.items]
-    certain = present >= 1
-    absent = jnp.where(certain, 1, 1 - present)
+    absent = jnp.maximum(1 - x, _CERTAIN)[sparse.items]
     cells = sparse.owners * num_levels + sparse.levels
-    number = sparse.num_clients * num_levels
-
-    def from_above(per_cell, accumulate):
-        return accumulate(per_cell.reshape(-1, num_levels), axis=1, reverse=True)
-
-    # Certain items are counted rather than multiplied, so that each can be left out.
-    products = from_above(jax.ops.segment_prod(absent, cells, number), jax.lax.cumprod)
-    sure = from_above(jax.ops.segment_sum(certain.astype(jnp.int32), cells, number), jax.lax.cumsum)
-    nothing = sparse.steps[None] * products
-    values = jnp.sum(sparse.steps[None] - jnp.where(sure == 0, nothing, 0), axis=1)
-    without_any = jnp.cumsum(jnp.where(sure == 0, nothing, 0), axis=1).ravel()[cells]
-    without_own = jnp.cumsum(jnp.where(sure <= 1, nothing, 0), axis=1).ravel()[cells]
-    return values, jnp.where(certain, without_own, without_any / absent)
+    per_cell = jax.ops.segment_prod(absent, cells, sparse.num_clients * num_levels)
+    nothing = jax.lax.cumprod(per_cell.reshape(-1, num_levels), axis=1, reverse=True)
+    left = sparse.steps[None] * nothing
+    values = jnp.sum(sparse.steps[None] - left, axis=1)
+    gradient = jnp.cumsum(left, axis=1).ravel()[cells] / absent
+    # Beside a certain item at least as good another is worth nothing, and equally little.
+    return values, jnp.where(gradient > 1e-20 * jnp.min(sparse.steps), gradient, 0)
 
 
 def _by_rank(

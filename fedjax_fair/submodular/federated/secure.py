@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -49,7 +50,7 @@ def secure_aggregate(messages: Messages, size: int) -> Float[Array, " size"]:
     for items, amounts in zip(messages.items, messages.amounts, strict=True):
         if amounts.ndim == 2:  # As a product: a reduction over the first axis is slow on a CPU.
             amounts = jnp.ones(amounts.shape[0]) @ amounts
-        total = total.at[items].add(amounts)
+        total = total + jax.ops.segment_sum(amounts, items, size)
     return total
 
 

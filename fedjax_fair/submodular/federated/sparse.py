@@ -11,8 +11,8 @@ probability that client *i* has nothing of at least the *l*-th smallest score :m
     \frac{\partial \hat f_i}{\partial x_j}
         = \sum_{l: s_l \leq c_{ij}} (s_l - s_{l-1}) \frac{P_{il}}{1 - x_j},
 
-where for certain items the quotient is a product over the others. Any other scores take the two
-prefix passes of the dense form, over all clients at once.
+where a certain item leaves 1e-30 rather than nothing, so that the quotient is right there too. Any
+other scores take the two prefix passes of the dense form, over all clients at once.
 """
 
 from __future__ import annotations
