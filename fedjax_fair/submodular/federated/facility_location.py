@@ -21,6 +21,7 @@ from fedjax_fair.submodular.federated.sparse import (
     entries,
     per_client_max,
     run_of,
+    runs,
 )
 
 __all__ = ["OFFERS", "facility_location", "sparse_facility_location"]
@@ -133,30 +134,27 @@ def _by_levels(
 def _by_rank(
     sparse: SparseScores, x: Float[Array, " size"]
 ) -> tuple[Float[Array, " clients"], Float[Array, " entries"]]:
-    """Extension and gradient from the two prefix passes, over all runs at once."""
-    present, scores = x[sparse.items], sparse.scores
-    leads = jnp.append(True, sparse.owners[1:] != sparse.owners[:-1])
-    ends = jnp.append(leads[1:], True)
-    # Nothing better there: starts with 1 in each run, then times what the one before leaves.
-    before = jnp.append(0.0, 1 - present[:-1])
-    better = _recurrence(jnp.where(leads, 0, before), leads.astype(x.dtype))
-    after = jnp.append((1 - present)[1:], 0.0)
-    offered = jnp.append((present * scores)[1:], 0.0)
-    worse = _recurrence(jnp.where(ends, 0, after), jnp.where(ends, 0, offered), reverse=True)
-    firsts = jnp.where(leads, present * scores + (1 - present) * worse, 0)
-    values = jax.ops.segment_sum(firsts, sparse.owners, sparse.num_clients, indices_are_sorted=True)
-    return values, better * (scores - worse)
+    """Extension and gradient from the two prefix passes, over clients with runs alike at once."""
+    values, gradient = jnp.zeros(sparse.num_clients), jnp.zeros_like(sparse.scores)
+    for clients, width in zip(sparse.alike, sparse.widths, strict=True):
+        places, inside = (grid.T for grid in runs(sparse, clients, width))
+        scores = jnp.where(inside, sparse.scores.at[places].get(mode="clip"), 0)
+        present = jnp.where(inside, x[sparse.items.at[places].get(mode="clip")], 0)
 
+        def from_worst(worse, own):
+            score, probability = own
+            return probability * score + (1 - probability) * worse, worse
 
-def _recurrence(
-    factors: Float[Array, " entries"], terms: Float[Array, " entries"], *, reverse: bool = False
-) -> Float[Array, " entries"]:
-    """``y_k = factors_k * y_{k-1} + terms_k``, in logarithmic depth."""
+        def from_best(better, probability):
+            return better * (1 - probability), better
 
-    def then(first, second):
-        return first[0] * second[0], second[0] * first[1] + second[1]
-
-    return jax.lax.associative_scan(then, (factors, terms), reverse=reverse)[1]
+        nothing = jnp.zeros(clients.shape[0])
+        value, worse = jax.lax.scan(from_worst, nothing, (scores, present), reverse=True)
+        _, better = jax.lax.scan(from_best, nothing + 1, present)
+        values = values.at[clients].set(value)
+        into = jnp.where(inside, places, sparse.items.shape[0])
+        gradient = gradient.at[into].set(better * (scores - worse), mode="drop")
+    return values, gradient
 
 
 class _Memo(NamedTuple):
@@ -223,8 +221,7 @@ def _lost(
         # The clients that change, found rather than listed.
         numbers = number * rows + jnp.arange(rows, dtype=jnp.int32)
         some = clients[jnp.searchsorted(ranks, jnp.minimum(numbers + 1, count))]
-        places = sparse.offsets[some][:, None] + jnp.arange(width, dtype=jnp.int32)[None]
-        inside = places < sparse.offsets[some + 1][:, None]
+        places, inside = runs(sparse, some, width)
         inside = inside & (numbers < count)[:, None]
         scores = sparse.scores.at[places].get(mode="clip")
         less = jnp.clip(scores, old[some][:, None], new[some][:, None]) - old[some][:, None]

@@ -12,7 +12,7 @@ probability that client *i* has nothing of at least the *l*-th smallest score :m
         = \sum_{l: s_l \leq c_{ij}} (s_l - s_{l-1}) \frac{P_{il}}{1 - x_j},
 
 where a certain item leaves 1e-30 rather than nothing, so that the quotient is right there too. Any
-other scores take the two prefix passes of the dense form, over all clients at once.
+other scores take the two prefix passes of the dense form, over clients with about as many.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
@@ -225,6 +225,14 @@ def run_of(sparse: SparseScores, client: Int[Array, ""]) -> Int[Array, " longest
     return jnp.where(places < sparse.offsets[client + 1], places, sparse.items.shape[0])
 
 
+def runs(
+    sparse: SparseScores, clients: Int[Array, " some"], width: int
+) -> tuple[Int[Array, "some {width}"], Bool[Array, "some {width}"]]:
+    """Where the entries of some clients are, and which of these places are their own."""
+    places = sparse.offsets[clients][:, None] + jnp.arange(width, dtype=jnp.int32)[None]
+    return places, places < sparse.offsets[clients + 1][:, None]
+
+
 def _row(
     sparse: SparseScores, amounts: Float[Array, " entries"], client: Int[Array, ""]
 ) -> Float[Array, " size"]:
@@ -267,8 +275,7 @@ def _largest_of(
     k: int,
 ) -> tuple[Int[Array, "alike k"], Float[Array, "alike k"]]:
     """The items and amounts of the largest entries of clients with runs of about one length."""
-    places = sparse.offsets[clients][:, None] + jnp.arange(width, dtype=jnp.int32)[None]
-    inside = places < sparse.offsets[clients + 1][:, None]
+    places, inside = runs(sparse, clients, width)
     own = jnp.where(inside, amounts.at[places].get(mode="clip"), 0)
     best, lanes = jax.lax.top_k(own, min(k, width))
     items = sparse.items.at[jnp.take_along_axis(places, lanes, axis=1)].get(mode="clip")
