@@ -266,8 +266,11 @@ def test_spread_and_shares(case):
     np.testing.assert_allclose(found, weights * shares.max(axis=1), rtol=1e-5)
 
 
-def test_many_long_and_short_runs_vote_as_rows_do():
+@pytest.mark.parametrize("together", [8, 2**22])
+def test_many_long_and_short_runs_vote_as_rows_do(together, monkeypatch):
     """Ties throughout, and runs from none to all of the items."""
+    module = importlib.import_module("fedjax_fair.submodular.federated.sparse")
+    monkeypatch.setattr(module, "_TOGETHER", together)
     rng = np.random.default_rng(1)
     kept = rng.random((60, 40)) < rng.random((60, 1))
     matrix = (rng.integers(1, 4, (60, 40)) * kept).astype(np.float32)

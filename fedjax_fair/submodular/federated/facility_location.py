@@ -19,6 +19,7 @@ from fedjax_fair.submodular.federated.sparse import (
     SparseScores,
     clipped,
     entries,
+    for_each,
     per_client_max,
     run_of,
     runs,
@@ -136,24 +137,21 @@ def _by_rank(
 ) -> tuple[Float[Array, " clients"], Float[Array, " entries"]]:
     """Extension and gradient from the two prefix passes, over clients with runs alike at once."""
     values, gradient = jnp.zeros(sparse.num_clients), jnp.zeros_like(sparse.scores)
-    for clients, width in zip(sparse.alike, sparse.widths, strict=True):
-        places, inside = (grid.T for grid in runs(sparse, clients, width))
+
+    def ask(places, inside):
+        ranking = jnp.arange(places.shape[0], dtype=jnp.int32)
         scores = jnp.where(inside, sparse.scores.at[places].get(mode="clip"), 0)
         present = jnp.where(inside, x[sparse.items.at[places].get(mode="clip")], 0)
+        offers = multilinear.Ranked(scores, ranking)
+        value = multilinear.facility_location_value(offers, present)
+        return value, multilinear.facility_location_gradient(offers, present)
 
-        def from_worst(worse, own):
-            score, probability = own
-            return probability * score + (1 - probability) * worse, worse
-
-        def from_best(better, probability):
-            return better * (1 - probability), better
-
-        nothing = jnp.zeros(clients.shape[0])
-        value, worse = jax.lax.scan(from_worst, nothing, (scores, present), reverse=True)
-        _, better = jax.lax.scan(from_best, nothing + 1, present)
+    for clients, width in zip(sparse.alike, sparse.widths, strict=True):
+        value, own = for_each(sparse, clients, width, ask)
         values = values.at[clients].set(value)
+        places, inside = runs(sparse, clients, width)
         into = jnp.where(inside, places, sparse.items.shape[0])
-        gradient = gradient.at[into].set(better * (scores - worse), mode="drop")
+        gradient = gradient.at[into].set(own, mode="drop")
     return values, gradient
 
 

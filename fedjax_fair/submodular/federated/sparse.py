@@ -18,11 +18,12 @@ other scores take the two prefix passes of the dense form, over clients with abo
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
@@ -34,6 +35,8 @@ __all__ = ["SparseScores", "entries", "sparse_scores"]
 
 # So many products a client are no burden beside its scores.
 _MOST_LEVELS = 16
+# Entries that are gone through at a time.
+_TOGETHER = 2**22
 
 
 @jax.tree_util.register_dataclass
@@ -233,6 +236,24 @@ def runs(
     return places, places < sparse.offsets[clients + 1][:, None]
 
 
+def for_each(
+    sparse: SparseScores,
+    clients: Int[Array, " some"],
+    width: int,
+    ask: Callable[[Int[Array, " width"], Bool[Array, " width"]], PyTree],
+) -> PyTree:
+    """``ask(places, inside)`` of each client's run, for as many at a time as memory allows."""
+
+    def one(client):
+        places, inside = runs(sparse, client[None], width)
+        return ask(places[0], inside[0])
+
+    together = max(1, _TOGETHER // width)
+    if clients.shape[0] <= together:
+        return jax.vmap(one)(clients)
+    return jax.lax.map(one, clients, batch_size=together)
+
+
 def _row(
     sparse: SparseScores, amounts: Float[Array, " entries"], client: Int[Array, ""]
 ) -> Float[Array, " size"]:
@@ -275,9 +296,12 @@ def _largest_of(
     k: int,
 ) -> tuple[Int[Array, "alike k"], Float[Array, "alike k"]]:
     """The items and amounts of the largest entries of clients with runs of about one length."""
-    places, inside = runs(sparse, clients, width)
-    own = jnp.where(inside, amounts.at[places].get(mode="clip"), 0)
-    best, lanes = jax.lax.top_k(own, min(k, width))
-    items = sparse.items.at[jnp.take_along_axis(places, lanes, axis=1)].get(mode="clip")
-    padding = ((0, 0), (0, k - lanes.shape[1]))
+
+    def largest(places, inside):
+        own = jnp.where(inside, amounts.at[places].get(mode="clip"), 0)
+        best, lanes = jax.lax.top_k(own, min(k, width))
+        return sparse.items.at[places[lanes]].get(mode="clip"), best
+
+    items, best = for_each(sparse, clients, width, largest)
+    padding = ((0, 0), (0, k - best.shape[1]))
     return jnp.pad(items, padding), jnp.pad(best, padding)
