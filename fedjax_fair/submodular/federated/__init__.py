@@ -1,0 +1,59 @@
+"""Sums of private submodular functions, maximised by a server that sees only aggregates."""
+
+from fedjax_fair.submodular.federated.centralised_continuous_greedy import (
+    centralised_continuous_greedy,
+)
+from fedjax_fair.submodular.federated.centralised_greedy import centralised_greedy
+from fedjax_fair.submodular.federated.custom import custom
+from fedjax_fair.submodular.federated.discrete_greedy import discrete_greedy, enough_kappa
+from fedjax_fair.submodular.federated.facility_location import facility_location
+from fedjax_fair.submodular.federated.feature_selection import feature_selection
+from fedjax_fair.submodular.federated.fedcg import fedcg
+from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
+from fedjax_fair.submodular.federated.importance_factors import (
+    ImportanceFactors,
+    importance_factors,
+)
+from fedjax_fair.submodular.federated.max_coverage import max_coverage
+from fedjax_fair.submodular.federated.problem import ClientFunction, Gains, Problem
+from fedjax_fair.submodular.federated.public_projects import combinatorial_public_projects
+from fedjax_fair.submodular.federated.references import popular_base, random_base
+from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
+from fedjax_fair.submodular.federated.sparse import SparseScores, sparse_scores
+from fedjax_fair.submodular.federated.trajectory import (
+    Communication,
+    ContinuousRun,
+    GreedyRun,
+    to_dataset,
+)
+from fedjax_fair.submodular.federated.welfare import welfare
+
+__all__ = [
+    "ClientFunction",
+    "Communication",
+    "ContinuousRun",
+    "Gains",
+    "GreedyRun",
+    "ImportanceFactors",
+    "Messages",
+    "Problem",
+    "SparseScores",
+    "centralised_continuous_greedy",
+    "centralised_greedy",
+    "combinatorial_public_projects",
+    "custom",
+    "discrete_greedy",
+    "enough_kappa",
+    "facility_location",
+    "feature_selection",
+    "fedcg",
+    "fedcg_plus",
+    "importance_factors",
+    "max_coverage",
+    "popular_base",
+    "random_base",
+    "secure_aggregate",
+    "sparse_scores",
+    "to_dataset",
+    "welfare",
+]

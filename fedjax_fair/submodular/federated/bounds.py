@@ -1,0 +1,213 @@
+r"""What is proved of the continuous algorithms, with the quantities that a run measured.
+
+Notation: *r* the rank, :math:`\eta` the step, *T* the rounds, :math:`m_F = \max_e F(\{e\})`,
+:math:`\gamma_t` the spread of the clients' gradients, and :math:`\Gamma` its sum over rounds. The
+theorems hold for any value of a base at all, so a set that some other algorithm found can stand for
+the optimum. With :math:`\eta = 1/T` their error stays near *r* times the mean spread, which is
+often more than the optimum: what they promise is then nothing, and the run is much better.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from fedjax_fair import checks
+from fedjax_fair.submodular.federated.importance_factors import importance_factors
+from fedjax_fair.submodular.federated.problem import Problem
+from fedjax_fair.submodular.federated.trajectory import ContinuousRun
+
+__all__ = [
+    "Guarantee",
+    "Slacks",
+    "largest_single",
+    "per_round",
+    "report",
+    "theorem_3_2",
+    "theorem_3_5",
+    "theorem_4_3",
+    "theorem_5_1",
+]
+
+
+Number = Float[Array, "..."] | float
+
+
+class Slacks(NamedTuple):
+    """By how much three inequalities hold in every round; negative where one is violated.
+
+    Attributes:
+        promised: Of ``OPT - F(x) <= sum_i p_i <v_i, grad f_i(x)>``, ``[rounds]``.
+        direction: Of ``OPT - F(x) <= <direction, grad F(x)> + r * spread``.
+        ascent: Of ``F(x') >= F(x) + step * <direction, grad F(x)> - step^2 r^2 m_F / 2``.
+    """
+
+    promised: Float[Array, " rounds"]
+    direction: Float[Array, " rounds"]
+    ascent: Float[Array, " rounds"]
+
+
+class Guarantee(NamedTuple):
+    """A bound ``factor * OPT <= value + error``.
+
+    Attributes:
+        factor: What is kept of the optimum.
+        error: What may be lost besides.
+        probability: With which it holds.
+    """
+
+    factor: Number
+    error: Number
+    probability: float
+
+    def slack(self, value: Number, optimum: Number) -> Number:
+        """By how much a value is above what is guaranteed; at least 0 where the theorem holds."""
+        return value + self.error - self.factor * optimum
+
+
+def largest_single(problem: Problem, client_weights: ArrayLike | None = None) -> Array:
+    """``m_F``, the largest value of a single item.
+
+    Examples:
+        >>> from fedjax_fair.submodular import federated
+        >>> problem = federated.facility_location([[3.0, 1.0], [0.0, 2.0]])
+        >>> float(largest_single(problem))
+        1.5
+    """
+    return jnp.max(importance_factors(problem, client_weights).singles)
+
+
+def per_round(run: ContinuousRun, optimum: Number, largest: Number) -> Slacks:
+    """Three inequalities that hold in every round of ``fedcg`` in which all clients take part.
+
+    Args:
+        run: A run.
+        optimum: Value of the best set, or of any set.
+        largest: ``largest_single`` of the problem.
+    """
+    before, after = run.extension[:-1], run.extension[1:]
+    missing = optimum - before
+    curvature = run.step**2 * run.rank**2 * largest / 2
+    return Slacks(
+        promised=run.promised - missing,
+        direction=run.progress + run.rank * run.spread - missing,
+        ascent=after - before - run.step * run.progress + curvature,
+    )
+
+
+def theorem_3_2(run: ContinuousRun, largest: Number) -> Guarantee:
+    r"""Of ``fedcg`` with all clients.
+
+    :math:`(1 - (1 - \eta)^T) OPT \leq F(x_T) + \eta r \Gamma + T \eta^2 r^2 m_F / 2`.
+
+    Args:
+        run: A run.
+        largest: ``largest_single`` of the problem.
+    """
+    rounds = run.spread.shape[0]
+    curvature = rounds * run.step**2 * run.rank**2 * largest / 2
+    error = run.step * run.rank * jnp.sum(run.spread) + curvature
+    return Guarantee(1 - (1 - run.step) ** rounds, error, 1.0)
+
+
+def theorem_3_5(run: ContinuousRun, largest: Number, *, cohort: int, delta: float) -> Guarantee:
+    r"""Of ``fedcg`` with *K* clients a round, which adds :math:`6\eta r\Gamma\sqrt{T/(K\delta)}`.
+
+    Args:
+        run: A run.
+        largest: ``largest_single`` of the problem.
+        cohort: Clients a round, *K*.
+        delta: Probability allowed that the bound fails.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+    full, root = theorem_3_2(run, largest), _root(run, cohort, delta)
+    error = full.error + 6 * run.step * run.rank * jnp.sum(run.spread) * root
+    return Guarantee(full.factor, error, 1 - delta)
+
+
+def theorem_4_3(
+    run: ContinuousRun, largest: Number, *, cohort: int, delta: float, sigma: float
+) -> Guarantee:
+    r"""Of ``fedcg_plus``, in the form of the paper's appendix.
+
+    With :math:`B = 2 R \sigma r + 2 r^{1.5} \sum_t L_t` over *R* rounds, the error of Theorem 3.2
+    grows by :math:`\eta B + \eta \sqrt{R/(K\delta)} (6 r \Gamma + B)`.
+
+    Args:
+        run: A run; the bound is of what its cohorts measured.
+        largest: ``largest_single`` of the problem.
+        cohort: Clients a round, *K*.
+        delta: Probability allowed that the bound fails.
+        sigma: Largest error of a coordinate of a sampled gradient, in units of value; 0 for exact
+            ones.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+    checks.non_negative("sigma", sigma)
+    full, root = theorem_3_2(run, largest), _root(run, cohort, delta)
+    rounds, rank = run.spread.shape[0], run.rank
+    local = 2 * rounds * sigma * rank + 2 * rank**1.5 * jnp.sum(run.lipschitz)
+    sampling = root * (6 * rank * jnp.sum(run.spread) + local)
+    return Guarantee(full.factor, full.error + run.step * (local + sampling), 1 - delta)
+
+
+def theorem_5_1(epsilon: float, *, size: int, cardinality: bool) -> Guarantee:
+    """Of ``discrete_greedy(..., epsilon=epsilon)``, with probability ``1 - 1 / size``.
+
+    Args:
+        epsilon: In (0, 1).
+        size: Items in the ground set.
+        cardinality: Whether the matroid is uniform, for which more holds.
+
+    Examples:
+        >>> round(theorem_5_1(0.1, size=10, cardinality=True).factor, 3)
+        0.532
+    """
+    checks.unit_interval("epsilon", epsilon)
+    checks.positive_int("size", size)
+    best = 1 - float(np.exp(-1)) if cardinality else 0.5
+    return Guarantee(best - epsilon, 0.0, 1 - 1 / size)
+
+
+def report(
+    run: ContinuousRun, guarantee: Guarantee, *, value: Number, greedy: Number
+) -> dict[str, float]:
+    """What a run achieved beside what was guaranteed.
+
+    The optimum is unknown; it lies between what greedy found and ``optimum_at_most``.
+
+    Args:
+        run: A run.
+        guarantee: What a theorem says of it.
+        value: Value of the rounded set.
+        greedy: Value that ``centralised_greedy`` found.
+
+    Returns:
+        ``extension`` at the last point, ``value``, ``greedy``, ``optimum_at_most``, ``ratio`` of
+        value and greedy, ``guaranteed`` for the extension (may be negative), and ``slack`` of it.
+    """
+    last, reached = float(run.extension[-1]), float(greedy)
+    guaranteed = float(guarantee.factor) * reached - float(guarantee.error)
+    return {
+        "extension": last,
+        "value": float(value),
+        "greedy": reached,
+        "optimum_at_most": float(jnp.min(run.extension[:-1] + run.reach)),
+        "ratio": float(value) / reached,
+        "guaranteed": guaranteed,
+        "slack": last - guaranteed,
+    }
+
+
+def _root(run: ContinuousRun, cohort: int, delta: float) -> float:
+    checks.positive_int("cohort", cohort)
+    checks.positive("delta", delta)
+    checks.unit_interval("delta", delta)
+    return float(np.sqrt(run.spread.shape[0] / (cohort * delta)))

@@ -1,0 +1,109 @@
+"""Greedy on the answers of a random few (Rafiey 2024, Algorithm 3).
+
+A client answers with a probability in proportion to its importance, and what it says counts for as
+much more as it is less likely to say it: the sum is right on average.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+from numpy.typing import ArrayLike
+
+from fedjax_fair import checks
+from fedjax_fair.submodular.federated.importance_factors import importance_factors
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
+from fedjax_fair.submodular.federated.secure import base_bits, secure_aggregate, vector_bits
+from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun, check_sizes
+from fedjax_fair.submodular.matroids import Matroid
+
+__all__ = ["discrete_greedy", "enough_kappa"]
+
+
+def enough_kappa(epsilon: float, *, rank: int, size: int) -> float:
+    r"""The ``kappa`` for which Theorem 5.1 holds.
+
+    :math:`\kappa = (3 r / \varepsilon^2) (r \ln(n + 1) + \ln(2 n))`: then one fixed sample of
+    clients is within a factor of :math:`1 \pm \varepsilon` of *F* for all sets of at most *r*
+    items, with probability :math:`1 - 1/n`. It usually makes everybody answer.
+
+    Examples:
+        >>> round(enough_kappa(0.5, rank=5, size=30))
+        1276
+    """
+    checks.positive("epsilon", epsilon)
+    checks.unit_interval("epsilon", epsilon)
+    return 3 * rank / epsilon**2 * (rank * math.log(size + 1) + math.log(2 * size))
+
+
+def discrete_greedy(
+    key: Key[Array, ""],
+    problem: Problem,
+    matroid: Matroid,
+    *,
+    kappa: float | None = None,
+    epsilon: float | None = None,
+    resample: bool = True,
+    client_weights: ArrayLike | None = None,
+) -> GreedyRun:
+    """Adds the item with the largest sum of answers until there is a base.
+
+    Args:
+        key: Random key.
+        problem: The clients' functions.
+        matroid: Which sets are allowed.
+        kappa: A client answers with probability ``min(1, kappa * w_i)``; about ``kappa * sum(w_i)``
+            of them do. ``importance_factors`` gives the ``w_i``, and their cost.
+        epsilon: What determines kappa instead, in (0, 1), by ``enough_kappa``.
+        resample: Whether clients decide anew at every step, or once for all.
+        client_weights: ``p_i``, summing to 1; by default all alike.
+
+    Returns:
+        The run. If nobody answers, the first item that is allowed is added.
+
+    Raises:
+        ValueError: If not just one of kappa and epsilon is given, it is out of range, the matroid
+            is of other items, or the weights do not sum to 1.
+
+    Examples:
+        >>> from fedjax_fair.submodular import federated, matroids
+        >>> problem = federated.max_coverage(jnp.array([[True, False], [True, True]]))
+        >>> run = discrete_greedy(jax.random.key(0), problem, matroids.uniform(1, 2), kappa=2.0)
+        >>> run.items.tolist(), run.values.tolist()
+        ([0], [0.0, 1.0])
+    """
+    check_sizes(problem, matroid)
+    if (kappa is None) == (epsilon is None):
+        raise ValueError(f"{kappa=}, {epsilon=}: expected just one of them.")
+    if kappa is None:
+        kappa = enough_kappa(epsilon or 0, rank=matroid.rank, size=matroid.size)
+    checks.positive("kappa", kappa)
+    weights = as_client_weights(problem, client_weights)
+    answers = jnp.minimum(kappa * importance_factors(problem, weights).factors, 1.0)
+    size, rank = problem.size, matroid.rank
+
+    def step(mask, number):
+        key_step = jax.random.fold_in(key, number if resample else 0)
+        responds = jax.random.uniform(key_step, answers.shape) < answers
+        shares = jnp.where(responds, weights / jnp.where(responds, answers, 1), 0)
+        total = secure_aggregate(problem.gains(mask).messages(shares), size)
+        best = jnp.argmax(jnp.where(matroid.addable(mask), total, -jnp.inf)).astype(jnp.int32)
+        mask = mask.at[best].set(True)
+        return mask, (best, weights @ problem.values(mask), jnp.sum(responds, dtype=jnp.int32))
+
+    numbers = jnp.arange(rank, dtype=jnp.int32)
+    chosen, (items, values, responded) = jax.lax.scan(step, jnp.zeros(size, bool), numbers)
+    return GreedyRun(
+        chosen=chosen,
+        items=items,
+        values=jnp.append(0.0, values),
+        communication=Communication(
+            contacted=jnp.full(rank, problem.num_clients, jnp.int32),
+            responded=responded,
+            down=numbers * base_bits(1, size),  # The set so far.
+            up=jnp.full(rank, vector_bits(size), jnp.int32),
+        ),
+    )

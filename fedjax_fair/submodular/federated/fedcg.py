@@ -1,0 +1,100 @@
+"""Federated continuous greedy (Rafiey 2024, Algorithm 1).
+
+Each round the clients learn the fractional point, and each of them names the base that helps it
+most; the server steps towards the mean of their bases. A base takes a few bits where a gradient
+takes a float for each item, but it tells nothing of how much a client cares: where clients differ
+much in that, let them send gradients.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+from numpy.typing import ArrayLike
+
+from fedjax_fair import checks
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
+from fedjax_fair.submodular.federated.secure import base_bits, secure_aggregate, vector_bits
+from fedjax_fair.submodular.federated.trajectory import (
+    ContinuousRun,
+    Sent,
+    ascend,
+    check_sizes,
+    draw_cohort,
+    step_size,
+)
+from fedjax_fair.submodular.matroids import Matroid
+
+__all__ = ["fedcg"]
+
+
+def fedcg(
+    key: Key[Array, ""],
+    problem: Problem,
+    matroid: Matroid,
+    rounds: int,
+    *,
+    cohort: int | None = None,
+    step: float | None = None,
+    send: str = "base",
+    client_weights: ArrayLike | None = None,
+) -> ContinuousRun:
+    """Maximises the multilinear extension over the matroid polytope.
+
+    Args:
+        key: Random key.
+        problem: The clients' functions.
+        matroid: Which sets are allowed.
+        rounds: Communication rounds, *T*.
+        cohort: Clients drawn every round, with replacement and probabilities ``p_i``, whose mean is
+            taken; None lets all of them take part, weighted by ``p_i``.
+        step: Step size, at most ``1 / rounds``, which is the default.
+        send: ``"base"``, or ``"gradient"``, whose best base the server takes.
+        client_weights: ``p_i``, summing to 1; by default all alike.
+
+    Returns:
+        The run; ``rounding.swap(key, matroid, run.x)`` makes a set of its last point.
+
+    Raises:
+        ValueError: If ``step * rounds > 1``, the matroid is of other items, the cohort is empty, or
+            the weights do not sum to 1.
+
+    References:
+        Rafiey, *Decomposable Submodular Maximization in Federated Setting*, ICML 2024
+
+    Examples:
+        >>> from fedjax_fair.submodular import federated, matroids
+        >>> problem = federated.facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
+        >>> run = fedcg(jax.random.key(0), problem, matroids.uniform(1, 3), rounds=4)
+        >>> run.x.tolist()
+        [0.5, 0.5, 0.0]
+        >>> run.communication.bits_up().tolist()
+        [4, 4, 4, 4]
+    """
+    check_sizes(problem, matroid)
+    checks.one_of("send", send, ("base", "gradient"))
+    weights = as_client_weights(problem, client_weights)
+    if cohort is not None:
+        checks.positive_int("cohort", cohort)
+    size = problem.size
+
+    def communicate(key, x):
+        key_cohort, key_gradient = jax.random.split(key)
+        shares = weights
+        if cohort is not None:
+            drawn = draw_cohort(key_cohort, weights, cohort)
+            shares = jnp.zeros_like(weights).at[drawn].add(1 / cohort)
+        gradients = problem.gradients(key_gradient, x)
+        if send == "gradient":
+            mean = secure_aggregate(gradients.messages(shares), size)
+            base = matroid.max_weight_base(mean)
+            return Sent(base.astype(x.dtype), jnp.sum(mean, where=base), jnp.zeros(()))
+        bases = gradients.bases(matroid)
+        direction = secure_aggregate(bases.messages(shares), size)
+        return Sent(direction, shares @ bases.worth, jnp.zeros(()))
+
+    up = base_bits(matroid.rank, size) if send == "base" else vector_bits(size)
+    costs = (cohort or problem.num_clients, vector_bits(size), up)
+    step = step_size(step, rounds)
+    return ascend(problem, matroid, weights, key, rounds, step, communicate, costs)

@@ -1,0 +1,143 @@
+"""Federated continuous greedy with local steps (Rafiey 2024, Algorithm 2).
+
+Clients take several steps of continuous greedy on their own before they answer, so that fewer
+rounds do.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+from numpy.typing import ArrayLike
+
+from fedjax_fair import checks
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, rows
+from fedjax_fair.submodular.federated.secure import base_bits, secure_aggregate, vector_bits
+from fedjax_fair.submodular.federated.trajectory import (
+    ContinuousRun,
+    Sent,
+    ascend,
+    check_sizes,
+    draw_cohort,
+    step_size,
+)
+from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.submodular.multilinear import sample_size, sampled_gradient
+
+__all__ = ["fedcg_plus"]
+
+# Clients that work side by side; a point and a gradient of each are kept.
+_SIDE_BY_SIDE = 256
+
+
+def fedcg_plus(
+    key: Key[Array, ""],
+    problem: Problem,
+    matroid: Matroid,
+    rounds: int,
+    local_steps: int,
+    *,
+    cohort: int | None = None,
+    step: float | None = None,
+    gradient: str = "exact",
+    sigma: float = 0.1,
+    delta: float = 0.05,
+    local: str = "clip",
+    client_weights: ArrayLike | None = None,
+) -> ContinuousRun:
+    """Maximises the multilinear extension in few rounds.
+
+    As printed, local steps can lead out of the unit cube, where the extension is no expectation;
+    ``local`` says what is done about it. With one local step and exact gradients it is ``fedcg``.
+
+    Args:
+        key: Random key.
+        problem: The clients' functions.
+        matroid: Which sets are allowed.
+        rounds: Communication rounds, *R = T / tau*.
+        local_steps: Steps of each client in a round, *tau*.
+        cohort: As for ``fedcg``.
+        step: Step size of the server, at most ``1 / rounds``, which is the default.
+        gradient: ``"exact"``, or ``"sampled"``: estimated from random sets, by values only.
+        sigma: Largest error of a sampled gradient, as a share of a client's largest value of an
+            item; with ``delta`` it decides how many sets there are (``multilinear.sample_size``).
+        delta: Probability that any of the sampled gradients has a larger error.
+        local: ``"clip"`` takes whole steps of ``1 / local_steps`` and cuts coordinates at 1,
+            ``"scaled"`` takes steps of ``step / local_steps``, which need no cutting.
+        client_weights: As for ``fedcg``.
+
+    Raises:
+        ValueError: As ``fedcg``; or if the problem has no exact gradient and one is asked for.
+
+    Examples:
+        >>> from fedjax_fair.submodular import federated, matroids
+        >>> problem = federated.facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
+        >>> run = fedcg_plus(jax.random.key(0), problem, matroids.uniform(1, 3), 2, local_steps=3)
+        >>> run.x.tolist()
+        [0.5, 0.5, 0.0]
+    """
+    check_sizes(problem, matroid)
+    checks.positive_int("local_steps", local_steps)
+    checks.one_of("gradient", gradient, ("exact", "sampled"))
+    checks.one_of("local", local, ("clip", "scaled"))
+    step = step_size(step, rounds)
+    if cohort is not None:
+        checks.positive_int("cohort", cohort)
+    if gradient == "exact" and not problem.exact:
+        raise ValueError(f"{gradient=}: expected 'sampled', since {problem.name} has no exact one.")
+    weights = as_client_weights(problem, client_weights)
+    function, size, number = problem.function, problem.size, cohort or problem.num_clients
+    estimates = rounds * local_steps * number
+    samples = sample_size(sigma, delta, size=size, estimates=estimates)
+    local_step = (1.0 if local == "clip" else step) / local_steps
+
+    def gradient_at(own, key, y):
+        if gradient == "exact":
+            return function.gradient(own, key, y)
+        return sampled_gradient(key, lambda mask: function.gains(own, mask), y, samples)
+
+    def work(client, key, x):
+        """A client's answer, and what the simulation wants to know of it."""
+        own = problem.own(client)
+        start = function.gradient(own, key, x)
+
+        def one_step(carry, number):
+            y, change = carry
+            base = matroid.max_weight_base(gradient_at(own, jax.random.fold_in(key, number), y))
+            base = base.astype(x.dtype)
+            moved = jnp.minimum(y + local_step * base, 1.0)
+            return (moved, change + base / local_steps), y
+
+        numbers = jnp.arange(local_steps, dtype=jnp.int32)
+        (_, change), path = jax.lax.scan(one_step, (x, jnp.zeros_like(x)), numbers)
+        lipschitz = jnp.zeros(())
+        if problem.exact and local_steps > 1:
+            bends = jax.lax.map(lambda y: _bend(function.gradient(own, key, y), start, y, x), path)
+            lipschitz = jnp.max(bends)
+        return change, change @ start, lipschitz
+
+    def communicate(key, x):
+        key_cohort, key_work = jax.random.split(key)
+        clients, shares = jnp.arange(number, dtype=jnp.int32), weights
+        if cohort is not None:
+            clients = draw_cohort(key_cohort, weights, cohort)
+            shares = jnp.full(cohort, 1 / cohort)
+        keys = jax.random.split(key_work, number)
+        changes, promised, lipschitz = jax.lax.map(
+            lambda pair: work(pair[0], pair[1], x),
+            (clients, keys),
+            batch_size=min(_SIDE_BY_SIDE, number),
+        )
+        direction = secure_aggregate(rows(changes).messages(shares), size)
+        return Sent(direction, shares @ promised, jnp.max(lipschitz))
+
+    up = base_bits(matroid.rank, size) if local_steps == 1 else vector_bits(size)
+    costs = (number, vector_bits(size), up)
+    return ascend(problem, matroid, weights, key, rounds, step, communicate, costs)
+
+
+def _bend(there, here, y, x):
+    """How much a gradient changes in its largest coordinate, per distance; 0 without one."""
+    distance = jnp.linalg.norm(y - x)
+    return jnp.max(jnp.abs(there - here)) / jnp.where(distance > 0, distance, jnp.inf)

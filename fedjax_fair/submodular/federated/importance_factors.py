@@ -1,0 +1,72 @@
+"""How much each client matters, in two rounds (Rafiey 2024, Algorithms 4 and 5).
+
+The sum of what single items are worth is secret to nobody, but whose they are stays with the
+clients: each of them finds its own factor from the sum.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
+from fedjax_fair.submodular.federated.secure import secure_aggregate, vector_bits
+from fedjax_fair.submodular.federated.trajectory import Communication
+
+__all__ = ["ImportanceFactors", "importance_factors"]
+
+
+class ImportanceFactors(NamedTuple):
+    """Importance factors and what they cost.
+
+    Attributes:
+        factors: The largest share that each client has of what an item is worth, ``[clients]``, in
+            ``[0, 1]``. They sum to at most ``size``. They stay with the clients.
+        singles: What each single item is worth, ``[size]``, which everybody learns.
+        communication: Of the two rounds: scores up, sums down.
+    """
+
+    factors: Float[Array, " clients"]
+    singles: Float[Array, " size"]
+    communication: Communication
+
+
+def importance_factors(
+    problem: Problem, client_weights: ArrayLike | None = None
+) -> ImportanceFactors:
+    """``w_i = max_e p_i f_i({e}) / F({e})`` over the items that are worth anything.
+
+    For facility location it is Algorithm 4 and for coverage Algorithm 5, but every problem has
+    them.
+
+    Args:
+        problem: The clients' functions.
+        client_weights: ``p_i``, summing to 1; by default all alike.
+
+    Raises:
+        ValueError: If the weights do not sum to 1.
+
+    Examples:
+        >>> from fedjax_fair.submodular import federated
+        >>> problem = federated.max_coverage(jnp.array([[True, False], [True, True]]))
+        >>> importance_factors(problem).factors.tolist()
+        [0.5, 1.0]
+    """
+    weights = as_client_weights(problem, client_weights)
+    own = problem.gains(jnp.zeros(problem.size, bool))
+    singles = secure_aggregate(own.messages(weights), problem.size)
+    clients, none = jnp.int32(problem.num_clients), jnp.int32(0)
+    bits = jnp.int32(vector_bits(problem.size))
+    return ImportanceFactors(
+        factors=own.shares(weights, singles),
+        singles=singles,
+        communication=Communication(
+            contacted=jnp.stack([none, clients]),
+            responded=jnp.stack([clients, none]),
+            down=jnp.stack([none, bits]),
+            up=jnp.stack([bits, none]),
+        ),
+    )

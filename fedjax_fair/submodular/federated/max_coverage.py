@@ -1,0 +1,53 @@
+"""Groups of clients are chosen so that as many clients as possible are in one of them."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from numpy.typing import ArrayLike
+
+from fedjax_fair.submodular import multilinear
+from fedjax_fair.submodular.coverage import coverage
+from fedjax_fair.submodular.federated.facility_location import sparse_facility_location
+from fedjax_fair.submodular.federated.problem import ClientFunction, Problem, family
+from fedjax_fair.submodular.federated.sparse import SparseScores
+
+__all__ = ["max_coverage"]
+
+_COVERED = ClientFunction(
+    value=lambda covers, mask: (covers & mask).any().astype(jnp.float32),
+    gains=lambda covers, mask: multilinear.coverage_gradient(covers, mask.astype(jnp.float32)),
+    extension=lambda covers, key, x: multilinear.coverage_value(covers, x),
+    gradient=lambda covers, key, x: multilinear.coverage_gradient(covers, x),
+)
+
+
+def max_coverage(membership: ArrayLike | SparseScores) -> Problem:
+    """``f_i(S) = 1`` if client *i* is in a group of the set, else 0.
+
+    Args:
+        membership: Who is in which group, ``[clients, groups]``, or ``sparse_scores`` without
+            scores, a list of who is where.
+
+    Raises:
+        ValueError: If the shape does not fit, or a score is not 1.
+
+    Examples:
+        >>> problem = max_coverage(jnp.array([[True, False], [True, True], [False, False]]))
+        >>> f"{problem.value(jnp.array([False, True])):.3f}"
+        '0.333'
+    """
+    if isinstance(membership, SparseScores):
+        if membership.steps is None or membership.steps.shape != (1,):
+            raise ValueError("membership: expected sparse_scores that are all 1.")
+        return sparse_facility_location("max_coverage", membership)
+    covers = jnp.asarray(membership, bool)
+    if covers.ndim != 2 or 0 in covers.shape:
+        raise ValueError(f"membership: expected shape [clients, groups], got {covers.shape}.")
+    return family(
+        "max_coverage",
+        covers,
+        _COVERED,
+        size=covers.shape[1],
+        exact=True,
+        total=lambda weights: coverage(covers.T, weights),
+    )

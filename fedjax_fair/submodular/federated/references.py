@@ -1,0 +1,40 @@
+"""Sets that cost little to find, to measure others by."""
+
+from __future__ import annotations
+
+import jax
+from jaxtyping import Array, Bool, Key
+from numpy.typing import ArrayLike
+
+from fedjax_fair.submodular.federated.importance_factors import importance_factors
+from fedjax_fair.submodular.federated.problem import Problem
+from fedjax_fair.submodular.federated.trajectory import check_sizes
+from fedjax_fair.submodular.matroids import Matroid
+
+__all__ = ["popular_base", "random_base"]
+
+
+def random_base(key: Key[Array, ""], matroid: Matroid) -> Bool[Array, " size"]:
+    """A base of random weights; for a uniform or partition matroid all bases are equally likely.
+
+    Examples:
+        >>> from fedjax_fair.submodular import matroids
+        >>> int(random_base(jax.random.key(0), matroids.uniform(2, 5)).sum())
+        2
+    """
+    return matroid.max_weight_base(jax.random.uniform(key, (matroid.size,)))
+
+
+def popular_base(
+    problem: Problem, matroid: Matroid, *, client_weights: ArrayLike | None = None
+) -> Bool[Array, " size"]:
+    """The base of the items that are worth most alone.
+
+    Examples:
+        >>> from fedjax_fair.submodular import federated, matroids
+        >>> problem = federated.facility_location([[3.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> popular_base(problem, matroids.uniform(2, 3)).tolist()
+        [True, True, False]
+    """
+    check_sizes(problem, matroid)
+    return matroid.max_weight_base(importance_factors(problem, client_weights).singles)

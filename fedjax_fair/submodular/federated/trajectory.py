@@ -1,0 +1,269 @@
+"""What a run leaves behind, and the ascent that the continuous algorithms share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from fedjax_fair import checks
+from fedjax_fair.submodular.federated.problem import Problem
+from fedjax_fair.submodular.federated.secure import secure_aggregate
+from fedjax_fair.submodular.matroids import Matroid
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = [
+    "Communication",
+    "ContinuousRun",
+    "GreedyRun",
+    "Sent",
+    "ascend",
+    "check_sizes",
+    "draw_cohort",
+    "step_size",
+    "to_dataset",
+]
+
+
+class Communication(NamedTuple):
+    """Who talked, and how much, in every round.
+
+    Attributes:
+        contacted: Clients that were sent something, ``[rounds]``.
+        responded: Clients that answered, ``[rounds]``.
+        down: Bits sent to each client contacted, ``[rounds]``.
+        up: Bits of each answer, ``[rounds]``.
+    """
+
+    contacted: Int[Array, " rounds"]
+    responded: Int[Array, " rounds"]
+    down: Int[Array, " rounds"]
+    up: Int[Array, " rounds"]
+
+    def bits_down(self) -> Int[np.ndarray, "*seeds rounds"]:
+        """Bits sent to clients in every round; on the host, since they exceed 32 bits."""
+        return np.asarray(self.contacted, np.int64) * np.asarray(self.down)
+
+    def bits_up(self) -> Int[np.ndarray, "*seeds rounds"]:
+        """Bits sent by clients in every round."""
+        return np.asarray(self.responded, np.int64) * np.asarray(self.up)
+
+
+class ContinuousRun(NamedTuple):
+    """A run of an algorithm that moves a fractional point.
+
+    What is told of a round is of the point before it. The server sees the directions; all the other
+    numbers are for who watches the simulation.
+
+    Attributes:
+        x: The last point, in the matroid polytope, ``[size]``.
+        step: Step size.
+        rank: Rank of the matroid.
+        directions: The direction of each round, ``[rounds, size]``.
+        extension: ``F(x)`` before the first and after each round, ``[rounds + 1]``.
+        rounded: Value of the heaviest base at each of these points (greedy rounding).
+        spread: Largest difference of a client's gradient from the mean one, ``[rounds]``.
+        promised: What clients expected of their answers, the mean of ``<v_i, grad f_i(x)>``.
+        progress: What the direction was worth to all, ``<direction, grad F(x)>``.
+        reach: The most that a direction could have been worth; no set is worth more than
+            ``extension + reach``.
+        lipschitz: Largest change of a client's gradient along its local steps, per distance; 0
+            where there are none.
+        communication: Clients and bits of every round.
+    """
+
+    x: Float[Array, " size"]
+    step: Float[Array, ""]
+    rank: Float[Array, ""]
+    directions: Float[Array, "rounds size"]
+    extension: Float[Array, " points"]
+    rounded: Float[Array, " points"]
+    spread: Float[Array, " rounds"]
+    promised: Float[Array, " rounds"]
+    progress: Float[Array, " rounds"]
+    reach: Float[Array, " rounds"]
+    lipschitz: Float[Array, " rounds"]
+    communication: Communication
+
+
+class GreedyRun(NamedTuple):
+    """A run of an algorithm that adds one item after another.
+
+    Attributes:
+        chosen: The set, ``[size]``.
+        items: Its items in the order in which they were chosen, ``[rank]``.
+        values: Value of the set before the first and after each item, ``[rank + 1]``.
+        communication: Clients and bits of every step.
+    """
+
+    chosen: Bool[Array, " size"]
+    items: Int[Array, " rank"]
+    values: Float[Array, " points"]
+    communication: Communication
+
+
+class Sent(NamedTuple):
+    """What a round of an ascent gives.
+
+    Attributes:
+        direction: Where the server goes, ``[size]``.
+        promised: As in ``ContinuousRun``.
+        lipschitz: As in ``ContinuousRun``.
+    """
+
+    direction: Float[Array, " size"]
+    promised: Float[Array, ""]
+    lipschitz: Float[Array, ""]
+
+
+def ascend(
+    problem: Problem,
+    matroid: Matroid,
+    weights: Float[Array, " clients"],
+    key: Key[Array, ""],
+    rounds: int,
+    step: float,
+    communicate: Callable[[Key[Array, ""], Float[Array, " size"]], Sent],
+    costs: tuple[int, int, int],
+) -> ContinuousRun:
+    """Starts at 0 and follows the directions that ``communicate(key, x)`` gives.
+
+    Args:
+        problem: What to maximise.
+        matroid: What is allowed.
+        weights: Weights of the clients.
+        key: Random key; that of a round is folded in.
+        rounds: Number of rounds.
+        step: Step size.
+        communicate: A round of messages.
+        costs: Clients of a round, and bits to and from each of them.
+    """
+
+    def look(key, x):
+        mean = secure_aggregate(problem.gradients(key, x).messages(weights), problem.size)
+        base = matroid.max_weight_base(x)
+        return mean, weights @ problem.extensions(key, x), weights @ problem.values(base)
+
+    def one_round(x, number):
+        key_look, key_round = jax.random.split(jax.random.fold_in(key, number))
+        mean, extension, rounded = look(key_look, x)
+        sent = communicate(key_round, x)
+        spread = problem.gradients(key_look, x).spread(mean)
+        reach = jnp.sum(mean, where=matroid.max_weight_base(mean))
+        # Sums of steps can exceed 1 by rounding.
+        moved = jnp.minimum(x + step * sent.direction, 1.0)
+        return moved, (sent, extension, rounded, spread, sent.direction @ mean, reach)
+
+    numbers = jnp.arange(rounds, dtype=jnp.int32)
+    x, (sent, extension, rounded, spread, progress, reach) = jax.lax.scan(
+        one_round, jnp.zeros(problem.size), numbers
+    )
+    _, last, last_rounded = look(jax.random.fold_in(key, rounds), x)
+    clients, down, up = (jnp.full(rounds, cost, jnp.int32) for cost in costs)
+    return ContinuousRun(
+        x=x,
+        step=jnp.float32(step),
+        rank=jnp.float32(matroid.rank),
+        directions=sent.direction,
+        extension=jnp.append(extension, last),
+        rounded=jnp.append(rounded, last_rounded),
+        spread=spread,
+        promised=sent.promised,
+        progress=progress,
+        reach=reach,
+        lipschitz=sent.lipschitz,
+        communication=Communication(clients, clients, down, up),
+    )
+
+
+def check_sizes(problem: Problem, matroid: Matroid) -> None:
+    """Requires a matroid over the problem's items."""
+    if matroid.size != problem.size:
+        raise ValueError(
+            f"matroid: expected one of {problem.size} items, as the problem has, "
+            f"got {matroid.size}."
+        )
+
+
+def step_size(step: float | None, rounds: int) -> float:
+    """The step of every round, ``1 / rounds`` by default; all together stay in the polytope."""
+    checks.positive_int("rounds", rounds)
+    if step is None:
+        return 1 / rounds
+    checks.positive("step", step)
+    if step * rounds > 1 + 1e-6:
+        raise ValueError(
+            f"{step=}, {rounds=}: expected step * rounds <= 1, got {step * rounds:.6g}."
+        )
+    return step
+
+
+def draw_cohort(
+    key: Key[Array, ""], weights: Float[Array, " clients"], cohort: int
+) -> Int[Array, " cohort"]:
+    """Clients drawn independently, with probabilities ``p_i``; one may be drawn repeatedly."""
+    return jax.random.choice(key, weights.shape[0], (cohort,), p=weights).astype(jnp.int32)
+
+
+_PER_POINT = {
+    "extension": ("Multilinear extension at the point", "value"),
+    "rounded": ("Value of the greedily rounded set", "value"),
+    "values": ("Value of the set", "value"),
+}
+_PER_ROUND = {
+    "spread": ("Largest difference of a client's gradient from the mean", "value"),
+    "promised": ("What clients expected of their answers", "value"),
+    "progress": ("What the direction was worth", "value"),
+    "reach": ("What a direction could be worth at most", "value"),
+    "lipschitz": ("Largest change of a gradient in local steps, per distance", "value"),
+}
+
+
+def to_dataset(run: ContinuousRun | GreedyRun, seeds: tuple[int, ...] | None = None) -> xr.Dataset:
+    """A run as a Dataset.
+
+    Args:
+        run: A run, or one that was mapped over seeds with ``jax.vmap``.
+        seeds: The seeds of a mapped run, in the order of its leading axis.
+
+    Returns:
+        Over ``round``, from 0 before the first: the values, and clients and bits so far; over
+        ``training_round`` what is told of every round; over ``item`` the last point ``x`` or the
+        set ``chosen``; all of them over ``seed`` too where seeds are given.
+
+    Examples:
+        >>> from fedjax_fair.submodular import federated, matroids
+        >>> problem = federated.facility_location([[3.0, 1.0], [0.0, 2.0]])
+        >>> run = federated.centralised_greedy(problem, matroids.uniform(2, 2))
+        >>> to_dataset(run)["values"].values.tolist()
+        [0.0, 1.5, 2.5]
+    """
+    import xarray as xr
+
+    axes = () if seeds is None else ("seed",)
+    columns: dict[str, Any] = {}
+    for table, dimension in ((_PER_POINT, "round"), (_PER_ROUND, "training_round")):
+        for name, (long_name, units) in table.items():
+            if name in run._fields:
+                described = {"long_name": long_name, "units": units}
+                columns[name] = ((*axes, dimension), np.asarray(getattr(run, name)), described)
+    last = "x" if isinstance(run, ContinuousRun) else "chosen"
+    columns[last] = ((*axes, "item"), np.asarray(getattr(run, last)))
+    talk = run.communication
+    for name, amounts, long_name, units in (
+        ("bits_up", talk.bits_up(), "Sent by clients so far", "bit"),
+        ("bits_down", talk.bits_down(), "Sent to clients so far", "bit"),
+        ("contacted", np.asarray(talk.contacted), "Clients contacted so far", "clients"),
+        ("responded", np.asarray(talk.responded), "Clients that answered so far", "clients"),
+    ):
+        sums = np.cumsum(amounts, axis=-1, dtype=np.int64)
+        sums = np.concatenate([np.zeros_like(sums[..., :1]), sums], axis=-1)
+        columns[name] = ((*axes, "round"), sums, {"long_name": long_name, "units": units})
+    coordinates = {} if seeds is None else {"seed": np.asarray(seeds, np.int64)}
+    return xr.Dataset(columns, coords=coordinates)

@@ -1,0 +1,311 @@
+r"""From a fractional point of a matroid polytope to a set.
+
+Swap rounding and randomised pipage keep every item with the probability that the point gives it,
+and for a submodular function lose nothing on average: :math:`E[f(S)] \geq \hat f(x)`. Neither looks
+at the function, so a server can do it alone. Swap rounding starts from a point written as a mean of
+bases. A server that sees only sums finds such bases itself, with ``decompose``; nobody's own base
+is needed for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, Int, Key
+from numpy.typing import ArrayLike
+
+from fedjax_fair.submodular.matroids import Matroid
+
+__all__ = ["Decomposition", "decompose", "deterministic_pipage", "greedy", "pipage", "swap"]
+
+# What is lost of a point where sums of single-precision numbers are taken for equal.
+_TOLERANCE = 1e-5
+
+
+class Decomposition(NamedTuple):
+    """A point as a mean of bases.
+
+    Attributes:
+        bases: Masks of bases, ``[bases, size]``.
+        weights: Their weights, ``[bases]``, > 0, summing to 1.
+    """
+
+    bases: Bool[Array, "bases size"]
+    weights: Float[Array, " bases"]
+
+
+def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
+    """Writes a point of the matroid polytope as a mean of bases; on the host.
+
+    Where constraints are on neighbours in an order, items are laid end to end on a line, each as
+    long as its probability, and a base is what a comb with teeth at distance 1 touches; sliding the
+    comb gives all bases. For other matroids bases are added one by one until the point is among
+    them (the fully corrective method of Frank and Wolfe).
+
+    Args:
+        matroid: The matroid.
+        x: A point in its polytope, ``[size]``. If it sums to less than the rank, the base that is
+            heaviest for it fills the rest.
+
+    Returns:
+        The bases; their mean is ``x``, up to about 1e-5.
+
+    Raises:
+        ValueError: If the point is outside of the polytope.
+
+    Examples:
+        >>> from fedjax_fair.submodular import matroids
+        >>> found = decompose(matroids.uniform(1, 3), [0.5, 0.25, 0.25])
+        >>> found.weights.tolist()
+        [0.5, 0.25, 0.25]
+    """
+    point = np.asarray(x, np.float64)
+    if point.shape != (matroid.size,):
+        raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")
+    if not (point.min() >= -_TOLERANCE and point.max() <= 1 + _TOLERANCE):
+        raise ValueError(f"x: expected numbers in [0, 1], got {point.min()} to {point.max()}.")
+    point = np.clip(point, 0, 1)
+    lmo = jax.jit(matroid.max_weight_base)
+    missing = 1 - point.sum() / matroid.rank
+    if missing > _TOLERANCE:
+        point = point + missing * np.asarray(lmo(jnp.asarray(point, jnp.float32)))
+    find = _by_sliding if matroid.order is not None else _by_adding
+    bases, weights = find(matroid, lmo, point)
+    off = np.abs(weights @ bases - point).max()
+    if off > 100 * _TOLERANCE:
+        raise ValueError(f"x: expected a point of the {matroid.name} polytope, but it is {off:.2g} "
+                         "away from any mean of bases.")  # fmt: skip
+    return Decomposition(jnp.asarray(bases), jnp.asarray(weights, jnp.float32))
+
+
+def _by_sliding(
+    matroid: Matroid, lmo: Callable, x: np.ndarray
+) -> tuple[Bool[np.ndarray, "bases size"], np.ndarray]:
+    assert matroid.order is not None
+    present = matroid.order[x[matroid.order] > 0]
+    ends = np.cumsum(x[present]) * (matroid.rank / x.sum())
+    starts = np.append(0, ends[:-1])
+    cuts = np.unique(np.append(ends % 1, [0.0, 1.0]))
+    # Where cuts are that near they are equal but for rounding.
+    lengths = np.diff(cuts)
+    cuts, lengths = cuts[:-1][lengths > _TOLERANCE / 10], lengths[lengths > _TOLERANCE / 10]
+    teeth = (cuts + lengths / 2)[:, None]
+    bases = np.zeros((cuts.size, matroid.size), bool)
+    bases[:, present] = np.floor(ends - teeth) > np.floor(starts - teeth)
+    allowed = np.asarray(jax.jit(jax.vmap(matroid.independent))(bases))
+    for i in np.flatnonzero(~allowed | (bases.sum(axis=1) != matroid.rank)):
+        bases[i] = lmo(jnp.asarray(bases[i] + x, jnp.float32))
+    return bases, lengths / lengths.sum()
+
+
+def _by_adding(
+    matroid: Matroid, lmo: Callable, x: np.ndarray
+) -> tuple[Bool[np.ndarray, "bases size"], np.ndarray]:
+    from scipy.optimize import nnls
+
+    bases, weights = np.asarray(lmo(jnp.asarray(x, jnp.float32)))[None], np.ones(1)
+    for _ in range(4 * matroid.size):
+        away = x - weights @ bases
+        base = np.asarray(lmo(jnp.asarray(away, jnp.float32)))
+        if np.abs(away).max() < _TOLERANCE or (base == bases).all(axis=1).any():
+            break
+        bases = np.concatenate([bases[weights > 0], base[None]])
+        # All weights together are 1, which counts for more than any item.
+        rows = np.concatenate([bases.T, np.full((1, len(bases)), matroid.size)])
+        weights, _ = nnls(rows.astype(np.float64), np.append(x, matroid.size))
+    kept = weights > 0
+    return bases[kept], weights[kept] / weights[kept].sum()
+
+
+def swap(
+    key: Key[Array, ""], matroid: Matroid, x: ArrayLike | Decomposition
+) -> Bool[Array, " size"]:
+    """A random base that has every item with its probability: swap rounding.
+
+    Bases are merged two at a time, item by item: either base gives one up for one of the other's,
+    with a probability in proportion to the other's weight.
+
+    Args:
+        key: Random key.
+        matroid: Any matroid.
+        x: A point in its polytope, ``[size]``, or its decomposition, which can be used again for
+            other keys, and traced.
+
+    Raises:
+        ValueError: If the point is outside of the polytope.
+
+    References:
+        Chekuri, Vondrak, Zenklusen, *Dependent Randomized Rounding via Exchange Properties of
+        Combinatorial Structures*, FOCS 2010
+
+    Examples:
+        >>> from fedjax_fair.submodular import matroids
+        >>> chosen = swap(jax.random.key(0), matroids.uniform(2, 4), [0.5, 0.5, 1.0, 0.0])
+        >>> int(chosen.sum()), bool(chosen[2]), bool(chosen[3])
+        (2, True, False)
+    """
+    bases, weights = x if isinstance(x, Decomposition) else decompose(matroid, x)
+
+    def exchange(share, merging):
+        """One item of ``ours`` against one of ``theirs``; afterwards they differ in less."""
+        key, ours, theirs = merging
+        key, key_coin = jax.random.split(key)
+        gone = jnp.argmax(ours & ~theirs)
+        come = jnp.argmax(matroid.exchangeable(ours, theirs, gone))
+        keep = jax.random.uniform(key_coin) < share
+        mine = ours.at[gone].set(keep).at[come].set(~keep)
+        yours = theirs.at[gone].set(keep).at[come].set(~keep)
+        return key, jnp.where(keep, ours, mine), jnp.where(keep, yours, theirs)
+
+    def merge(carry, other):
+        merged, weight, key = carry
+        base, own = other
+        key, key_merge = jax.random.split(key)
+        step = partial(exchange, weight / (weight + own))
+        _, merged, _ = jax.lax.while_loop(
+            lambda merging: (merging[1] != merging[2]).any(), step, (key_merge, merged, base)
+        )
+        return (merged, weight + own, key), None
+
+    (chosen, _, _), _ = jax.lax.scan(merge, (bases[0], weights[0], key), (bases[1:], weights[1:]))
+    return chosen
+
+
+def pipage(key: Key[Array, ""], matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
+    """A random base that has every item with its probability: randomised pipage.
+
+    Of two items of a block one gives to the other, until one of them is certain.
+
+    Args:
+        key: Random key.
+        matroid: Uniform or a partition.
+        x: A point in its polytope, ``[size]``; may be traced.
+
+    Raises:
+        ValueError: If the matroid has no blocks, or the shape does not fit.
+
+    References:
+        Calinescu, Chekuri, Pal, Vondrak, *Maximizing a Monotone Submodular Function Subject to a
+        Matroid Constraint*, SIAM Journal on Computing, 2011
+
+    Examples:
+        >>> from fedjax_fair.submodular import matroids
+        >>> chosen = pipage(jax.random.key(0), matroids.uniform(2, 4), [0.5, 0.5, 1.0, 0.0])
+        >>> int(chosen.sum()), bool(chosen[2]), bool(chosen[3])
+        (2, True, False)
+    """
+
+    def at_random(step, x, up, down):
+        # Less far is more likely, so that nothing changes on average.
+        chance = _shift_down(x, up, down) / jnp.maximum(
+            _shift_up(x, up, down) + _shift_down(x, up, down), _TOLERANCE**2
+        )
+        return jax.random.uniform(jax.random.fold_in(key, step)) < chance
+
+    return _pipage(matroid, x, at_random)
+
+
+def deterministic_pipage(
+    matroid: Matroid,
+    x: ArrayLike,
+    extension: Callable[[Float[Array, " size"]], Float[Array, ""]],
+) -> Bool[Array, " size"]:
+    """A base that is worth at least the point: pipage to the better end.
+
+    Args:
+        matroid: Uniform or a partition.
+        x: A point in its polytope, ``[size]``; may be traced.
+        extension: Exact multilinear extension of what is maximised, which the server has to know;
+            it is asked twice an item.
+
+    Raises:
+        ValueError: If the matroid has no blocks, or the shape does not fit.
+
+    Examples:
+        >>> from fedjax_fair.submodular import matroids
+        >>> offers = jnp.array([3.0, 1.0, 2.0])
+        >>> deterministic_pipage(matroids.uniform(1, 3), [0.3, 0.3, 0.4], lambda x: offers @ x)
+        Array([ True, False, False], dtype=bool)
+    """
+
+    def better(step, x, up, down):
+        raised = _moved(x, up, down, _shift_up(x, up, down))
+        lowered = _moved(x, up, down, -_shift_down(x, up, down))
+        return extension(raised) >= extension(lowered)
+
+    return _pipage(matroid, x, better)
+
+
+def greedy(matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
+    """The base of the largest coordinates; usually good, but nothing is promised.
+
+    Examples:
+        >>> from fedjax_fair.submodular import matroids
+        >>> greedy(matroids.uniform(1, 3), [0.3, 0.3, 0.4]).tolist()
+        [False, False, True]
+    """
+    return matroid.max_weight_base(_as_point(matroid, x))
+
+
+def _pipage(matroid: Matroid, x: ArrayLike, goes_up: Callable) -> Bool[Array, " size"]:
+    """Goes through the blocks, with one item at a time that may still be uncertain."""
+    if matroid.blocks is None:
+        raise ValueError(f"matroid: expected uniform or partition, got {matroid.name}.")
+    point = _as_point(matroid, x)
+    filled = 1 - jnp.sum(point) / matroid.rank
+    point = point + filled * matroid.max_weight_base(point).astype(point.dtype)
+    items = jnp.asarray(np.argsort(matroid.blocks, kind="stable"), jnp.int32)
+    blocks = jnp.asarray(matroid.blocks, jnp.int32)
+
+    def uncertain(value):
+        return (value > 0) & (value < 1)
+
+    def step(carry, number):
+        x, open_item = carry
+        item = items[number]
+        pair = (blocks[item] == blocks[open_item]) & (item != open_item)
+        pair = pair & uncertain(x[item]) & uncertain(x[open_item])
+        up = goes_up(number, x, item, open_item)
+        shift = jnp.where(up, _shift_up(x, item, open_item), -_shift_down(x, item, open_item))
+        # Rounding leaves nothing nearly certain, which would be carried along for ever.
+        moved = _settled(_moved(x, item, open_item, shift), item, open_item)
+        x = jnp.where(pair, moved, x)
+        stays = (blocks[item] == blocks[open_item]) & uncertain(x[open_item])
+        return (x, jnp.where(stays, open_item, item)), None
+
+    (x, _), _ = jax.lax.scan(step, (point, items[0]), jnp.arange(matroid.size, dtype=jnp.int32))
+    return matroid.max_weight_base(x)
+
+
+def _shift_up(x: Float[Array, " size"], up: Int[Array, ""], down: Int[Array, ""]):
+    return jnp.minimum(1 - x[up], x[down])
+
+
+def _shift_down(x: Float[Array, " size"], up: Int[Array, ""], down: Int[Array, ""]):
+    return jnp.minimum(x[up], 1 - x[down])
+
+
+def _moved(x, up, down, shift):
+    return x.at[up].add(shift).at[down].add(-shift)
+
+
+def _settled(x, *items):
+    for item in items:
+        x = x.at[item].set(jnp.where(jnp.abs(x[item] - jnp.round(x[item])) < 1e-6,
+                                     jnp.round(x[item]), x[item]))  # fmt: skip
+    return x
+
+
+def _as_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:
+    point = jnp.asarray(x, jnp.float32)
+    if point.shape != (matroid.size,):
+        raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")
+    if not isinstance(point, Tracer) and not bool(((point >= 0) & (point <= 1 + 1e-5)).all()):
+        raise ValueError(f"x: expected numbers in [0, 1], got {point.min()} to {point.max()}.")
+    return jnp.minimum(point, 1.0)
