@@ -2,7 +2,9 @@
 
 * ``kmeans``: on the spectral embedding of activations and on Gaussian points, against
   scikit-learn's ``KMeans`` of as many restarts, as it comes and on one thread;
-* ``pipeline``: from activations to weights: similarities, embedding, k-means, cluster weights.
+* ``pipeline``: from activations to weights: similarities, embedding, k-means, cluster weights;
+* ``round``: the same within a round of the FEMNIST network, 18 clients of 160 examples, five
+  epochs, beside the pass over the examples that averages activations.
 
 Everything is timed in alternation, compiled once before. Activations are log-softmax of random
 features, with or without planted groups.
@@ -19,8 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+import fedjax_fair as ff
 from experiments.benchmarks.timing import alternate, environment
 from fedjax_fair.clustering import cluster_weights, kmeans, spectral_embedding
+from fedjax_fair.simulate import make_context
 
 RESTARTS = 10
 # Clients, width of the activations, clusters.
@@ -73,6 +77,47 @@ def benchmark_pipeline(repeats: int) -> None:
         )
 
 
+def benchmark_round(repeats: int) -> None:
+    """A round of local work, the activations of its models, and what clustering adds."""
+    num_clients, each, num = 18, 200, 5  # A fifth of the examples are for testing.
+    rng = np.random.default_rng(0)
+    total = num_clients * each
+    images = rng.integers(0, 256, (total, 28, 28, 1), np.uint8)
+    data = ff.data.from_arrays(
+        images, rng.integers(0, 62, total), list(np.arange(total).reshape(num_clients, each))
+    )
+    method = ff.make_round(
+        ff.models.femnist_cnn(62),
+        ff.selectors.full(),
+        ff.solvers.sgd(0.01, batch_size=64, epochs=5),
+        ff.aggregators.mean(),
+    )
+    data = jax.device_put(data)
+    start = jax.jit(method.init)(jax.random.key(0), data)
+    clients = jnp.arange(num_clients, dtype=jnp.int32)
+
+    @jax.jit
+    def activations(variables, data):
+        def measure(variables, features, labels):
+            return jax.nn.log_softmax(method.model.features(*variables, features))
+
+        return make_context(method.model, jnp.int32(0), variables, data).means(measure, clients)
+
+    weights = jax.jit(partial(_weights, num=num))
+    vectors = activations(start.variables, data)
+    work, seen, weighed = alternate(
+        partial(jax.jit(method.step), start, data),
+        partial(activations, start.variables, data),
+        partial(weights, vectors),
+        repeats=repeats,
+    )
+    print("| | ms | of the round |")
+    print("|---|---|---|")
+    print(f"| a round of FedAvg | {1e3 * work.median:.0f} | 1 |")
+    print(f"| activations of all examples | {1e3 * seen.median:.1f} | {seen.ratio_to(work):.4f} |")
+    print(f"| clusters and weights | {1e3 * weighed.median:.2f} | {weighed.ratio_to(work):.6f} |")
+
+
 def _activations(count: int, width: int, groups: int) -> Array:
     """Log-softmax of Gaussian features, around a centre for each group if there are any."""
     rng = np.random.default_rng(0)
@@ -108,7 +153,7 @@ def _on_one_thread(call: Callable[[], float]) -> float:
 def main() -> None:
     """Prints tables for ``docs/performance.md``."""
     parser = argparse.ArgumentParser(description="What finding groups costs")
-    parts = ("kmeans", "pipeline")
+    parts = ("kmeans", "pipeline", "round")
     parser.add_argument("--only", nargs="*", choices=parts, default=parts)
     parser.add_argument("--repeats", type=int, default=11)
     options = parser.parse_args()
@@ -117,6 +162,8 @@ def main() -> None:
         benchmark_kmeans(options.repeats)
     if "pipeline" in options.only:
         benchmark_pipeline(options.repeats)
+    if "round" in options.only:
+        benchmark_round(min(3, options.repeats))
 
 
 if __name__ == "__main__":
