@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from experiments.reproduction import equitable, paper, runs
+from experiments.reproduction import cross, equitable, paper, runs, tables
 from fedjax_fair import methods, presets
 from fedjax_fair.config import ModelConfig
 from fedjax_fair.data import sources
@@ -137,3 +137,35 @@ def test_running_means_start_with_the_first_number():
         [[np.nan, 1.0, 3.0]], dims=("seed", "round"), coords={"round": [0, 5, 10]}
     )
     np.testing.assert_allclose(equitable.cumulative(values), [[np.nan, 1.0, 2.0]])
+
+
+def test_the_cross_pairs_every_selector_with_itself_and_with_weights_alone():
+    names = list(PRESETS["cross"].config.methods)
+    rng = np.random.default_rng(0)
+    shape = ("algorithm", "seed", "round")
+    measured = xr.Dataset(
+        {
+            metric: (shape, rng.uniform(size=(len(names), 3, 7)))
+            for metric in cross.COLUMNS.values()
+        },
+        coords={"algorithm": names, "seed": range(3)},
+    )
+    table = cross.summarise(measured).set_index("selector")
+    assert list(table.index) == ["random", *names[2::2]]
+    ends = 100 * measured["group_sigma_acc"][..., -5:].mean("round")
+    own, alone, weights = (
+        ends.sel(algorithm=name).values for name in ("divfl+equitable", "divfl", "equitable")
+    )
+    row = table.loc["divfl"]
+    np.testing.assert_allclose(row["sigma equitable"], own.mean())
+    np.testing.assert_allclose(row["sigma alone sd"], alone.std(ddof=1))
+    for label, other in (("selector", alone), ("weights", weights)):
+        told = [row[f"sigma less {label} {end}"] for end in ("low", "mean", "high")]
+        np.testing.assert_allclose(told, tables.paired(own, other))
+    np.testing.assert_allclose(
+        table.loc["random", "sigma less selector mean"],
+        (ends.sel(algorithm="equitable") - ends.sel(algorithm="fedprox")).mean(),
+    )
+    text = cross.markdown(table.reset_index())
+    assert f"| divfl | {alone.mean():.2f} ± " in text
+    assert text.count("| - |") == 2
