@@ -80,8 +80,9 @@ def summarise(measured: xr.Dataset) -> pd.DataFrame:
 
 def markdown(table: pd.DataFrame) -> str:
     """The table for readers."""
+    seeds = table["seeds"].iloc[0]
     lines = [
-        f"In %, mean ± standard deviation over {table['seeds'].iloc[0]} seeds, each the mean of the",
+        f"In %, mean ± standard deviation over {seeds} seeds, each the mean of the",
         f"last {LAST} evaluations; paired differences with 95 % confidence intervals.",
         "",
     ]
