@@ -16,7 +16,7 @@ run: .venv/installed
 	$(BIN)/fedjax-fair run
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint: .venv/installed-test
 	$(BIN)/ruff format --check .
