@@ -163,8 +163,9 @@ def test_help_of_a_preset_shows_its_own_numbers(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["run", "mnist", "--help"])
     assert not stop.value.code
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if "--data.clients" in line)
-    assert "default: 100" in line
+    _, _, after = capsys.readouterr().out.partition("--data.clients")
+    described, _, _ = after.partition("--data.classes-per-client")
+    assert "(default: 100)" in described
 
 
 def test_the_version_is_that_of_the_package(capsys):
