@@ -159,7 +159,8 @@ def test_the_overview_names_every_command_and_preset(arguments, capsys):
     assert all(name in shown for name in [*cli.COMMANDS, *presets.PRESETS])
 
 
-def test_help_of_a_preset_shows_its_own_numbers(capsys):
+def test_help_of_a_preset_shows_its_own_numbers(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")  # Wide terminals get the sections side by side.
     with pytest.raises(SystemExit) as stop:
         main(["run", "mnist", "--help"])
     assert not stop.value.code
