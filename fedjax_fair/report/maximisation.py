@@ -93,7 +93,9 @@ def chosen_pictures(results: xr.Dataset) -> Figure:
     order = np.argsort(results["label"].values, kind="stable")
     rows = [order[mask[order]] for mask in masks]
     widest = max(map(len, rows))
-    figure = Figure(figsize=(0.5 + 0.6 * widest, 0.85 * len(rows)), layout="constrained")
+    # Titles are wider than pictures, which a layout engine would make room for.
+    figure = Figure(figsize=(max(3.5, 0.7 * widest), 0.95 * len(rows)))
+    figure.subplots_adjust(left=0.01, right=0.99, top=0.96, bottom=0.01, hspace=0.45, wspace=0.1)
     panels = figure.subplots(len(rows), widest, squeeze=False)
     greedy = float(first["found"].sel(algorithm=GREEDY))
     for name, row, items in zip(methods, panels, rows, strict=True):
