@@ -20,8 +20,15 @@ import tyro
 from rich.console import Console
 from tyro.conf import Positional
 
-from fedjax_fair import data, experiment, methods, presets, results
-from fedjax_fair.config import Config, closest, lookup
+from fedjax_fair import data, experiment, maximize, methods, presets, results
+from fedjax_fair.config import (
+    Config,
+    Maximize,
+    MaximizeExemplars,
+    MaximizeMovielens,
+    closest,
+    lookup,
+)
 from fedjax_fair.console import Bars, tables
 from fedjax_fair.folder import RunFolder
 from fedjax_fair.training import SimulationError
@@ -130,11 +137,29 @@ class DataPrepare:
         print(data.prepare(self.name, self.dir))
 
 
+@dataclass(frozen=True)
+class Exemplars(MaximizeExemplars):
+    """Chooses public images of digits that represent the private ones of all clients."""
+
+    def __call__(self) -> None:
+        _maximize(maximize.exemplars(self.clients), self)
+
+
+@dataclass(frozen=True)
+class Movielens(MaximizeMovielens):
+    """Chooses movies such that every user finds one to its taste."""
+
+    def __call__(self) -> None:
+        _maximize(maximize.movielens(self.data.name, self.data.dir), self)
+
+
 # The command `run` is the configuration itself.
 COMMANDS: dict[str, Any] = {
     "run": Config,
     "resume": Resume,
     "show": Show,
+    "maximize exemplars": Exemplars,
+    "maximize movielens": Movielens,
     "methods": Methods,
     "data list": DataList,
     "data info": DataInfo,
@@ -146,7 +171,7 @@ def _dispatch(arguments: list[str]) -> None:
     if arguments == ["--version"]:
         print("fedjax-fair", metadata.version("fedjax-fair"))
         return
-    words = 2 if arguments[:1] == ["data"] else 1
+    words = 2 if arguments[:1] in (["data"], ["maximize"]) else 1
     name, rest = " ".join(arguments[:words]), arguments[words:]
     if name not in COMMANDS and (not arguments or HELP & set(arguments)):
         print(_overview())
@@ -197,6 +222,15 @@ def _execute(ready: methods.Experiment, folder: RunFolder) -> None:
         combined = experiment.execute(ready, folder, bars.watch)
     Console().print(*tables(combined))
     print(f"Results: {folder.results}\nPlots: {folder.plots}\nReport: {folder.report}")
+
+
+def _maximize(task: maximize.Task, config: Maximize) -> None:
+    maximize.check(config, task)
+    folder = RunFolder.create(config, task.name.replace("/", "-"))
+    print(f"Run folder: {folder.path}")
+    compared = maximize.execute(task, config, folder)
+    Console().print(*tables(compared))
+    print(f"Results: {folder.results}\nPlots: {folder.plots}")
 
 
 def _parse(kind: Any, arguments: list[str], name: str, default: Any = None) -> Any:

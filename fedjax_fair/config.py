@@ -22,7 +22,11 @@ __all__ = [
     "AggregatorConfig",
     "Config",
     "DataConfig",
+    "Maximize",
+    "MaximizeExemplars",
+    "MaximizeMovielens",
     "ModelConfig",
+    "RatingsConfig",
     "SelectorConfig",
     "SolverConfig",
     "TrainingConfig",
@@ -248,6 +252,66 @@ class Config:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 
+@dataclass(frozen=True)
+class Maximize:
+    """What every comparison of maximisers is told."""
+
+    k: int = 10
+    """How many items to choose."""
+
+    rounds: int = 20
+    """Rounds of fedcg; a client of fedcg+ takes as many local steps in all."""
+
+    local_steps: int = 4
+    """Steps of a client between two rounds (fedcg+)."""
+
+    cohort: int = 10
+    """Clients that take part in a round; a mean for discrete greedy."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Runs of every method."""
+
+    output: str = "runs"
+    """Folder in which the run folder is made."""
+
+
+@dataclass(frozen=True)
+class MaximizeExemplars(Maximize):
+    """Chooses public images of digits that represent the private ones of all clients."""
+
+    clients: int = 50
+    """Number of clients; each holds three kinds of digits."""
+
+
+@dataclass(frozen=True)
+class RatingsConfig:
+    """Who likes what."""
+
+    name: str = "movielens/100k-ratings"
+    """Ratings in tensorflow-datasets, such as movielens/1m-ratings."""
+
+    dir: str | None = None
+    """Folder of prepared tensorflow-datasets sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+
+
+@dataclass(frozen=True)
+class MaximizeMovielens(Maximize):
+    """Chooses movies such that every user finds one to its taste."""
+
+    data: RatingsConfig = field(default_factory=RatingsConfig)
+    k: int = 20
+    """How many movies to choose."""
+
+    rounds: int = 50
+    """Rounds of fedcg; a client of fedcg+ takes as many local steps in all."""
+
+    local_steps: int = 5
+    """Steps of a client between two rounds (fedcg+)."""
+
+    cohort: int = 100
+    """Users that take part in a round; a mean for discrete greedy."""
+
+
 def override(config: Config, settings: str) -> Config:
     """Changes settings by name, in whichever section has them.
 
@@ -303,7 +367,7 @@ def _read(name: str, text: str, kind: Any) -> Any:
         raise ValueError(f"{name}={text!r}: expected {described}.") from None
 
 
-def save(config: Config, path: str | Path) -> None:
+def save(config: Config | Maximize, path: str | Path) -> None:
     """Writes a configuration as JSON, such that ``load`` gives back an equal one."""
     Path(path).write_text(json.dumps(asdict(config), indent=2) + "\n")
 

@@ -9,12 +9,13 @@ from rich import progress
 from rich.table import Table
 
 from fedjax_fair.results import final
+from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
 from fedjax_fair.training import Callback, Evaluation
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Bars", "group_table", "summary_table", "tables"]
+__all__ = ["Bars", "group_table", "maximisation_table", "summary_table", "tables"]
 
 COLUMNS = {
     "accuracy_mean_clients": "accuracy",
@@ -63,6 +64,8 @@ class _Bar(Callback):
 
 def tables(results: xr.Dataset) -> list[Table]:
     """What a person sees of results: one table, two where clients have planted groups."""
+    if "found" in results:
+        return [maximisation_table(results)]
     both = [summary_table(results)]
     return both if "group_accuracy" not in results else [*both, group_table(results)]
 
@@ -90,6 +93,48 @@ def summary_table(results: xr.Dataset) -> Table:
     for method in last["algorithm"].values:
         row = last.sel(algorithm=method)
         table.add_row(str(method), *(_percent(row[name].values) for name in COLUMNS))
+    return table
+
+
+def maximisation_table(results: xr.Dataset) -> Table:
+    """Lays out how good the set of each method is, and what it cost to find.
+
+    Args:
+        results: What ``maximize.solve`` returned.
+
+    Returns:
+        A table of means over seeds. Shares are of what centralised greedy gains over nothing, and
+        over the items that are best alone (``beyond popular``); the set of a fractional point is
+        its heaviest base, or a random one.
+    """
+    table = Table(
+        title=f"{results.attrs['k']} of {results.sizes['item']:,} items for "
+        f"{results.attrs['clients']:,} clients ({results.attrs['data']})",
+        caption=f"mean over {results.sizes['seed']} seeds; shares of centralised greedy, in %",
+        box=None,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    table.add_column("method", no_wrap=True)
+    for heading in ("value", "share", "beyond\npopular", "random\nrounding", "rounds",
+                    "clients\nasked", "Mbit\nup", "Mbit\ndown"):  # fmt: skip
+        table.add_column(heading, justify="right")
+    means = results.mean("seed")
+    greedy, popular = (float(means["found"].sel(algorithm=name)) for name in (GREEDY, POPULAR))
+    for method in results["algorithm"].values:
+        row = means.sel(algorithm=method)
+        found, rounded = float(row["found"]), float(row["rounded"])
+        beyond = (found - popular) / (greedy - popular) if greedy > popular else np.nan
+        bits = [float(row[name].max()) / 1e6 for name in ("bits_up", "bits_down")]
+        table.add_row(
+            str(method),
+            f"{found:.4f}",
+            *("" if np.isnan(share) else f"{100 * share:.1f}"
+              for share in (found / greedy, beyond, rounded / greedy)),
+            f"{int(row['rounds'])}",
+            f"{float(row['contacted'].max()):,.0f}",
+            *(f"{amount:.3g}" for amount in bits),
+        )  # fmt: skip
     return table
 
 

@@ -27,7 +27,7 @@ import jax
 import numpy as np
 
 from fedjax_fair import config as configuration
-from fedjax_fair.config import Config
+from fedjax_fair.config import Config, Maximize
 from fedjax_fair.training import Callback, Evaluation
 
 __all__ = ["MetricsLog", "RunFolder", "environment"]
@@ -56,7 +56,7 @@ class RunFolder:
             raise ValueError(f"run={str(path)!r}: expected a run folder, with a config.json in it.")
 
     @classmethod
-    def create(cls, config: Config, name: str) -> RunFolder:
+    def create(cls, config: Config | Maximize, name: str) -> RunFolder:
         """Makes a new folder under ``config.output``, named after the time and ``name``."""
         path = _unused(Path(config.output), f"{datetime.now():%Y%m%d-%H%M%S}-{name}")
         (path / "env.json").write_text(json.dumps(environment(), indent=2) + "\n")

@@ -18,7 +18,16 @@ import numpy as np
 
 from fedjax_fair.data.cache import cache_folder, cached
 
-__all__ = ["ImageSet", "find", "find_all", "prepare", "read", "resolve_data_dir"]
+__all__ = [
+    "ImageSet",
+    "find",
+    "find_all",
+    "find_prepared",
+    "prepare",
+    "read",
+    "resolve_data_dir",
+    "stamp",
+]
 
 DECODING = 1  # Part of the cache's stamp: raise it when what is decoded changes.
 CHUNK = 4096  # Images held as separate arrays while a split is decoded.
@@ -51,6 +60,34 @@ def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
     return Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
+def find_prepared(
+    name: str, data_dir: str | os.PathLike[str] | None = None
+) -> tuple[Path, dict[str, Any]]:
+    """Finds a prepared set of any kind.
+
+    Args:
+        name: Name in tensorflow-datasets.
+        data_dir: As for ``find``.
+
+    Returns:
+        The folder of its newest version, and what its ``dataset_info.json`` says.
+
+    Raises:
+        FileNotFoundError: If it is not prepared there as array_record; the message names the
+            command that does it.
+    """
+    folder = resolve_data_dir(data_dir) / name
+    versions = [path.parent for path in folder.glob("*/dataset_info.json") if _version(path.parent)]
+    if not versions:
+        raise FileNotFoundError(_not_prepared(name, f"not found in {folder}", data_dir))
+    newest = max(versions, key=_version)
+    info = json.loads((newest / "dataset_info.json").read_text())
+    if info.get("fileFormat") != "array_record":
+        reason = f"{newest} is {info.get('fileFormat')}"
+        raise FileNotFoundError(_not_prepared(name, reason, data_dir))
+    return newest, info
+
+
 def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
     """Finds a prepared set.
 
@@ -67,15 +104,7 @@ def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
             command that does it.
         ValueError: If it is no image classification set with images of one shape.
     """
-    folder = resolve_data_dir(data_dir) / name
-    versions = [path.parent for path in folder.glob("*/dataset_info.json") if _version(path.parent)]
-    if not versions:
-        raise FileNotFoundError(_not_prepared(name, f"not found in {folder}", data_dir))
-    newest = max(versions, key=_version)
-    info = json.loads((newest / "dataset_info.json").read_text())
-    if info.get("fileFormat") != "array_record":
-        reason = f"{newest} is {info.get('fileFormat')}"
-        raise FileNotFoundError(_not_prepared(name, reason, data_dir))
+    newest, info = find_prepared(name, data_dir)
     features = json.loads((newest / "features.json").read_text())["featuresDict"]["features"]
     keys = [item.get("featureKey") for item in _dig(info, "supervisedKeys", "tuple", "items") or ()]
     image, label = keys if len(keys) == 2 else (None, None)
@@ -142,7 +171,7 @@ def read(images: ImageSet) -> dict[str, dict[str, np.ndarray]]:
         whatever else is one value an example, ``[examples]``. Images of EMNIST, which
         tensorflow-datasets stores with rows and columns exchanged, are upright.
     """
-    arrays = cached(cache_folder(images.folder), _stamp(images.folder), lambda: _decode(images))
+    arrays = cached(cache_folder(images.folder), stamp(images.folder), lambda: _decode(images))
     columns: dict[str, dict[str, np.ndarray]] = {split: {} for split in images.splits}
     for name, array in arrays.items():
         split, column = name.split(".", 1)
@@ -150,8 +179,8 @@ def read(images: ImageSet) -> dict[str, dict[str, np.ndarray]]:
     return columns
 
 
-def _stamp(folder: Path) -> str:
-    """Changes when the set is prepared anew."""
+def stamp(folder: Path) -> str:
+    """A word that changes when the set in a folder is prepared anew."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.blake2b(repr((DECODING, seen)).encode(), digest_size=16).hexdigest()

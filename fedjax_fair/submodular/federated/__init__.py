@@ -5,7 +5,11 @@ from fedjax_fair.submodular.federated.centralised_continuous_greedy import (
 )
 from fedjax_fair.submodular.federated.centralised_greedy import centralised_greedy
 from fedjax_fair.submodular.federated.custom import custom
-from fedjax_fair.submodular.federated.discrete_greedy import discrete_greedy, enough_kappa
+from fedjax_fair.submodular.federated.discrete_greedy import (
+    discrete_greedy,
+    enough_kappa,
+    kappa_of_answers,
+)
 from fedjax_fair.submodular.federated.facility_location import facility_location
 from fedjax_fair.submodular.federated.feature_selection import feature_selection
 from fedjax_fair.submodular.federated.fedcg import fedcg
@@ -49,6 +53,7 @@ __all__ = [
     "fedcg",
     "fedcg_plus",
     "importance_factors",
+    "kappa_of_answers",
     "max_coverage",
     "popular_base",
     "random_base",

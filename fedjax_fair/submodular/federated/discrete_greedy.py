@@ -10,6 +10,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
 
@@ -20,7 +21,7 @@ from fedjax_fair.submodular.federated.secure import base_bits, secure_aggregate,
 from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun, check_sizes
 from fedjax_fair.submodular.matroids import Matroid
 
-__all__ = ["discrete_greedy", "enough_kappa"]
+__all__ = ["discrete_greedy", "enough_kappa", "kappa_of_answers"]
 
 
 def enough_kappa(epsilon: float, *, rank: int, size: int) -> float:
@@ -37,6 +38,35 @@ def enough_kappa(epsilon: float, *, rank: int, size: int) -> float:
     checks.positive("epsilon", epsilon)
     checks.unit_interval("epsilon", epsilon)
     return 3 * rank / epsilon**2 * (rank * math.log(size + 1) + math.log(2 * size))
+
+
+def kappa_of_answers(factors: ArrayLike, answers: float) -> float:
+    """The ``kappa`` for which so many clients answer on average.
+
+    Args:
+        factors: What ``importance_factors`` gives, ``[clients]``.
+        answers: Clients that are to answer in a step, at most those of positive factors.
+
+    Raises:
+        ValueError: If so many never answer.
+
+    Examples:
+        >>> kappa_of_answers([0.5, 0.25, 0.25], answers=2)
+        2.0
+        >>> kappa_of_answers([0.8, 0.2, 0.2], answers=2)  # The first one always does.
+        2.5
+    """
+    ordered = np.sort(np.asarray(factors, np.float64))[::-1]
+    ordered = ordered[ordered > 0]
+    if not 0 < answers <= ordered.size:
+        raise ValueError(
+            f"{answers=}: expected a number in (0, {ordered.size}], the clients that count at all."
+        )
+    # With the first m sure to answer, the others share what is left; the smallest m that fits.
+    rest = ordered.sum() - np.append(0, np.cumsum(ordered)[:-1])
+    kappas = (answers - np.arange(ordered.size)) / rest
+    fits = kappas * ordered <= 1 + 1e-9
+    return float(kappas[np.argmax(fits)])
 
 
 def discrete_greedy(

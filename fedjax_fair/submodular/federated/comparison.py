@@ -1,0 +1,216 @@
+"""Methods side by side on one problem, as one Dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Key, PyTree
+
+from fedjax_fair.submodular import rounding
+from fedjax_fair.submodular.federated.bounds import (
+    Guarantee,
+    largest_single,
+    theorem_3_2,
+    theorem_3_5,
+    theorem_4_3,
+)
+from fedjax_fair.submodular.federated.centralised_greedy import centralised_greedy
+from fedjax_fair.submodular.federated.discrete_greedy import discrete_greedy
+from fedjax_fair.submodular.federated.fedcg import fedcg
+from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
+from fedjax_fair.submodular.federated.importance_factors import importance_factors
+from fedjax_fair.submodular.federated.problem import Problem
+from fedjax_fair.submodular.federated.references import popular_base, random_base
+from fedjax_fair.submodular.federated.trajectory import (
+    Communication,
+    ContinuousRun,
+    GreedyRun,
+    to_dataset,
+)
+from fedjax_fair.submodular.matroids import Matroid
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["GREEDY", "POPULAR", "RANDOM", "Method", "compare", "methods", "references"]
+
+GREEDY, POPULAR, RANDOM = "centralised", "popular", "random"
+
+_DELTA = 0.05  # Probability that is allowed to a theorem to fail.
+
+
+class Method(NamedTuple):
+    """A way to find a set.
+
+    Attributes:
+        solve: ``solve(key, problem, matroid)`` gives a run.
+        guarantee: ``guarantee(run, largest)``, what is proved of a continuous run; or None.
+        prepares: Whether clients learn their importance factors first, which is communication too.
+    """
+
+    solve: Callable[[Key[Array, ""], Problem, Matroid], ContinuousRun | GreedyRun]
+    guarantee: Callable[..., Guarantee] | None = None
+    prepares: bool = False
+
+
+def references() -> dict[str, Method]:
+    """What others are measured by: all functions in one place, items alone, chance."""
+
+    def popular(key, problem, matroid):
+        told = importance_factors(problem).communication
+        first = Communication(*(of_rounds[:1] for of_rounds in told))
+        return _at_once(problem, matroid, popular_base(problem, matroid), first)
+
+    def random(key, problem, matroid):
+        nothing = Communication(*[jnp.zeros(1, jnp.int32)] * 4)
+        return _at_once(problem, matroid, random_base(key, matroid), nothing)
+
+    return {
+        GREEDY: Method(lambda key, problem, matroid: centralised_greedy(problem, matroid)),
+        POPULAR: Method(popular),
+        RANDOM: Method(random),
+    }
+
+
+def methods(
+    *, rounds: int, local_steps: int, cohort: int | None, kappa: float | None
+) -> dict[str, Method]:
+    """The federated methods.
+
+    Args:
+        rounds: Rounds of ``fedcg``, *T*. ``fedcg_plus`` takes ``local_steps`` times fewer, rounded
+            up, so that a client computes as many gradients.
+        local_steps: Local steps of ``fedcg_plus``, *tau*.
+        cohort: Clients of a round of ``fedcg`` and ``fedcg_plus``; None for everybody.
+        kappa: Of ``discrete_greedy``; None lets everybody answer.
+    """
+
+    def continuous(run: ContinuousRun, largest: Array) -> Guarantee:
+        if cohort is None:
+            return theorem_3_2(run, largest)
+        return theorem_3_5(run, largest, cohort=cohort, delta=_DELTA)
+
+    def voting(send):
+        def solve(key, problem, matroid):
+            return fedcg(key, problem, matroid, rounds, cohort=cohort, send=send)
+
+        return solve
+
+    def local(key, problem, matroid):
+        few = -(-rounds // local_steps)
+        return fedcg_plus(key, problem, matroid, few, local_steps, cohort=cohort)
+
+    def with_steps(run: ContinuousRun, largest: Array) -> Guarantee:
+        assert cohort is not None
+        return theorem_4_3(run, largest, cohort=cohort, delta=_DELTA, sigma=0.0)
+
+    def discrete(key, problem, matroid):
+        # Nobody's factor is as small as this, so that everybody answers.
+        return discrete_greedy(key, problem, matroid, kappa=kappa or 1e30)
+
+    return {
+        "fedcg": Method(voting("base"), continuous),
+        "fedcg-gradient": Method(voting("gradient"), continuous),
+        "fedcg+": Method(local, with_steps if cohort else None),
+        "discrete-greedy": Method(discrete, prepares=True),
+    }
+
+
+def compare(
+    make: Callable[[PyTree], Problem],
+    data: PyTree,
+    matroid: Matroid,
+    chosen: Mapping[str, Method],
+    seeds: Sequence[int],
+) -> xr.Dataset:
+    """Runs methods on one problem, and measures what they find and what it costs.
+
+    Args:
+        make: Makes the problem; called while JAX traces.
+        data: What it is made of.
+        matroid: Which sets are allowed; uniform or a partition.
+        chosen: The methods.
+        seeds: Runs of each method.
+
+    Returns:
+        Over ``algorithm``, ``seed`` and ``round``: ``value`` of the set so far (of a fractional
+        point, its heaviest base), and what ``to_dataset`` tells of clients and bits. Over
+        ``algorithm`` and ``seed``: ``found``, the value of the last set, and ``rounded``, of a
+        random rounding of the last point; ``guaranteed_factor`` and ``guaranteed_error`` of
+        continuous runs (``bounds.Guarantee``), and the last ``extension_reached``. Over ``item``
+        too: the sets, ``chosen``.
+
+    Examples:
+        >>> from fedjax_fair.submodular import federated, matroids
+        >>> scores = jnp.array([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
+        >>> one = matroids.uniform(1, 3)
+        >>> side = compare(federated.facility_location, scores, one, references(), seeds=(0,))
+        >>> side["found"].sel(algorithm=["centralised", "popular"]).values.tolist()
+        [[1.5], [1.5]]
+    """
+    import xarray as xr
+
+    runs = [_run(make, data, matroid, method, seeds) for method in chosen.values()]
+    names = xr.DataArray(list(chosen), dims="algorithm", name="algorithm")
+    return xr.concat(runs, names, join="outer", data_vars="all")
+
+
+def _run(make, data, matroid, method, seeds) -> xr.Dataset:
+    @jax.jit
+    def solve(keys, data):
+        problem = make(data)
+        largest = largest_single(problem)
+        prepared = importance_factors(problem).communication
+
+        def one(key):
+            key_solve, key_round = jax.random.split(key)
+            run = method.solve(key_solve, problem, matroid)
+            return run, _measured(key_round, run, problem, matroid, method, largest)
+
+        return (*jax.vmap(one)(keys), prepared)
+
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    run, measured, prepared = solve(keys, data)
+    told = to_dataset(run, tuple(seeds))
+    kept = told[["bits_up", "bits_down", "contacted", "responded"]]
+    if method.prepares:
+        kept["bits_up"] += int(prepared.bits_up().sum())
+        kept["bits_down"] += int(prepared.bits_down().sum())
+        kept["contacted"] += int(np.sum(prepared.contacted))
+        kept["responded"] += int(np.sum(prepared.responded))
+    talks = int(kept["contacted"].max()) + int(kept["responded"].max()) > 0
+    kept["rounds"] = (told.sizes["round"] - 1 + 2 * method.prepares) * talks
+    kept["value"] = told["rounded" if "rounded" in told else "values"]
+    for name, values in measured.items():
+        kept[name] = (("seed", "item")[: values.ndim], np.asarray(values))
+    return kept.assign_coords(round=np.arange(kept.sizes["round"]))
+
+
+def _measured(key, run, problem, matroid, method, largest) -> dict[str, Array]:
+    if isinstance(run, GreedyRun):
+        found = problem.value(run.chosen)
+        return {"chosen": run.chosen, "found": found}
+    chosen = rounding.greedy(matroid, run.x)
+    told = {
+        "chosen": chosen,
+        "found": problem.value(chosen),
+        "rounded": problem.value(rounding.pipage(key, matroid, run.x)),
+        "extension_reached": run.extension[-1],
+        "at_most": jnp.min(run.extension[:-1] + run.reach),
+    }
+    if method.guarantee is not None:
+        bound = method.guarantee(run, largest)
+        told |= {"guaranteed_factor": bound.factor, "guaranteed_error": bound.error}
+    return told
+
+
+def _at_once(
+    problem: Problem, matroid: Matroid, chosen: Bool[Array, " size"], talk: Communication
+) -> GreedyRun:
+    """A set that needs no steps, as a run of one."""
+    items = jnp.flatnonzero(chosen, size=matroid.rank).astype(jnp.int32)
+    return GreedyRun(chosen, items, jnp.stack([jnp.zeros(()), problem.value(chosen)]), talk)

@@ -1,0 +1,60 @@
+"""The reproduction of federated maximisation: what it runs, what it keeps, what it says."""
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.reproduction import federated_maximisation as script
+from fedjax_fair.submodular import federated as fed
+
+
+@pytest.fixture
+def small(monkeypatch):
+    scores = np.random.default_rng(0).gamma(0.3, size=(20, 8)).astype(np.float32)
+
+    def few(instance):
+        for name in ("centralised", "popular", "random"):
+            yield script.Setting(name)
+        yield script.Setting("fedcg", rounds=4, cohort=5)
+        yield script.Setting("fedcg", rounds=4)
+        yield script.Setting("discrete-greedy", answers=6)
+
+    monkeypatch.setattr(script, "settings", few)
+    return script.Instance(fed.facility_location, jnp.asarray(scores), 20, 8)
+
+
+def test_what_was_run_is_not_run_again(small, tmp_path, monkeypatch):
+    file = tmp_path / "federated-maximisation-runs.csv"
+    script.run_missing("small", small, 3, (0, 1), file)
+    runs = pd.read_csv(file)
+    assert runs["method"].value_counts().to_dict() == {
+        "centralised": 1, "popular": 1, "random": 2, "fedcg": 3, "discrete-greedy": 2,
+    }  # fmt: skip
+
+    def never(*arguments):
+        raise AssertionError("ran again")
+
+    monkeypatch.setattr(script.comparison, "compare", never)
+    script.run_missing("small", small, 3, (0, 1), file)
+    with pytest.raises(AssertionError, match="ran again"):
+        script.run_missing("small", small, 4, (0, 1), file)
+
+    script.write(file)
+    table = pd.read_csv(tmp_path / "federated-maximisation.csv").set_index("method")
+    assert table.loc["centralised", "ratio"] == 1
+    assert table.loc["popular", "beyond_popular"] == 0
+    assert (table.loc["fedcg", "slack"] >= 0).all()
+    own = runs[runs["method"] == "random"]["found"].mean()
+    best = runs[runs["method"] == "centralised"]["found"].iloc[0]
+    np.testing.assert_allclose(table.loc["random", "ratio"], own / best, rtol=1e-4)
+    written = (tmp_path / "federated-maximisation-tables.md").read_text()
+    assert "### small, k = 3" in written
+    assert "| `fedcg` | 4 | all |" in written
+    assert (tmp_path / "federated-maximisation.png").stat().st_size > 1000
+
+
+def test_communities_are_harder_for_popular_groups():
+    instance = script.communities()
+    assert instance.data.num_clients == 2000
+    assert instance.size == 600
