@@ -187,7 +187,7 @@ def _done(file: Path, seeds: tuple[int, ...]) -> set[tuple]:
 
 
 def _read(file: Path) -> pd.DataFrame:
-    whole: dict[str, Any] = dict.fromkeys(Setting._fields[1:], "Int64")
+    whole: Any = dict.fromkeys(Setting._fields[1:], "Int64")
     return pd.read_csv(file, dtype=whole)
 
 
@@ -219,11 +219,11 @@ def _append(rows: pd.DataFrame, file: Path) -> None:
 def summarise(runs: pd.DataFrame) -> pd.DataFrame:
     """A row a setting: means over seeds, beside centralised greedy and popular items."""
     keys = ["instance", "k", *Setting._fields]
-    means = runs.groupby(keys, dropna=False, sort=False).mean(numeric_only=True)
-    deviations = runs.groupby(keys, dropna=False, sort=False)["found"].std()
+    means: Any = runs.groupby(keys, dropna=False, sort=False).mean(numeric_only=True)
+    deviations: Any = runs.groupby(keys, dropna=False, sort=False)["found"].std()
     table = means.reset_index()
     for reference in (GREEDY, POPULAR):
-        own = table[table["method"] == reference].set_index(["instance", "k"])["found"]
+        own: Any = table[table["method"] == reference].set_index(["instance", "k"])["found"]
         table[reference] = table.set_index(["instance", "k"]).index.map(own)
     table["ratio"] = table["found"] / table[GREEDY]
     table["deviation"] = deviations.to_numpy() / table[GREEDY]
@@ -250,7 +250,8 @@ def markdown(table: pd.DataFrame) -> str:
     heads = ["method", "T", "K", "tau", "answers", *(name for name, _ in COLUMNS.values()),
              "Mbit up", "Mbit down"]  # fmt: skip
     parts = []
-    for (name, k), rows in table.groupby(["instance", "k"], sort=False):
+    groups: Any = table.groupby(["instance", "k"], sort=False)
+    for (name, k), rows in groups:
         lines = [f"### {name}, k = {k}", "", " | ".join(heads), "|".join(["---"] * len(heads))]
         for row in rows.to_dict("records"):
             numbers = ["" if pd.isna(row[field]) else str(row[field])
@@ -269,7 +270,7 @@ def draw(table: pd.DataFrame) -> Any:
     """Ratio to centralised greedy against bits, a panel an instance and size."""
     from matplotlib.figure import Figure
 
-    groups = list(table.groupby(["instance", "k"], sort=False))
+    groups: Any = list(table.groupby(["instance", "k"], sort=False))
     rows = -(-len(groups) // 3)
     figure = Figure(figsize=(10.0, 0.6 + 2.7 * rows), layout="constrained")
     panels = figure.subplots(rows, 3, squeeze=False).ravel()
