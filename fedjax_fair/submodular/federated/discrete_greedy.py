@@ -51,9 +51,9 @@ def kappa_of_answers(factors: ArrayLike, answers: float) -> float:
         ValueError: If so many never answer.
 
     Examples:
-        >>> kappa_of_answers([0.5, 0.25, 0.25], answers=2)
+        >>> round(kappa_of_answers([0.5, 0.25, 0.25], answers=2), 6)
         2.0
-        >>> kappa_of_answers([0.8, 0.2, 0.2], answers=2)  # The first one always does.
+        >>> round(kappa_of_answers([0.8, 0.2, 0.2], answers=2), 6)  # The first always does.
         2.5
     """
     ordered = np.sort(np.asarray(factors, np.float64))[::-1]
