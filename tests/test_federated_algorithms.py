@@ -106,7 +106,7 @@ def test_sparse_problems_run_as_dense_ones_do():
     ratings = np.maximum(ratings, 0)
     clients, items = np.nonzero(ratings)
     listed = fed.sparse_scores(clients, items, ratings[clients, items], num_clients=20, size=N)
-    assert listed.levels is not None
+    assert listed.cells is not None
     dense, sparse = fed.facility_location(ratings), fed.facility_location(listed)
     for settings in ({}, {"send": "gradient"}, {"cohort": 4}):
         runs = [solve(fed.fedcg, one, matroids.uniform(2, N), 3, **settings)

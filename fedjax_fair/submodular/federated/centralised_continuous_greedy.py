@@ -57,8 +57,8 @@ def centralised_continuous_greedy(
     check_sizes(problem, matroid)
     weights = as_client_weights(problem, client_weights)
 
-    def look(key, x):
-        mean = secure_aggregate(problem.gradients(key, x).messages(weights), problem.size)
+    def look(_key_cohort, _key_work, x, gradients):
+        mean = secure_aggregate(gradients.messages(weights), problem.size)
         base = matroid.max_weight_base(mean)
         return Sent(base.astype(x.dtype), jnp.sum(mean, where=base), jnp.zeros(()))
 

@@ -87,10 +87,10 @@ def sparse_facility_location(name: str, sparse: SparseScores) -> Problem:
     """The same of a list of scores, gone through once for all clients."""
 
     def extensions(key, x):
-        return _by_levels(sparse, x)[0] if sparse.levels is not None else _by_rank(sparse, x)[0]
+        return _by_levels(sparse, x)[0] if sparse.cells is not None else _by_rank(sparse, x)[0]
 
     def gradients(key, x):
-        form = _by_levels if sparse.levels is not None else _by_rank
+        form = _by_levels if sparse.cells is not None else _by_rank
         return entries(sparse, form(sparse, x)[1])
 
     def own(client):
@@ -118,16 +118,15 @@ def _by_levels(
     sparse: SparseScores, x: Float[Array, " size"]
 ) -> tuple[Float[Array, " clients"], Float[Array, " entries"]]:
     """Extension and gradient from products over the levels of each client."""
-    assert sparse.levels is not None
+    assert sparse.cells is not None
     assert sparse.steps is not None
     num_levels = sparse.steps.shape[0]
     absent = jnp.maximum(1 - x, _CERTAIN)[sparse.items]
-    cells = sparse.owners * num_levels + sparse.levels
-    per_cell = jax.ops.segment_prod(absent, cells, sparse.num_clients * num_levels)
+    per_cell = jax.ops.segment_prod(absent, sparse.cells, sparse.num_clients * num_levels)
     nothing = jax.lax.cumprod(per_cell.reshape(-1, num_levels), axis=1, reverse=True)
     left = sparse.steps[None] * nothing
     values = jnp.sum(sparse.steps[None] - left, axis=1)
-    gradient = jnp.cumsum(left, axis=1).ravel()[cells] / absent
+    gradient = jnp.cumsum(left, axis=1).ravel()[sparse.cells] / absent
     # Beside a certain item at least as good another is worth nothing, and equally little.
     return values, jnp.where(gradient > 1e-20 * jnp.min(sparse.steps), gradient, 0)
 

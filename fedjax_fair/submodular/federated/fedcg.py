@@ -8,7 +8,6 @@ much in that, let them send gradients.
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
@@ -79,13 +78,11 @@ def fedcg(
         checks.positive_int("cohort", cohort)
     size = problem.size
 
-    def communicate(key, x):
-        key_cohort, key_gradient = jax.random.split(key)
+    def communicate(key, _, x, gradients):
         shares = weights
         if cohort is not None:
-            drawn = draw_cohort(key_cohort, weights, cohort)
+            drawn = draw_cohort(key, weights, cohort)
             shares = jnp.zeros_like(weights).at[drawn].add(1 / cohort)
-        gradients = problem.gradients(key_gradient, x)
         if send == "gradient":
             mean = secure_aggregate(gradients.messages(shares), size)
             base = matroid.max_weight_base(mean)

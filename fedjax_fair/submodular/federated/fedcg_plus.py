@@ -117,8 +117,7 @@ def fedcg_plus(
             lipschitz = jnp.max(bends)
         return change, change @ start, lipschitz
 
-    def communicate(key, x):
-        key_cohort, key_work = jax.random.split(key)
+    def communicate(key_cohort, key_work, x, _):
         clients, shares = jnp.arange(number, dtype=jnp.int32), weights
         if cohort is not None:
             clients = draw_cohort(key_cohort, weights, cohort)

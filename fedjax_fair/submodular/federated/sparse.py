@@ -52,8 +52,8 @@ class SparseScores:
         items: Its item.
         scores: The score, > 0.
         offsets: Where each client's run starts, ``[clients + 1]``.
-        levels: The place of each score among the different ones, from the smallest, or None if
-            they are many.
+        cells: The place of each score in a table of clients and different scores, from the smallest
+            score, row after row; or None if they are many.
         steps: From each of the different scores to the next smaller one, or None.
         by_item: The places of all entries, those of each item in a run, ``[entries]``.
         item_offsets: Where each item's run in ``by_item`` starts, ``[size + 1]``.
@@ -68,7 +68,7 @@ class SparseScores:
     items: Int[Array, " entries"]
     scores: Float[Array, " entries"]
     offsets: Int[Array, " ends"]
-    levels: Int[Array, " entries"] | None
+    cells: Int[Array, " entries"] | None
     steps: Float[Array, " levels"] | None
     by_item: Int[Array, " entries"]
     item_offsets: Int[Array, " item_ends"]
@@ -103,13 +103,13 @@ def sparse_scores(
 
     Examples:
         >>> ratings = sparse_scores([0, 0, 2], [1, 3, 3], [5, 3, 4], num_clients=3, size=4)
-        >>> ratings.steps.tolist(), ratings.levels.tolist()
-        ([3.0, 1.0, 1.0], [2, 0, 1])
+        >>> ratings.steps.tolist(), ratings.cells.tolist()
+        ([3.0, 1.0, 1.0], [2, 0, 7])
     """
     checks.positive_int("num_clients", num_clients)
     checks.positive_int("size", size)
     owners, places = np.asarray(clients), np.asarray(items)
-    amounts = np.ones(owners.shape) if scores is None else np.asarray(scores)
+    amounts = np.ones(owners.shape, np.float32) if scores is None else np.asarray(scores)
     if owners.ndim != 1 or not owners.shape == places.shape == amounts.shape:
         raise ValueError(
             f"clients, items, scores: expected vectors of one length, got shapes "
@@ -117,17 +117,21 @@ def sparse_scores(
         )
     _within("clients", owners, num_clients)
     _within("items", places, size)
-    amounts = clipped("scores", amounts)
-    kept = amounts > 0
-    owners, places, amounts = (column[kept] for column in (owners, places, amounts))
+    # Lists can be long: half as many bytes, and no copy that is not needed.
+    amounts = clipped("scores", amounts).astype(np.float32, copy=False)
+    owners, places = owners.astype(np.int32, copy=False), places.astype(np.int32, copy=False)
+    if not (kept := amounts > 0).all():
+        owners, places, amounts = owners[kept], places[kept], amounts[kept]
     if not owners.size:
         raise ValueError("scores: expected at least one positive score.")
-    few = np.unique(amounts).size <= _MOST_LEVELS
-    order = np.lexsort((places, owners) if few else (places, -amounts, owners))
-    owners, places, amounts = (column[order] for column in (owners, places, amounts))
     _all_different(owners, places, size)
+    different = np.unique(amounts)
+    few = different.size <= _MOST_LEVELS
+    order = np.lexsort((places, owners) if few else (places, -amounts, owners))
+    owners, places, amounts = owners[order], places[order], amounts[order]
+    del order
+    cells = owners * different.size + np.searchsorted(different, amounts) if few else None
     counts = np.bincount(owners, minlength=num_clients)
-    different, levels = np.unique(amounts, return_inverse=True)
     raters = np.bincount(places, minlength=size)
     widths = 2 ** np.ceil(np.log2(np.maximum(counts, 1))).astype(int)
     return SparseScores(
@@ -135,7 +139,7 @@ def sparse_scores(
         items=jnp.asarray(places, jnp.int32),
         scores=jnp.asarray(amounts, jnp.float32),
         offsets=jnp.asarray(np.append(0, np.cumsum(counts)), jnp.int32),
-        levels=jnp.asarray(levels, jnp.int32) if few else None,
+        cells=jnp.asarray(cells, jnp.int32) if few else None,
         steps=jnp.asarray(np.diff(different, prepend=0), jnp.float32) if few else None,
         by_item=jnp.asarray(np.argsort(places, kind="stable"), jnp.int32),
         item_offsets=jnp.asarray(np.append(0, np.cumsum(raters)), jnp.int32),
@@ -172,7 +176,8 @@ def _within(name: str, numbers: np.ndarray, end: int) -> None:
 
 
 def _all_different(owners: np.ndarray, places: np.ndarray, size: int) -> None:
-    pairs = np.sort(owners.astype(np.int64) * size + places)
+    pairs = owners.astype(np.int64) * size + places
+    pairs.sort()
     for pair in pairs[1:][pairs[1:] == pairs[:-1]]:
         client, item = divmod(int(pair), size)
         raise ValueError(f"scores: expected one of client {client} for item {item}, got two.")

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.federated.problem import Problem
+from fedjax_fair.submodular.federated.problem import Gains, Problem
 from fedjax_fair.submodular.federated.secure import secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
 
@@ -129,10 +129,10 @@ def ascend(
     key: Key[Array, ""],
     rounds: int,
     step: float,
-    communicate: Callable[[Key[Array, ""], Float[Array, " size"]], Sent],
+    communicate: Callable[[Key[Array, ""], Key[Array, ""], Float[Array, " size"], Gains], Sent],
     costs: tuple[int, int, int],
 ) -> ContinuousRun:
-    """Starts at 0 and follows the directions that ``communicate(key, x)`` gives.
+    """Starts at 0 and follows the directions that ``communicate`` gives.
 
     Args:
         problem: What to maximise.
@@ -141,20 +141,24 @@ def ascend(
         key: Random key; that of a round is folded in.
         rounds: Number of rounds.
         step: Step size.
-        communicate: A round of messages.
+        communicate: A round of messages, ``communicate(key_cohort, key_work, x, gradients)``, where
+            the gradients are the clients' at the point.
         costs: Clients of a round, and bits to and from each of them.
     """
 
     def look(key, x):
-        mean = secure_aggregate(problem.gradients(key, x).messages(weights), problem.size)
         base = matroid.max_weight_base(x)
-        return mean, weights @ problem.extensions(key, x), weights @ problem.values(base)
+        return weights @ problem.extensions(key, x), weights @ problem.values(base)
 
     def one_round(x, number):
-        key_look, key_round = jax.random.split(jax.random.fold_in(key, number))
-        mean, extension, rounded = look(key_look, x)
-        sent = communicate(key_round, x)
-        spread = problem.gradients(key_look, x).spread(mean)
+        keys = jax.random.split(jax.random.fold_in(key, number), 3)
+        extension, rounded = look(keys[0], x)
+        gradients = used = problem.gradients(keys[0], x)
+        if not problem.exact:  # By the estimate that it follows, a direction looks too good.
+            used = problem.gradients(keys[2], x)
+        sent = communicate(keys[1], keys[2], x, used)
+        mean = secure_aggregate(gradients.messages(weights), problem.size)
+        spread = gradients.spread(mean)
         reach = jnp.sum(mean, where=matroid.max_weight_base(mean))
         # Sums of steps can exceed 1 by rounding.
         moved = jnp.minimum(x + step * sent.direction, 1.0)
@@ -164,7 +168,7 @@ def ascend(
     x, (sent, extension, rounded, spread, progress, reach) = jax.lax.scan(
         one_round, jnp.zeros(problem.size), numbers
     )
-    _, last, last_rounded = look(jax.random.fold_in(key, rounds), x)
+    last, last_rounded = look(jax.random.fold_in(key, rounds), x)
     clients, down, up = (jnp.full(rounds, cost, jnp.int32) for cost in costs)
     return ContinuousRun(
         x=x,

@@ -1,7 +1,8 @@
 """Facility location with submodlib-py; run by its own Python.
 
-A request names a similarity matrix (a ``.npy`` file), ``k`` and the optimizer. Answers with the
-seconds of the selection alone, those of construction and selection, and the items.
+A request names a similarity matrix (a ``.npy`` file), ``k`` and the optimizer. Items are columns;
+unless they are also the rows, which a square matrix says, rows are who is represented. Answers with
+the seconds of the selection alone, those of construction and selection, and the items.
 """
 
 import json
@@ -18,9 +19,9 @@ for line in sys.stdin:
     if path not in functions:
         matrix = np.load(path)
         start = time.perf_counter()
-        function = FacilityLocationFunction(
-            n=matrix.shape[0], mode="dense", sijs=matrix, separate_rep=False
-        )
+        rows, columns = matrix.shape
+        apart = {} if rows == columns else {"separate_rep": True, "n_rep": rows}
+        function = FacilityLocationFunction(n=columns, mode="dense", sijs=matrix, **apart)
         functions = {path: (function, time.perf_counter() - start)}
     function, construction = functions[path]
     start = time.perf_counter()
