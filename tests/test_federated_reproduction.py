@@ -1,12 +1,15 @@
 """The reproduction of federated maximisation: what it runs, what it keeps, what it says."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.reproduction import federated_examples
 from experiments.reproduction import federated_maximisation as script
 from fedjax_fair.submodular import federated as fed
+from fedjax_fair.submodular import matroids
 
 
 @pytest.fixture
@@ -56,5 +59,30 @@ def test_what_was_run_is_not_run_again(small, tmp_path, monkeypatch):
 
 def test_communities_are_harder_for_popular_groups():
     instance = script.communities()
-    assert instance.data.num_clients == 2000
-    assert instance.size == 600
+    assert (instance.num_clients, instance.size) == (2000, 600)
+    problem = instance.make(instance.data)
+    matroid = matroids.uniform(10, 600)
+    best = jax.jit(lambda: fed.centralised_greedy(problem, matroid).values[-1])()
+    popular = problem.value(fed.popular_base(problem, matroid))
+    assert popular < 0.6 * best
+
+
+def test_votes_for_bases_split_the_welfare_alike():
+    rows = {
+        (row["problem"], row["method"]): row for row in federated_examples.welfare_and_projects(0)
+    }
+    votes, gradients = rows["welfare", "fedcg, base"], rows["welfare", "fedcg, gradient"]
+    # Whoever else votes, an agent wants every item, and all of them count alike.
+    assert votes["apart"] < 1e-5
+    assert gradients["apart"] > 0.5
+    assert votes["extension"] < 0.6 < 0.9 < gradients["extension"] <= 1.05
+    assert votes["value"] < gradients["value"]
+
+
+def test_features_are_chosen_as_well_as_from_all_patients():
+    rows = {row["method"]: row for row in federated_examples.features(0)}
+    assert rows["centralised"]["value"] == 1
+    for name in ("pooled patients", "discrete greedy, all", "discrete greedy, half"):
+        assert 0.95 <= rows[name]["value"] <= 1 + 1e-6
+        assert rows[name]["accuracy"] > rows["random"]["accuracy"]
+    assert rows["random"]["value"] < 0.9
