@@ -71,31 +71,35 @@ def ratings(tfds_dir: str | None) -> Instance:
 
 
 def communities(_: str | None = None) -> Instance:
-    """Coverage in which popular items cover the same clients.
-
-    Clients live in 60 communities of sizes falling as 1 / rank. Each of 600 groups takes its
-    members from one community, all the more groups from the larger ones, so that the largest
-    groups overlap.
-    """
-    rng = np.random.default_rng(0)
-    shares = 1 / np.arange(1, 61)
-    homes = rng.choice(60, 2000, p=shares / shares.sum())
-    of_group = rng.choice(60, 600, p=shares**1.5 / (shares**1.5).sum())
-    joins = (homes[:, None] == of_group) & (rng.random((2000, 600)) < rng.beta(1, 3, 600))
-    joins |= rng.random((2000, 600)) < 0.001
-    clients, groups = np.nonzero(joins)
-    listed = fed.sparse_scores(clients, groups, num_clients=2000, size=600)
-    return Instance(fed.max_coverage, listed, 2000, 600)
+    """2,000 clients of 60 communities, 600 groups."""
+    return _overlapping(2000, 600, 60)
 
 
 def million(_: str | None = None) -> Instance:
-    """1,000,000 clients, each in a few of 1,000 groups whose popularity falls as 1 / sqrt(rank)."""
+    """1,000,000 clients of 200 communities, 1,000 groups."""
+    return _overlapping(1_000_000, 1000, 200)
+
+
+def _overlapping(num_clients: int, num_groups: int, num_communities: int) -> Instance:
+    """Coverage in which popular groups cover the same clients.
+
+    Communities have sizes that fall as 1 / rank, and as many groups as their share. A group takes
+    in its community's clients with a probability of its own, Beta(1, 3), and a few strangers.
+    """
     rng = np.random.default_rng(0)
-    shares = np.arange(1, 1001) ** -0.5
-    groups = rng.choice(1000, (1_000_000, 4), p=shares / shares.sum())
-    pairs = np.unique(np.arange(1_000_000)[:, None] * 1000 + groups)
-    listed = fed.sparse_scores(pairs // 1000, pairs % 1000, num_clients=1_000_000, size=1000)
-    return Instance(fed.max_coverage, listed, 1_000_000, 1000)
+    shares = 1 / np.arange(1, num_communities + 1)
+    homes = np.sort(rng.choice(num_communities, num_clients, p=shares / shares.sum()))
+    of_group = np.sort(rng.choice(num_communities, num_groups, p=shares / shares.sum()))
+    strangers = num_clients * num_groups // 10_000
+    pairs = [rng.integers(num_clients * num_groups, size=strangers)]
+    for community in np.unique(of_group):
+        clients, groups = np.flatnonzero(homes == community), np.flatnonzero(of_group == community)
+        joins = rng.random((clients.size, groups.size)) < rng.beta(1, 3, groups.size)
+        rows, columns = np.nonzero(joins)
+        pairs.append(clients[rows] * num_groups + groups[columns])
+    clients, groups = np.divmod(np.unique(np.concatenate(pairs)), num_groups)
+    listed = fed.sparse_scores(clients, groups, num_clients=num_clients, size=num_groups)
+    return Instance(fed.max_coverage, listed, num_clients, num_groups)
 
 
 INSTANCES: dict[str, Callable[[str | None], Instance]] = {
