@@ -88,8 +88,8 @@ def _overlapping(num_clients: int, num_groups: int, num_communities: int) -> Ins
     """
     rng = np.random.default_rng(0)
     shares = 1 / np.arange(1, num_communities + 1)
-    homes = np.sort(rng.choice(num_communities, num_clients, p=shares / shares.sum()))
-    of_group = np.sort(rng.choice(num_communities, num_groups, p=shares / shares.sum()))
+    homes = rng.choice(num_communities, num_clients, p=shares / shares.sum())
+    of_group = rng.choice(num_communities, num_groups, p=shares / shares.sum())
     strangers = num_clients * num_groups // 10_000
     pairs = [rng.integers(num_clients * num_groups, size=strangers)]
     for community in np.unique(of_group):
@@ -291,6 +291,7 @@ def draw(table: pd.DataFrame) -> Any:
         axes.axhline(float(popular.iloc[0]), color="0.4", linestyle=":", label=POPULAR)
         axes.axhline(0.99, color="0.8", linewidth=1)
         axes.set(xscale="log", title=f"{name}, k = {k}")
+        axes.xaxis.set_minor_formatter("")
         tidy(axes)
     for axes in panels[len(groups) :]:
         axes.set_axis_off()
