@@ -59,7 +59,7 @@ def test_fedcg_is_algorithm_1(problem):
     np.testing.assert_allclose(run.x, x, atol=1e-5)
     np.testing.assert_allclose(run.extension[:-1], extension, atol=1e-5)
     np.testing.assert_allclose(run.spread, spread, atol=1e-5)
-    np.testing.assert_allclose(run.extension[-1], WEIGHTS @ problem.extensions(KEY, run.x))
+    np.testing.assert_allclose(run.extension[-1], WEIGHTS @ problem.extensions(KEY, run.x).values)
     np.testing.assert_allclose(run.x, run.directions.mean(axis=0), atol=1e-6)
 
 
@@ -286,8 +286,12 @@ def sealed(gains):
 
 
 def secretive(problem):
+    def extensions(key, x):
+        values, gradients = problem.extensions(key, x)
+        return fed.Extensions(values, sealed(gradients))
+
     return problem._replace(
-        gradients=lambda key, x: sealed(problem.gradients(key, x)),
+        extensions=extensions,
         gains=lambda mask: sealed(problem.gains(mask)),
     )
 

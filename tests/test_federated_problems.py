@@ -148,10 +148,10 @@ def test_extensions_and_gradients_are_exact_at_corners_too(case):
 
     @jax.jit
     def ask(x):
-        gains = problem.gradients(key, x)
+        gains = problem.extensions(key, x).gradients
         clients = jnp.eye(problem.num_clients)
         matrix = jax.vmap(lambda w: fed.secure_aggregate(gains.messages(w), N))(clients)
-        return problem.extensions(key, x), matrix
+        return problem.extensions(key, x).values, matrix
 
     for x in POINTS:
         value, gradient = by_definition(values, x.astype(float))
@@ -183,9 +183,9 @@ def test_one_client_says_the_same_as_all_together(case):
     alone = jax.vmap(lambda own: ask.value(own, mask))(own)
     np.testing.assert_allclose(alone, problem.values(mask), atol=1e-6)
     alone = jax.vmap(lambda own: ask.extension(own, key, x))(own)
-    np.testing.assert_allclose(alone, problem.extensions(key, x), atol=1e-6)
+    np.testing.assert_allclose(alone, problem.extensions(key, x).values, atol=1e-6)
     alone = jax.vmap(lambda own: ask.gradient(own, key, x))(own)
-    together = matrix_of(problem.gradients(key, x), problem.num_clients)
+    together = matrix_of(problem.extensions(key, x).gradients, problem.num_clients)
     np.testing.assert_allclose(alone, together, atol=1e-6)
     alone = jax.vmap(lambda own: ask.gains(own, mask))(own)
     together = matrix_of(problem.gains(mask), problem.num_clients)
@@ -236,9 +236,9 @@ def test_every_client_votes_for_its_heaviest_base(case, matroid):
 
     @jax.jit
     def ask(x):
-        bases = problem.gradients(key, x).bases(matroid)
+        bases = problem.extensions(key, x).gradients.bases(matroid)
         rows = jax.vmap(lambda w: fed.secure_aggregate(bases.messages(w), N))(jnp.eye(clients))
-        gains = problem.gradients(key, x)
+        gains = problem.extensions(key, x).gradients
         eye = jnp.eye(clients)
         return rows, bases.worth, jax.vmap(
             lambda w: fed.secure_aggregate(gains.messages(w), N)
@@ -254,7 +254,7 @@ def test_every_client_votes_for_its_heaviest_base(case, matroid):
 
 def test_spread_and_shares(case):
     problem, _ = case
-    gains = problem.gradients(jax.random.key(0), jnp.asarray(POINTS[9]))
+    gains = problem.extensions(jax.random.key(0), jnp.asarray(POINTS[9])).gradients
     matrix = matrix_of(gains, problem.num_clients)
     mean = matrix.mean(axis=0)
     np.testing.assert_allclose(gains.spread(jnp.asarray(mean)), np.abs(matrix - mean).max())
@@ -280,8 +280,8 @@ def test_many_long_and_short_runs_vote_as_rows_do(together, monkeypatch):
         for x in (np.zeros(40), rng.choice([0, 0.5, 1], 40)):
             votes = [
                 fed.secure_aggregate(
-                    problem.gradients(jax.random.key(0), jnp.asarray(x, jnp.float32))
-                    .bases(matroids.uniform(k, 40))
+                    problem.extensions(jax.random.key(0), jnp.asarray(x, jnp.float32))
+                    .gradients.bases(matroids.uniform(k, 40))
                     .messages(weights),
                     40,
                 )
@@ -301,9 +301,13 @@ def test_an_estimated_problem_is_near_the_exact_one():
     assert not estimated.exact
     key, x = jax.random.key(0), jnp.asarray(POINTS[9])
     near = {"atol": 0.05}  # Standard deviations of at most 0.6, so six errors of the mean.
-    np.testing.assert_allclose(estimated.extensions(key, x), exact.extensions(key, x), **near)
-    found = matrix_of(estimated.gradients(key, x), CLIENTS)
-    np.testing.assert_allclose(found, matrix_of(exact.gradients(key, x), CLIENTS), **near)
+    np.testing.assert_allclose(
+        estimated.extensions(key, x).values, exact.extensions(key, x).values, **near
+    )
+    found = matrix_of(estimated.extensions(key, x).gradients, CLIENTS)
+    np.testing.assert_allclose(
+        found, matrix_of(exact.extensions(key, x).gradients, CLIENTS), **near
+    )
     corner = jnp.asarray(SETS[37])
     np.testing.assert_allclose(
         matrix_of(estimated.gains(corner), CLIENTS), matrix_of(exact.gains(corner), CLIENTS),

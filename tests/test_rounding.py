@@ -72,7 +72,7 @@ def test_marginals_are_kept_and_nothing_is_lost_on_average(matroid):
     scores = np.random.default_rng(1).gamma(0.3, size=(5, N)).astype(np.float32)
     problem = fed.facility_location(scores)
     x = a_point(matroid, 3)
-    worth = np.mean(problem.extensions(KEYS[0], jnp.asarray(x, jnp.float32)))
+    worth = np.mean(problem.extensions(KEYS[0], jnp.asarray(x, jnp.float32)).values)
     for chosen in roundings(matroid, x):
         assert (chosen.sum(axis=1) == matroid.rank).all()
         assert jax.vmap(matroid.independent)(chosen).all()
@@ -117,7 +117,7 @@ def test_deterministic_pipage_is_worth_the_point(name):
         problem = fed.facility_location(scores)
 
         def extension(x):
-            return jnp.mean(problem.extensions(KEYS[0], x))
+            return jnp.mean(problem.extensions(KEYS[0], x).values)
 
         chosen = rounding.deterministic_pipage(matroid, x, extension)
         return chosen, jnp.mean(problem.values(chosen)), extension(x)

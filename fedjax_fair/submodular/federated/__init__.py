@@ -19,7 +19,7 @@ from fedjax_fair.submodular.federated.importance_factors import (
     importance_factors,
 )
 from fedjax_fair.submodular.federated.max_coverage import max_coverage
-from fedjax_fair.submodular.federated.problem import ClientFunction, Gains, Problem
+from fedjax_fair.submodular.federated.problem import ClientFunction, Extensions, Gains, Problem
 from fedjax_fair.submodular.federated.public_projects import combinatorial_public_projects
 from fedjax_fair.submodular.federated.references import popular_base, random_base
 from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
@@ -36,6 +36,7 @@ __all__ = [
     "ClientFunction",
     "Communication",
     "ContinuousRun",
+    "Extensions",
     "Gains",
     "GreedyRun",
     "ImportanceFactors",

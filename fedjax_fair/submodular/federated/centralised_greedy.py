@@ -35,7 +35,10 @@ def centralised_greedy(
         [0, 1]
     """
     check_sizes(problem, matroid)
-    function = problem.total(as_client_weights(problem, client_weights))
+    weights = as_client_weights(problem, client_weights)
+    # Relative to the largest, ones count as ones: sums of ratings are exact, and ties are ties.
+    largest = jnp.max(weights)
+    function = problem.total(weights / largest)
 
     def step(carry, _):
         mask, memo = carry
@@ -49,6 +52,6 @@ def centralised_greedy(
     return GreedyRun(
         chosen=chosen,
         items=items,
-        values=jnp.append(0.0, jnp.cumsum(gains)),
+        values=jnp.append(0.0, largest * jnp.cumsum(gains)),
         communication=Communication(nothing, nothing, nothing, nothing),
     )

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.base import SetFunction, as_finite
 from fedjax_fair.submodular.facility_location import facility_location as total_facility_location
-from fedjax_fair.submodular.federated.problem import ClientFunction, Problem, family
+from fedjax_fair.submodular.federated.problem import ClientFunction, Extensions, Problem, family
 from fedjax_fair.submodular.federated.sparse import (
     SparseScores,
     clipped,
@@ -87,11 +87,9 @@ def sparse_facility_location(name: str, sparse: SparseScores) -> Problem:
     """The same of a list of scores, gone through once for all clients."""
 
     def extensions(key, x):
-        return _by_levels(sparse, x)[0] if sparse.cells is not None else _by_rank(sparse, x)[0]
-
-    def gradients(key, x):
         form = _by_levels if sparse.cells is not None else _by_rank
-        return entries(sparse, form(sparse, x)[1])
+        values, gradient = form(sparse, x)
+        return Extensions(values, entries(sparse, gradient))
 
     def own(client):
         places = run_of(sparse, client)
@@ -108,8 +106,7 @@ def sparse_facility_location(name: str, sparse: SparseScores) -> Problem:
         function=OFFERS,
         values=lambda mask: _served(sparse, mask),
         extensions=extensions,
-        gradients=gradients,
-        gains=lambda mask: gradients(None, mask.astype(sparse.scores.dtype)),
+        gains=lambda mask: extensions(None, mask.astype(sparse.scores.dtype)).gradients,
         total=lambda weights: _total(sparse, weights),
     )
 

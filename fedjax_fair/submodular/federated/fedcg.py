@@ -63,6 +63,7 @@ def fedcg(
         Rafiey, *Decomposable Submodular Maximization in Federated Setting*, ICML 2024
 
     Examples:
+        >>> import jax
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
         >>> run = fedcg(jax.random.key(0), problem, matroids.uniform(1, 3), rounds=4)

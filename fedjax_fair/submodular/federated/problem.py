@@ -23,7 +23,16 @@ from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
 
-__all__ = ["Bases", "ClientFunction", "Gains", "Problem", "as_client_weights", "family", "rows"]
+__all__ = [
+    "Bases",
+    "ClientFunction",
+    "Extensions",
+    "Gains",
+    "Problem",
+    "as_client_weights",
+    "family",
+    "rows",
+]
 
 
 class ClientFunction(NamedTuple):
@@ -71,6 +80,18 @@ class Gains(NamedTuple):
     shares: Callable[..., Float[Array, " clients"]]
 
 
+class Extensions(NamedTuple):
+    """The clients' multilinear extensions at a point.
+
+    Attributes:
+        values: ``[clients]``.
+        gradients: Their gradients.
+    """
+
+    values: Float[Array, " clients"]
+    gradients: Gains
+
+
 class Problem(NamedTuple):
     """Private functions of a common ground set; ``F = sum_i p_i f_i`` is to be maximised.
 
@@ -82,8 +103,7 @@ class Problem(NamedTuple):
         own: ``own(client) -> PyTree``, the data of one client.
         function: What each client computes of them.
         values: ``values(mask) -> [clients]``.
-        extensions: ``extensions(key, x) -> [clients]``.
-        gradients: ``gradients(key, x) -> Gains``.
+        extensions: ``extensions(key, x) -> Extensions``.
         gains: ``gains(mask) -> Gains``, ``f_i(S + e) - f_i(S - e)``.
         total: ``total(weights) -> SetFunction``, what somebody who saw everything could maximise.
     """
@@ -95,8 +115,7 @@ class Problem(NamedTuple):
     own: Callable[[Int[Array, ""]], PyTree]
     function: ClientFunction
     values: Callable[[Bool[Array, " size"]], Float[Array, " clients"]]
-    extensions: Callable[..., Float[Array, " clients"]]
-    gradients: Callable[..., Gains]
+    extensions: Callable[..., Extensions]
     gains: Callable[[Bool[Array, " size"]], Gains]
     total: Callable[[Float[Array, " clients"]], SetFunction]
 
@@ -172,8 +191,9 @@ def family(
         own=lambda client: jax.tree.map(lambda leaf: leaf[client], data),
         function=function,
         values=values,
-        extensions=lambda key, x: everybody(function.extension, key, x),
-        gradients=lambda key, x: rows(everybody(function.gradient, key, x)),
+        extensions=lambda key, x: Extensions(
+            everybody(function.extension, key, x), rows(everybody(function.gradient, key, x))
+        ),
         gains=gains,
         total=total or summed,
     )

@@ -146,29 +146,29 @@ def ascend(
         costs: Clients of a round, and bits to and from each of them.
     """
 
-    def look(key, x):
-        base = matroid.max_weight_base(x)
-        return weights @ problem.extensions(key, x), weights @ problem.values(base)
+    def rounded_at(x):
+        return weights @ problem.values(matroid.max_weight_base(x))
 
     def one_round(x, number):
         keys = jax.random.split(jax.random.fold_in(key, number), 3)
-        extension, rounded = look(keys[0], x)
-        gradients = used = problem.gradients(keys[0], x)
+        values, gradients = problem.extensions(keys[0], x)
+        used = gradients
         if not problem.exact:  # By the estimate that it follows, a direction looks too good.
-            used = problem.gradients(keys[2], x)
+            used = problem.extensions(keys[2], x).gradients
         sent = communicate(keys[1], keys[2], x, used)
         mean = secure_aggregate(gradients.messages(weights), problem.size)
         spread = gradients.spread(mean)
         reach = jnp.sum(mean, where=matroid.max_weight_base(mean))
         # Sums of steps can exceed 1 by rounding.
         moved = jnp.minimum(x + step * sent.direction, 1.0)
-        return moved, (sent, extension, rounded, spread, sent.direction @ mean, reach)
+        told = (sent, weights @ values, rounded_at(x), spread, sent.direction @ mean, reach)
+        return moved, told
 
     numbers = jnp.arange(rounds, dtype=jnp.int32)
     x, (sent, extension, rounded, spread, progress, reach) = jax.lax.scan(
         one_round, jnp.zeros(problem.size), numbers
     )
-    last, last_rounded = look(jax.random.fold_in(key, rounds), x)
+    last = weights @ problem.extensions(jax.random.fold_in(key, rounds), x).values
     clients, down, up = (jnp.full(rounds, cost, jnp.int32) for cost in costs)
     return ContinuousRun(
         x=x,
@@ -176,7 +176,7 @@ def ascend(
         rank=jnp.float32(matroid.rank),
         directions=sent.direction,
         extension=jnp.append(extension, last),
-        rounded=jnp.append(rounded, last_rounded),
+        rounded=jnp.append(rounded, rounded_at(x)),
         spread=spread,
         promised=sent.promised,
         progress=progress,
