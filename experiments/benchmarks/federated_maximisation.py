@@ -37,31 +37,30 @@ K, ROUNDS, LEVELS, POINTS = 20, 100, 5, 20
 class Ratings:
     """A list of ratings from 1 to 5, of popular and rare items by busy and less busy clients."""
 
-    def __init__(self, clients: int = CLIENTS, items: int = ITEMS, rated: int = RATED):
+    def __init__(self):
         rng = np.random.default_rng(0)
         # Nobody has rated less than about 40, so that all have K favourites, as in MovieLens.
-        busy = np.maximum(rng.lognormal(0, 1, clients), 0.4)
-        popular = rng.permutation(np.arange(1, items + 1) ** -0.8)
+        busy = np.maximum(rng.lognormal(0, 1, CLIENTS), 0.4)
+        popular = rng.permutation(np.arange(1, ITEMS + 1) ** -0.8)
         # A pair is rated with a probability that grows with both.
         rates = np.outer(busy / busy.mean(), popular / popular.mean())
-        rates *= rated / rates.size
+        rates *= RATED / rates.size
         for _ in range(20):
-            rates *= rated / (1 - np.exp(-rates)).sum()
+            rates *= RATED / (1 - np.exp(-rates)).sum()
         self.owners, self.items = np.nonzero(rng.random(rates.shape) < 1 - np.exp(-rates))
         self.scores = rng.choice(
             np.arange(1, 6), self.owners.size, p=[0.06, 0.11, 0.26, 0.35, 0.22]
         )
-        self.shape = (clients, items)
 
     def sparse(self) -> fed.SparseScores:
         """As the library takes it."""
         return fed.sparse_scores(
-            self.owners, self.items, self.scores, num_clients=self.shape[0], size=self.shape[1]
+            self.owners, self.items, self.scores, num_clients=CLIENTS, size=ITEMS
         )
 
     def matrix(self) -> np.ndarray:
         """With a 0 for a pair that is not rated."""
-        matrix = np.zeros(self.shape, np.float32)
+        matrix = np.zeros((CLIENTS, ITEMS), np.float32)
         matrix[self.owners, self.items] = self.scores
         return matrix
 
@@ -72,37 +71,36 @@ class ByNumpy:
     def __init__(self, ratings: Ratings):
         self.owners, self.items = ratings.owners, ratings.items
         self.scores = ratings.scores.astype(np.float64)
-        self.clients, self.size = ratings.shape
         self.cells = self.owners * LEVELS + ratings.scores - 1
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
         """Of all clients, an entry a rated pair; products over levels as sums of logarithms."""
         absent = np.log1p(-x)[self.items]
-        cells = np.bincount(self.cells, absent, self.clients * LEVELS).reshape(-1, LEVELS)
+        cells = np.bincount(self.cells, absent, CLIENTS * LEVELS).reshape(-1, LEVELS)
         nothing = np.exp(np.cumsum(cells[:, ::-1], axis=1)[:, ::-1])
         return np.cumsum(nothing, axis=1).ravel()[self.cells] / np.exp(absent)
 
     def mean_gradient(self, x: np.ndarray) -> np.ndarray:
         """Over all clients, an entry an item."""
-        return np.bincount(self.items, self.gradient(x), self.size) / self.clients
+        return np.bincount(self.items, self.gradient(x), ITEMS) / CLIENTS
 
     def fedcg(self) -> np.ndarray:
         """Everybody votes for the ``K`` items of the largest entries."""
-        x = np.zeros(self.size)
-        rows = np.zeros((self.clients, self.size), np.float32)
+        x = np.zeros(ITEMS)
+        rows = np.zeros((CLIENTS, ITEMS), np.float32)
         for _ in range(ROUNDS):
             # A coordinate of 1 would need another form; 1 / ROUNDS a round reaches it last.
             rows[self.owners, self.items] = self.gradient(np.minimum(x, 1 - 1e-9))
             votes = np.argpartition(-rows, K, axis=1)[:, :K]
-            x += np.bincount(votes.ravel(), minlength=self.size) / (self.clients * ROUNDS)
+            x += np.bincount(votes.ravel(), minlength=ITEMS) / (CLIENTS * ROUNDS)
         return x
 
     def greedy(self, k: int) -> list[int]:
         """Gains of all items anew at every step."""
-        best, chosen = np.zeros(self.clients), []
+        best, chosen = np.zeros(CLIENTS), []
         for _ in range(k):
             more = np.maximum(self.scores - best[self.owners], 0)
-            chosen.append(int(np.argmax(np.bincount(self.items, more, self.size))))
+            chosen.append(int(np.argmax(np.bincount(self.items, more, ITEMS))))
             own = self.items == chosen[-1]
             np.maximum.at(best, self.owners[own], self.scores[own])
         return chosen
@@ -145,19 +143,18 @@ def _mean_gradient(scores, x):
 
 def benchmark_fedcg(ratings: Ratings, repeats: int) -> None:
     """Whole runs; ours also tells values, bounds and progress of every round."""
-    by_numpy, matroid = ByNumpy(ratings), matroids.uniform(K, ITEMS)
+    by_numpy, sparse, matroid = ByNumpy(ratings), ratings.sparse(), matroids.uniform(K, ITEMS)
 
     def solve(sparse):
         return fed.fedcg(jax.random.key(0), fed.facility_location(sparse), matroid, ROUNDS)
 
-    ours = partial(jax.jit(solve), ratings.sparse())
+    ours = partial(jax.jit(solve), sparse)
     own, theirs = alternate(ours, by_numpy.fedcg, repeats=repeats)
     value = jax.jit(
         lambda sparse, x: fed.facility_location(sparse).extensions(None, x).values.mean()
     )
     reached, reference = (
-        float(value(ratings.sparse(), jnp.asarray(x, jnp.float32)))
-        for x in (ours().x, by_numpy.fedcg())
+        float(value(sparse, jnp.asarray(x, jnp.float32))) for x in (ours().x, by_numpy.fedcg())
     )
     print(f"| FedCG, k = {K}, T = {ROUNDS} | s | ours over it | extension |")
     print("|---|---|---|---|")
