@@ -34,6 +34,7 @@ __all__ = [
     "load",
     "lookup",
     "override",
+    "places",
     "save",
 ]
 
@@ -335,7 +336,7 @@ def override(config: Config, settings: str) -> Config:
     """
     for item in settings.split(","):
         name, _, text = item.partition("=")
-        known = _settings(config)
+        known = places(config)
         section, field_name = lookup("setting", name.strip(), known)
         part = getattr(config, section)
         value = _read(name, text, get_type_hints(type(part))[field_name])
@@ -343,8 +344,13 @@ def override(config: Config, settings: str) -> Config:
     return config
 
 
-def _settings(config: Config) -> dict[str, tuple[str, str]]:
-    """Section and field of each setting, by its own name where that is unique and by both."""
+def places(config: Config) -> dict[str, tuple[str, str]]:
+    """Section and field of each setting, by its own name where that is unique and by both.
+
+    Examples:
+        >>> places(Config())["lam"]
+        ('selector', 'lam')
+    """
     both = {
         f"{section.name}.{item.name}": (section.name, item.name)
         for section in fields(config)

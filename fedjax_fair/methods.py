@@ -20,7 +20,15 @@ from fedjax_fair.config import Config, ModelConfig, lookup, override
 from fedjax_fair.data import FederatedData, Partitioner
 from fedjax_fair.simulate import Round
 
-__all__ = ["METHODS", "MODELS", "PARTITIONERS", "Experiment", "Method", "build"]
+__all__ = [
+    "METHODS",
+    "MODELS",
+    "PARTITIONERS",
+    "Experiment",
+    "Method",
+    "build",
+    "method_round",
+]
 
 
 class Method(NamedTuple):
@@ -247,18 +255,38 @@ def build(config: Config) -> Experiment:
         FileNotFoundError: If the data is not there.
     """
     _check(config)
-    chosen = {name: _variant(config, name) for name in config.methods}
-    make_model = lookup("model.name", str(config.model.name), MODELS)
+    for name in config.methods:  # Before data is read, which can take long.
+        lookup("model.name", str(_variant(config, name)[1].model.name), MODELS)
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)(config.data)
     seed: Any = config.data.seed
     if config.data.per_run:
         seed = tuple(config.data.seed + run for run in config.training.seeds)
     federation = data.load(config.data.name, partition, seed=seed, data_dir=config.data.dir)
-    model = make_model(config.model, federation.num_classes)
-    rounds = {name: _round(method, own, model) for name, (method, own) in chosen.items()}
+    rounds = {name: method_round(config, name, federation.num_classes) for name in config.methods}
     for method in rounds.values():
         jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
     return Experiment(config, federation, rounds)
+
+
+def method_round(config: Config, name: str, num_classes: int) -> Round:
+    """The round of one method.
+
+    Args:
+        config: A resolved configuration, in which numbers that roles take as traced may be tracers.
+        name: The method, as in ``config.methods``.
+        num_classes: Classes of the data.
+
+    Raises:
+        ValueError: As ``build``.
+
+    Examples:
+        >>> from fedjax_fair import presets
+        >>> method_round(presets.resolve(Config()), "fedprox:prox=0.1", 10).model.num_classes
+        10
+    """
+    method, own = _variant(config, name)
+    make_model = lookup("model.name", str(own.model.name), MODELS)
+    return _round(method, own, make_model(own.model, num_classes))
 
 
 def _variant(config: Config, name: str) -> tuple[Method, Config]:

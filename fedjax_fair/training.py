@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Shaped
+from jaxtyping import Array, Bool, Int, PyTree, Shaped
 
 from fedjax_fair import checks, metrics, results, simulate
 from fedjax_fair.base import ClientMetrics, Model
@@ -26,7 +26,7 @@ from fedjax_fair.simulate import Round, RoundInfo, RoundState
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Callback", "Evaluation", "SimulationError", "fit"]
+__all__ = ["Callback", "Evaluation", "SimulationError", "fit", "fit_points"]
 
 
 class SimulationError(RuntimeError):
@@ -116,10 +116,71 @@ def fit(
         >>> dict(run.test_accuracy.sizes)
         {'seed': 2, 'round': 3, 'client': 50}
     """
-    checks.positive_int("rounds", rounds)
-    checks.positive_int("eval_every", eval_every)
     seeds = tuple(seeds)
     checks.seeds("seeds", seeds)
+    return fit_points(
+        lambda _: round,
+        (),
+        data,
+        rounds=rounds,
+        seeds=seeds,
+        eval_every=eval_every,
+        train_loss=train_loss,
+        callbacks=callbacks,
+        checkpoints=checkpoints,
+    )
+
+
+def fit_points(
+    make: Callable[[PyTree], Round],
+    points: PyTree,
+    data: FederatedData,
+    *,
+    rounds: int,
+    seeds: Sequence[int],
+    eval_every: int = 10,
+    train_loss: bool = True,
+    callbacks: Sequence[Callback] = (),
+    checkpoints: str | Path | None = None,
+) -> xr.Dataset:
+    """Runs one method at several points of its settings, in one compiled program.
+
+    Args:
+        make: ``make(point) -> Round``; called while JAX traces, so that a point's numbers must be
+            of the kind that may be traced.
+        points: Numbers of every run, leaves ``[runs]``.
+        data: As for ``fit``, with a partition for each run if there are several.
+        rounds: As for ``fit``.
+        seeds: The seed of each run; they may repeat.
+        eval_every: As for ``fit``.
+        train_loss: As for ``fit``.
+        callbacks: As for ``fit``.
+        checkpoints: As for ``fit``.
+
+    Returns:
+        What ``fit`` returns, with the runs along ``seed``.
+
+    Raises:
+        ValueError: As ``fit``.
+        SimulationError: As ``fit``.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits")
+        >>> def fedavg(rate):
+        ...     return ff.make_round(
+        ...         model=ff.models.logistic(data.num_classes),
+        ...         selector=ff.selectors.uniform(cohort_size=10),
+        ...         solver=ff.solvers.sgd(learning_rate=rate, batch_size=10, epochs=1),
+        ...         aggregator=ff.aggregators.mean(),
+        ...     )
+        >>> rates = jnp.array([0.01, 0.1])
+        >>> runs = fit_points(fedavg, rates, data, rounds=5, seeds=(0, 0))
+        >>> bool(runs.accuracy_mean_clients.isel(round=-1).diff("seed") > 0)
+        True
+    """
+    checks.positive_int("rounds", rounds)
+    checks.positive_int("eval_every", eval_every)
     seeds = tuple(map(int, seeds))
     validate(data)
     if data.num_partitions not in (None, len(seeds)):
@@ -129,9 +190,11 @@ def fit(
         callback.on_start(rounds, seeds)
 
     data = jax.device_put(data)
-    state = _start(round, seeds, data)
-    advance = _Chunks(round, state, data)
-    measure = jax.jit(_over_seeds(partial(_measure, round.model, train_loss)))
+    points = jax.device_put(points)
+    state = _start(make, points, seeds, data)
+    advance = _Chunks(make, points, state, data)
+    model = make(jax.tree.map(_first, points)).model
+    measure = jax.jit(_over_runs(partial(_measure, model, train_loss)))
     history = History()
 
     def record(cohort: Int[Array, "seeds cohort"]) -> bool:
@@ -167,28 +230,36 @@ def fit(
 
 
 class _Chunks:
-    """Compiled programs that advance every seed by some rounds, one program per length."""
+    """Compiled programs that advance every run by some rounds, one program per length."""
 
-    def __init__(self, round: Round, state: RoundState, data: FederatedData) -> None:
-        def run(state, data, length):
-            return _over_seeds(lambda state, data: simulate.run(round, state, data, length))(
-                state, data
-            )
+    def __init__(
+        self,
+        make: Callable[[PyTree], Round],
+        points: PyTree,
+        state: RoundState,
+        data: FederatedData,
+    ) -> None:
+        def run(state, points, data, length):
+            def one(own, data):
+                state, point = own
+                return simulate.run(make(point), state, data, length)
 
-        self._data = data
+            return _over_runs(one)((state, points), data)
+
+        self._points, self._data = points, data
         self._abstract = jax.tree.map(jax.typeof, state)
-        self._run = jax.jit(run, static_argnums=2, donate_argnums=0)
+        self._run = jax.jit(run, static_argnums=3, donate_argnums=0)
         self._programs: dict[int, Any] = {}
 
     def _program(self, length: int):
         if length not in self._programs:
-            lowered = self._run.lower(self._abstract, self._data, length)
+            lowered = self._run.lower(self._abstract, self._points, self._data, length)
             self._programs[length] = lowered.compile(), lowered.out_info[1]
         return self._programs[length]
 
     def __call__(self, state: RoundState, length: int) -> tuple[RoundState, RoundInfo]:
         program, _ = self._program(length)
-        return program(state, self._data)
+        return program(state, self._points, self._data)
 
     def nobody(self, length: int) -> Int[Array, "seeds cohort"]:
         """A cohort before the first round: -1 in every slot."""
@@ -197,10 +268,10 @@ class _Chunks:
         return jnp.full((seeds, cohort_size), -1, jnp.int32)
 
 
-def _over_seeds(function: Callable) -> Callable:
+def _over_runs(function: Callable) -> Callable:
     """Maps over the leading axis of the first argument, and over the partitions of the data.
 
-    Seeds run side by side on an accelerator. On a CPU one after another is faster, because a batch
+    Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
     of models falls out of the cache.
     """
 
@@ -211,17 +282,24 @@ def _over_seeds(function: Callable) -> Callable:
             lambda one: function(one[0], with_ownership(data, one[1])), (batch, ownership(data))
         )
 
-    def over(one_seed, batch):
+    def over(one_run, batch):
         if jax.default_backend() != "cpu":
-            return jax.vmap(one_seed)(batch)
-        return jax.lax.map(one_seed, batch)
+            return jax.vmap(one_run)(batch)
+        return jax.lax.map(one_run, batch)
 
     return mapped
 
 
-def _start(round: Round, seeds: tuple[int, ...], data: FederatedData) -> RoundState:
+def _start(
+    make: Callable[[PyTree], Round], points: PyTree, seeds: tuple[int, ...], data: FederatedData
+) -> RoundState:
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    return jax.jit(_over_seeds(round.init))(keys, data)
+
+    def one(own, data):
+        key, point = own
+        return make(point).init(key, data)
+
+    return jax.jit(_over_runs(one))((keys, points), data)
 
 
 def _measure(model: Model, train_loss: bool, asked: tuple, data: FederatedData):

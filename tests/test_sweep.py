@@ -1,0 +1,108 @@
+"""Many settings in one program: the same numbers as one by one, and no more compilations."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedjax_fair.sweep as module
+from fedjax_fair import methods, presets, simulate
+from fedjax_fair.config import Config, ModelConfig
+from fedjax_fair.sweep import sweep
+from fedjax_fair.training import fit
+
+
+@pytest.fixture(scope="module")
+def base():
+    config = Config(methods=("subtrunc", "fedprox"), model=ModelConfig(hidden=(8,)))
+    return replace(
+        config,
+        data=replace(config.data, clients=12),
+        selector=replace(config.selector, cohort_size=3, candidates=12),
+        training=replace(config.training, rounds=4, eval_every=2, seeds=(0, 5)),
+    )
+
+
+def one_by_one(base, name, seed, **settings):
+    """The same point as a run of its own."""
+    written = ",".join(f"{setting}={value}" for setting, value in settings.items())
+    config = replace(base, methods=(f"{name}:{written}",))
+    experiment = methods.build(presets.resolve(config))
+    (round,) = experiment.rounds.values()
+    return fit(round, experiment.data, rounds=4, seeds=(seed,), eval_every=2, train_loss=False)
+
+
+def test_every_point_is_what_it_is_alone(base):
+    together = sweep(base, lam=[0.0, 0.5, 2.0], learning_rate=[0.03, 0.1])
+    assert together.test_accuracy.dims == (
+        "algorithm", "lam", "learning_rate", "seed", "round", "client",
+    )  # fmt: skip
+    for seed, lam, rate in ((0, 0.0, 0.1), (5, 2.0, 0.03)):
+        alone = one_by_one(base, "subtrunc", seed, lam=lam, learning_rate=rate)
+        point = {"algorithm": "subtrunc", "seed": seed, "lam": lam, "learning_rate": rate}
+        own = together.sel(point)
+        np.testing.assert_array_equal(own["cohort_clients"], alone["cohort_clients"][0])
+        np.testing.assert_allclose(own["test_loss"], alone["test_loss"][0], rtol=1e-4)
+    # A setting that a method does not have changes nothing.
+    fedprox = together.sel(algorithm="fedprox")["test_loss"]
+    np.testing.assert_array_equal(fedprox.sel(lam=0.0), fedprox.sel(lam=2.0))
+
+
+def test_numbers_share_a_compilation_and_shapes_do_not(base, monkeypatch):
+    traced = []
+    run = simulate.run
+    monkeypatch.setattr(simulate, "run", lambda *a: traced.append(1) or run(*a))
+    config = replace(base, methods=("subtrunc",))
+    sweep(config, lam=[0.1, 0.2, 0.3], prox=[0.0, 0.1], b=[1.0, 2.0])
+    assert len(traced) == 1
+    traced.clear()
+    both = sweep(config, cohort_size=[2, 3], lam=[0.1, 0.2])
+    assert len(traced) == 2
+    assert both.sizes["cohort_size"] == 2
+    assert np.isnan(both["cohort_clients"].sel(cohort_size=2, slot=2)).all()
+
+
+def test_batches_and_partitions_change_nothing(base):
+    config = replace(base, methods=("subtrunc",), data=replace(base.data, per_run=True))
+    whole = sweep(config, lam=[0.0, 1.0, 2.0])
+    parts = sweep(config, lam=[0.0, 1.0, 2.0], points_per_batch=4)
+    np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
+    assert (whole["train_examples"].sel(seed=0) != whole["train_examples"].sel(seed=5)).any()
+
+
+def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
+    config = replace(base, methods=("fedprox",))
+    whole = sweep(config, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+    runs, calls = module.fit_points, []
+
+    def interrupted(*arguments, **settings):
+        calls.append(settings["seeds"])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return runs(*arguments, **settings)
+
+    monkeypatch.setattr(module, "fit_points", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+    again = sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+    assert len(calls) == 4
+    np.testing.assert_array_equal(whole["test_loss"], again["test_loss"])
+    with pytest.raises(ValueError, match="found another one"):
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1], points_per_batch=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lamda": [1.0]}, "lamda.*did you mean 'lam'"),
+        ({"lam": []}, r"lam=\[\].*one or more"),
+        ({"lam": [0.1, 0.1]}, "different"),
+        ({"lam": [0.1, -1.0]}, "lam=-1.0"),
+        ({"learning_rate": [-0.1]}, "learning_rate=-0.1"),
+        ({"alpha": [0.1]}, "alpha"),
+        ({"lam": [0.1], "points_per_batch": 0}, "points_per_batch=0"),
+    ],
+)
+def test_bad_settings_are_named_before_anything_is_compiled(base, settings, message):
+    with pytest.raises(ValueError, match=message):
+        sweep(base, **settings)
