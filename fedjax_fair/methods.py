@@ -281,8 +281,9 @@ def method_round(config: Config, name: str, num_classes: int) -> Round:
 
     Examples:
         >>> from fedjax_fair import presets
-        >>> method_round(presets.resolve(Config()), "fedprox:prox=0.1", 10).model.num_classes
-        10
+        >>> round = method_round(presets.resolve(Config()), "fedprox:prox=0.1", num_classes=10)
+        >>> round._fields
+        ('model', 'init', 'step')
     """
     method, own = _variant(config, name)
     make_model = lookup("model.name", str(own.model.name), MODELS)

@@ -180,7 +180,7 @@ def _labelled(
 ) -> xr.Dataset:
     """A batch whose runs know the method, the settings and the seed."""
     runs = part.sizes["seed"]
-    columns = {"algorithm": [name] * runs}
+    columns: dict[str, Any] = {"algorithm": [name] * runs}
     columns |= {label: [value] * runs for label, value in fixed.items()}
     columns |= {
         axis.name: list(column)

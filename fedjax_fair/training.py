@@ -128,6 +128,7 @@ def fit(
         train_loss=train_loss,
         callbacks=callbacks,
         checkpoints=checkpoints,
+        go_on=False,
     )
 
 
@@ -142,6 +143,7 @@ def fit_points(
     train_loss: bool = True,
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
+    go_on: bool = True,
 ) -> xr.Dataset:
     """Runs one method at several points of its settings, in one compiled program.
 
@@ -156,13 +158,16 @@ def fit_points(
         train_loss: As for ``fit``.
         callbacks: As for ``fit``.
         checkpoints: As for ``fit``.
+        go_on: Whether other runs go on when an update is not finite, as some will be on a grid of
+            step sizes; that run's model stays as it was.
 
     Returns:
-        What ``fit`` returns, with the runs along ``seed``.
+        What ``fit`` returns, with the runs along ``seed``; and ``diverged``, the first round of
+        each run whose update was not finite, or -1.
 
     Raises:
         ValueError: As ``fit``.
-        SimulationError: As ``fit``.
+        SimulationError: As ``fit``, unless runs go on.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -196,6 +201,7 @@ def fit_points(
     model = make(jax.tree.map(_first, points)).model
     measure = jax.jit(_over_runs(partial(_measure, model, train_loss)))
     history = History()
+    diverged = np.full(len(seeds), -1)
 
     def record(cohort: Int[Array, "seeds cohort"]) -> bool:
         asked = (state.variables, state.participation, cohort)
@@ -216,7 +222,11 @@ def fit_points(
         while not stop and history.round < rounds:
             state, info = advance(state, min(eval_every, rounds - history.round))
             recorded = jax.device_get(info)
-            _require_finite(recorded.finite, history.round, seeds, store)
+            if go_on:
+                fresh = (diverged < 0) & ~recorded.finite.all(axis=1)
+                diverged[fresh] = history.round + np.argmin(recorded.finite[fresh], axis=1)
+            else:
+                _require_finite(recorded.finite, history.round, seeds, store)
             _warn_of_clients(recorded.selector, history.round, seeds)
             history.add_rounds(recorded)
             stop = record(info.clients[:, -1])
@@ -224,6 +234,9 @@ def fit_points(
                 store.save(state, history)
 
     dataset = results.to_dataset(history, seeds, data, jax.tree.map(_first, state.variables))
+    if go_on:
+        described = {"long_name": "First round whose update was not finite, or -1"}
+        dataset["diverged"] = ("seed", diverged, described)
     for callback in callbacks:
         callback.on_end(dataset)
     return dataset

@@ -70,6 +70,17 @@ def test_batches_and_partitions_change_nothing(base):
     assert (whole["train_examples"].sel(seed=0) != whole["train_examples"].sel(seed=5)).any()
 
 
+def test_a_point_that_diverges_leaves_the_others_alone(base):
+    config = replace(base, methods=("fedavg",))
+    rates = sweep(config, learning_rate=[0.05, 1e30])
+    assert (rates["diverged"].sel(learning_rate=0.05) == -1).all()
+    assert (rates["diverged"].sel(learning_rate=1e30) == 0).all()
+    alone = sweep(config, learning_rate=[0.05])
+    np.testing.assert_allclose(
+        rates["test_loss"].sel(learning_rate=0.05), alone["test_loss"].sel(learning_rate=0.05)
+    )
+
+
 def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
     config = replace(base, methods=("fedprox",))
     whole = sweep(config, prox=[0.0, 0.1, 0.2], points_per_batch=2)
