@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, replace
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -97,20 +97,24 @@ def sweep(
     store = None if folder is None else _Store(Path(folder), config, axes)
     fixed = [axis for axis in axes if axis.field not in TRACED]
     traced = [axis for axis in axes if axis.field in TRACED]
-    parts = []
+    numbers, parts = count(), []
     for chosen in product(*(axis.values for axis in fixed)):
         own = _with(config, fixed, chosen)
         experiment = methods.build(own)
         for name in config.methods:
-            for values, run_seeds in _batches(traced, own.training.seeds, points_per_batch):
-                key = f"{len(parts):05d}"
+            used, unused = _split(own, name, experiment.data, traced)
+            for values, run_seeds in _batches(used, own.training.seeds, points_per_batch):
+                key = f"{next(numbers):05d}"
                 part = None if store is None else store.get(key)
                 if part is None:
-                    part = _run(own, name, experiment.data, traced, values, run_seeds)
+                    part = _run(own, name, experiment.data, used, values, run_seeds)
                     if store is not None:
                         store.put(key, part)
-                labels = dict(zip([axis.name for axis in fixed], chosen, strict=True))
-                parts.append(_labelled(part, name, labels, traced, values))
+                # What a method does not depend on is run once and told of every value.
+                for others in product(*(axis.values for axis in unused)):
+                    constant = zip([*fixed, *unused], [*chosen, *others], strict=True)
+                    labels = {axis.name: value for axis, value in constant}
+                    parts.append(_labelled(part, name, labels, used, values))
     return _joined(parts, [axis.name for axis in axes])
 
 
@@ -130,6 +134,25 @@ def _with(config: Config, axes: Sequence[_Axis], values: Sequence[Any]) -> Confi
         object.__setattr__(part, axis.field, value)
         object.__setattr__(config, axis.section, part)
     return config
+
+
+def _split(
+    config: Config, name: str, data: FederatedData, axes: Sequence[_Axis]
+) -> tuple[list[_Axis], list[_Axis]]:
+    """The settings that a method's numbers depend on, and the others."""
+    points = tuple(jnp.asarray(axis.values[0]) for axis in axes)
+
+    def once(points, key, data):
+        round = methods.method_round(_with(config, axes, points), name, data.num_classes)
+        return round.step(round.init(key, data), data)
+
+    jaxpr = jax.make_jaxpr(once)(points, jax.random.key(0), data.partition(0)).jaxpr
+    read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
+    used: list[_Axis] = []
+    unused: list[_Axis] = []
+    for axis, variable in zip(axes, jaxpr.invars, strict=False):
+        (used if id(variable) in read else unused).append(axis)
+    return used, unused
 
 
 def _batches(

@@ -48,6 +48,20 @@ def test_every_point_is_what_it_is_alone(base):
     np.testing.assert_array_equal(fedprox.sel(lam=0.0), fedprox.sel(lam=2.0))
 
 
+def test_what_a_method_does_not_depend_on_is_run_once(base, monkeypatch):
+    fit_points, sizes = module.fit_points, []
+
+    def counted(*arguments, **settings):
+        sizes.append(len(settings["seeds"]))
+        return fit_points(*arguments, **settings)
+
+    monkeypatch.setattr(module, "fit_points", counted)
+    config = replace(base, methods=("subtrunc", "unionfl", "q_fedavg"))
+    runs = sweep(config, seeds=(0,), lam=[0.1, 0.2], mu=[1.0, 2.0, 3.0], learning_rate=[0.05, 0.1])
+    assert sizes == [4, 6, 2]
+    assert runs["test_loss"].notnull().all()
+
+
 def test_numbers_share_a_compilation_and_shapes_do_not(base, monkeypatch):
     traced = []
     run = simulate.run
