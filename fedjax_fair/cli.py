@@ -20,7 +20,7 @@ import tyro
 from rich.console import Console
 from tyro.conf import Positional
 
-from fedjax_fair import data, experiment, maximize, methods, presets, results
+from fedjax_fair import data, experiment, maximize, methods, presets, results, sweep
 from fedjax_fair.config import (
     Config,
     Maximize,
@@ -28,6 +28,7 @@ from fedjax_fair.config import (
     MaximizeMovielens,
     closest,
     lookup,
+    read,
 )
 from fedjax_fair.console import Bars, tables
 from fedjax_fair.folder import RunFolder
@@ -153,9 +154,21 @@ class Movielens(MaximizeMovielens):
         _maximize(maximize.movielens(self.data.name, self.data.dir), self)
 
 
+@dataclass(frozen=True)
+class Sweep(Config):
+    """Runs every combination of settings in few programs: `sweep digits lam=0,0.1 prox=0,0.1`."""
+
+    output: str = "sweeps/latest"
+    """Folder of the sweep; finished batches found there are not run again."""
+
+    points_per_batch: int | None = None
+    """Runs in one program; all by default. Fewer use less memory."""
+
+
 # The command `run` is the configuration itself.
 COMMANDS: dict[str, Any] = {
     "run": Config,
+    "sweep": Sweep,
     "resume": Resume,
     "show": Show,
     "maximize exemplars": Exemplars,
@@ -177,6 +190,8 @@ def _dispatch(arguments: list[str]) -> None:
         print(_overview())
     elif (command := lookup("command", name, COMMANDS)) is Config:
         _run(rest)
+    elif command is Sweep:
+        _sweep(rest)
     else:
         _parse(command, rest, name)()
 
@@ -214,6 +229,26 @@ def _run(arguments: list[str]) -> None:
     ready = methods.build(config)
     name = preset if named else config.data.name.replace("/", "-")
     _execute(ready, RunFolder.create(config, name))
+
+
+def _sweep(arguments: list[str]) -> None:
+    """Runs `sweep [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]`."""
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
+    named = bool(words) and "=" not in words[0]
+    preset = words[0] if named else DEFAULT_PRESET
+    config = presets.resolve(lookup("preset", preset, presets.PRESETS).config)
+    varied = {}
+    for word in words[named:]:
+        name, _, values = word.partition("=")
+        varied[name] = [read(config, name, text) for text in values.split(",")]
+    sections: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
+    start = Sweep(**sections | {"output": f"sweeps/{preset}"})
+    options = _parse(Sweep, arguments[len(words) :], f"sweep {preset}", start)
+    base = Config(**{item.name: getattr(options, item.name) for item in fields(Config)})
+    dataset = sweep.sweep(
+        base, folder=options.output, points_per_batch=options.points_per_batch, **varied
+    )
+    print(f"Results: {options.output}/results.nc, {dict(dataset['accuracy_mean_clients'].sizes)}")
 
 
 def _execute(ready: methods.Experiment, folder: RunFolder) -> None:

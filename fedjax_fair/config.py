@@ -35,6 +35,7 @@ __all__ = [
     "lookup",
     "override",
     "places",
+    "read",
     "save",
 ]
 
@@ -336,11 +337,9 @@ def override(config: Config, settings: str) -> Config:
     """
     for item in settings.split(","):
         name, _, text = item.partition("=")
-        known = places(config)
-        section, field_name = lookup("setting", name.strip(), known)
-        part = getattr(config, section)
-        value = _read(name, text, get_type_hints(type(part))[field_name])
-        config = replace(config, **{section: replace(part, **{field_name: value})})
+        section, field_name = lookup("setting", name.strip(), places(config))
+        part = replace(getattr(config, section), **{field_name: read(config, name.strip(), text)})
+        config = replace(config, **{section: part})
     return config
 
 
@@ -361,10 +360,20 @@ def places(config: Config) -> dict[str, tuple[str, str]]:
     return {name: place for place in both.values() if own[name := place[1]] == 1} | both
 
 
-def _read(name: str, text: str, kind: Any) -> Any:
-    """Reads a value as the command line would."""
+def read(config: Config, name: str, text: str) -> Any:
+    """Reads the value of a setting as the command line would.
+
+    Raises:
+        ValueError: If there is no such setting, or the value does not fit.
+
+    Examples:
+        >>> read(Config(), "lam", "0.25")
+        0.25
+    """
     import tyro
 
+    section, field_name = lookup("setting", name, places(config))
+    kind: Any = get_type_hints(type(getattr(config, section)))[field_name]
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             return tyro.cli(kind, args=[text])

@@ -67,7 +67,8 @@ def sweep(
     Args:
         base: Everything else; its methods are compared.
         seeds: Runs of every point; those of ``base`` by default.
-        folder: Where finished batches are kept, and found again by the same call.
+        folder: Where finished batches are kept, and found again by the same call; the whole
+            becomes ``results.nc`` there.
         points_per_batch: Runs (points times seeds) in a program; all by default. More use more
             memory.
         **varied: Values by the name of a setting, such as ``lam=[0.1, 1.0]``; as ``section.name``
@@ -115,7 +116,10 @@ def sweep(
                     constant = zip([*fixed, *unused], [*chosen, *others], strict=True)
                     labels = {axis.name: value for axis, value in constant}
                     parts.append(_labelled(part, name, labels, used, values))
-    return _joined(parts, [axis.name for axis in axes])
+    whole = _joined(parts, [axis.name for axis in axes])
+    if folder is not None:
+        results.save(whole, Path(folder) / "results.nc")
+    return whole
 
 
 def _axis(config: Config, name: str, values: Sequence[Any]) -> _Axis:
