@@ -242,9 +242,9 @@ def _sweep(arguments: list[str]) -> None:
         name, _, values = word.partition("=")
         varied[name] = [read(config, name, text) for text in values.split(",")]
     sections: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
-    start = Sweep(**sections | {"output": f"sweeps/{preset}"})
+    start = Sweep(**sections, output=f"sweeps/{preset}")
     options = _parse(Sweep, arguments[len(words) :], f"sweep {preset}", start)
-    base = Config(**{item.name: getattr(options, item.name) for item in fields(Config)})
+    base = Config(**{name: getattr(options, name) for name in sections})
     dataset = sweep.sweep(
         base, folder=options.output, points_per_batch=options.points_per_batch, **varied
     )
