@@ -7,10 +7,12 @@ one program; what decides shapes or code (methods, cohort sizes, networks) makes
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, replace
-from itertools import count, product
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +23,8 @@ import numpy as np
 from fedjax_fair import checks, methods, presets, results
 from fedjax_fair.config import Config, lookup, places
 from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
-from fedjax_fair.training import fit_points
+from fedjax_fair.simulate import Round
+from fedjax_fair.training import Callback, MemoryLimitError, fit_points
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -54,23 +57,51 @@ class _Axis(NamedTuple):
     values: tuple[Any, ...]
 
 
+class _Group(NamedTuple):
+    """Runs that can share a program: one method, and one choice of what decides shapes.
+
+    Attributes:
+        name: The method.
+        config: Everything else; the varied settings are set per run.
+        data: The federation.
+        labels: What is the same for all runs, by name of the setting.
+        axes: Settings on which the method's numbers depend.
+        unused: Those on which they do not.
+        runs: Values of ``axes`` and the seed, one entry a run.
+    """
+
+    name: str
+    config: Config
+    data: FederatedData
+    labels: dict[str, Any]
+    axes: list[_Axis]
+    unused: list[_Axis]
+    runs: list[tuple[tuple[Any, ...], int]]
+
+
 def sweep(
     base: Config,
     *,
     seeds: Sequence[int] | None = None,
     folder: str | Path | None = None,
     points_per_batch: int | None = None,
+    watch: Callable[[str], Callback] = lambda runs: Callback(),
     **varied: Sequence[Any],
 ) -> xr.Dataset:
     """Runs every combination of some settings, for every method and seed.
 
+    Runs that differ in numbers share one compiled program, as far as memory allows.
+
     Args:
         base: Everything else; its methods are compared.
         seeds: Runs of every point; those of ``base`` by default.
-        folder: Where finished batches are kept, and found again by the same call; the whole
+        folder: Where finished runs are kept, and found again by the same call; the whole
             becomes ``results.nc`` there.
-        points_per_batch: Runs (points times seeds) in a program; all by default. More use more
-            memory.
+        points_per_batch: Runs (points times seeds) in one program. By default all, or as many as an
+            estimate says fit into half of the memory that is free (nine tenths of an
+            accelerator's).
+        watch: Makes a callback for every batch of runs, from a line that describes it; its
+            ``on_compiled`` is told the estimate.
         **varied: Values by the name of a setting, such as ``lam=[0.1, 1.0]``; as ``section.name``
             where several sections have one of this name.
 
@@ -95,31 +126,71 @@ def sweep(
     if points_per_batch is not None:
         checks.positive_int("points_per_batch", points_per_batch)
     axes = [_axis(config, name, values) for name, values in varied.items()]
-    store = None if folder is None else _Store(Path(folder), config, axes)
-    fixed = [axis for axis in axes if axis.field not in TRACED]
-    traced = [axis for axis in axes if axis.field in TRACED]
-    numbers, parts = count(), []
-    for chosen in product(*(axis.values for axis in fixed)):
-        own = _with(config, fixed, chosen)
-        experiment = methods.build(own)
-        for name in config.methods:
-            used, unused = _split(own, name, experiment.data, traced)
-            for values, run_seeds in _batches(used, own.training.seeds, points_per_batch):
-                key = f"{next(numbers):05d}"
-                part = None if store is None else store.get(key)
-                if part is None:
-                    part = _run(own, name, experiment.data, used, values, run_seeds)
-                    if store is not None:
-                        store.put(key, part)
-                # What a method does not depend on is run once and told of every value.
-                for others in product(*(axis.values for axis in unused)):
-                    constant = zip([*fixed, *unused], [*chosen, *others], strict=True)
-                    labels = {axis.name: value for axis, value in constant}
-                    parts.append(_labelled(part, name, labels, used, values))
+    groups = list(_groups(config, axes))
+    store = _Store(folder, config, axes)
+    parts = []
+    for number, group in enumerate(groups):
+        for part in _finish(group, store, f"{number:03d}", points_per_batch, watch):
+            # What a method does not depend on is run once and told of every value.
+            for others in product(*(axis.values for axis in group.unused)):
+                parts.append(_labelled(group, part, others))
     whole = _joined(parts, [axis.name for axis in axes])
     if folder is not None:
         results.save(whole, Path(folder) / "results.nc")
     return whole
+
+
+def _groups(config: Config, axes: list[_Axis]) -> Iterator[_Group]:
+    fixed = [axis for axis in axes if axis.field not in TRACED]
+    traced = [axis for axis in axes if axis.field in TRACED]
+    for chosen in product(*(axis.values for axis in fixed)):
+        own = _with(config, fixed, chosen)
+        labels = {axis.name: value for axis, value in zip(fixed, chosen, strict=True)}
+        experiment = methods.build(own)
+        for name in config.methods:
+            used, unused = _split(own, name, experiment.data, traced)
+            points = product(*(axis.values for axis in used))
+            runs = list(product(points, own.training.seeds))
+            group = _Group(name, own, experiment.data, labels, used, unused, runs)
+            for values, _ in group.runs:  # What is out of range is noticed before anything runs.
+                _round(group, values)
+            yield group
+
+
+def _finish(
+    group: _Group,
+    store: _Store,
+    key: str,
+    points_per_batch: int | None,
+    watch: Callable[[str], Callback],
+) -> list[xr.Dataset]:
+    """Runs what is missing, in batches as large as memory allows; all parts, old and new."""
+    parts = store.parts(key)
+    done = {int(number) for part in parts for number in part["run"]}
+    waiting = [number for number in range(len(group.runs)) if number not in done]
+    size = points_per_batch or len(waiting)
+    while waiting:
+        batch = waiting[:size]
+        limit = None if points_per_batch or size == 1 else _free_bytes()
+        callback = watch(f"{group.name}, {len(batch)} runs")
+        try:
+            part = _run(group, batch, limit, callback)
+        except MemoryLimitError as error:
+            size = max(1, int(size * error.limit / error.needed))
+            continue
+        store.put(key, part)
+        parts.append(part)
+        waiting = waiting[size:]
+    return parts
+
+
+def _free_bytes() -> int:
+    """Memory that a batch may take."""
+    device = jax.local_devices()[0]
+    stats = device.memory_stats()
+    if stats is not None:
+        return int(0.9 * (stats["bytes_limit"] - stats["bytes_in_use"]))
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def _axis(config: Config, name: str, values: Sequence[Any]) -> _Axis:
@@ -159,65 +230,43 @@ def _split(
     return used, unused
 
 
-def _batches(
-    axes: Sequence[_Axis], seeds: tuple[int, ...], size: int | None
-) -> Iterator[tuple[list[tuple], tuple[int, ...]]]:
-    """Points and their seeds, some at a time."""
-    runs = list(product(product(*(axis.values for axis in axes)), seeds))
-    size = size or len(runs)
-    for start in range(0, len(runs), size):
-        points, own = zip(*runs[start : start + size], strict=True)
-        yield list(points), own
+def _round(group: _Group, values: tuple) -> Round:
+    config = _with(group.config, group.axes, values)
+    return methods.method_round(config, group.name, group.data.num_classes)
 
 
-def _run(
-    config: Config,
-    name: str,
-    data: FederatedData,
-    axes: Sequence[_Axis],
-    values: list[tuple],
-    seeds: tuple[int, ...],
-) -> xr.Dataset:
-    def make(point):
-        return methods.method_round(_with(config, axes, point), name, data.num_classes)
-
-    for point in set(values):  # What is out of range is noticed before anything is compiled.
-        make(point)
-    points = tuple(jnp.asarray(column) for column in zip(*values, strict=True))
+def _run(group: _Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:
+    """Some runs of a group, with their numbers along ``run``."""
+    points, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
+    data, training = group.data, group.config.training
     if data.num_partitions is not None:
-        places = np.array([config.training.seeds.index(seed) for seed in seeds])
-        data = with_ownership(data, jax.tree.map(lambda leaf: leaf[places], ownership(data)))
-    return fit_points(
-        make,
-        points,
+        own = np.array([training.seeds.index(seed) for seed in seeds])
+        data = with_ownership(data, jax.tree.map(lambda leaf: leaf[own], ownership(data)))
+    part = fit_points(
+        partial(_round, group),
+        tuple(jnp.asarray(column) for column in zip(*points, strict=True)),
         data,
-        rounds=config.training.rounds or 0,
+        rounds=training.rounds or 0,
         seeds=seeds,
-        eval_every=config.training.eval_every,
+        eval_every=training.eval_every,
         train_loss=False,
+        callbacks=[callback],
+        memory_limit=limit,
     )
+    return part.drop_vars("seed").rename(seed="run").assign_coords(run=numbers)
 
 
-def _labelled(
-    part: xr.Dataset,
-    name: str,
-    fixed: dict[str, Any],
-    axes: Sequence[_Axis],
-    values: list[tuple],
-) -> xr.Dataset:
+def _labelled(group: _Group, part: xr.Dataset, others: tuple) -> xr.Dataset:
     """A batch whose runs know the method, the settings and the seed."""
-    runs = part.sizes["seed"]
-    columns: dict[str, Any] = {"algorithm": [name] * runs}
-    columns |= {label: [value] * runs for label, value in fixed.items()}
-    columns |= {
-        axis.name: list(column)
-        for axis, column in zip(axes, zip(*values, strict=True), strict=True)
-    }
-    columns["seed"] = part["seed"].values
-    return (
-        part.drop_vars("seed")
-        .rename(seed="run")
-        .assign_coords({label: ("run", column) for label, column in columns.items()})
+    points, seeds = zip(*(group.runs[number] for number in part["run"].values), strict=True)
+    unused = {axis.name: value for axis, value in zip(group.unused, others, strict=True)}
+    constant = {"algorithm": group.name} | group.labels | unused
+    columns: dict[str, Any] = {name: [value] * len(seeds) for name, value in constant.items()}
+    values = zip(*points, strict=True)
+    columns |= {axis.name: list(own) for axis, own in zip(group.axes, values, strict=False)}
+    columns["seed"] = list(seeds)
+    return part.drop_vars("run").assign_coords(
+        {name: ("run", column) for name, column in columns.items()}
     )
 
 
@@ -234,24 +283,29 @@ def _joined(parts: list[xr.Dataset], names: list[str]) -> xr.Dataset:
 
 
 class _Store:
-    """Finished batches in a folder."""
+    """Finished runs in a folder, if there is one."""
 
-    def __init__(self, folder: Path, config: Config, axes: list[_Axis]):
+    def __init__(self, folder: str | Path | None, config: Config, axes: list[_Axis]) -> None:
+        self._folder = None if folder is None else Path(folder)
+        if self._folder is None:
+            return
         described = json.dumps(
             {"config": asdict(config), "varied": {axis.name: axis.values for axis in axes}},
             indent=2,
             default=str,
         )
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "sweep.json"
+        file = self._folder / "sweep.json"
         if file.exists() and file.read_text() != described:
             raise ValueError(f"folder={str(folder)!r}: expected this sweep, found another one.")
+        self._folder.mkdir(parents=True, exist_ok=True)
         file.write_text(described)
-        self._folder = folder
 
-    def get(self, key: str) -> xr.Dataset | None:
-        file = self._folder / f"{key}.nc"
-        return results.open(file) if file.exists() else None
+    def parts(self, key: str) -> list[xr.Dataset]:
+        """What is finished of a group."""
+        files = [] if self._folder is None else sorted(self._folder.glob(f"{key}-*.nc"))
+        return [results.open(file) for file in files]
 
     def put(self, key: str, part: xr.Dataset) -> None:
-        results.save(part, self._folder / f"{key}.nc")
+        """Keeps finished runs of a group."""
+        if self._folder is not None:
+            results.save(part, self._folder / f"{key}-{int(part['run'][0]):05d}.nc")

@@ -6,31 +6,44 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PyTree, Shaped
+from jaxtyping import Bool, PyTree, Shaped
 
-from fedjax_fair import checks, metrics, results, simulate
-from fedjax_fair.base import ClientMetrics, Model
+from fedjax_fair import checks, results
+from fedjax_fair.base import ClientMetrics
 from fedjax_fair.checkpoints import Checkpoints
-from fedjax_fair.data.federated import FederatedData, ownership, validate, with_ownership
-from fedjax_fair.evaluate import evaluate
+from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.history import History
-from fedjax_fair.simulate import Round, RoundInfo, RoundState
+from fedjax_fair.programs import Programs
+from fedjax_fair.simulate import Round, RoundInfo
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Callback", "Evaluation", "SimulationError", "fit", "fit_points"]
+__all__ = ["Callback", "Evaluation", "MemoryLimitError", "SimulationError", "fit", "fit_points"]
 
 
 class SimulationError(RuntimeError):
     """A run cannot go on: an update of the global model was not finite."""
+
+
+class MemoryLimitError(RuntimeError):
+    """Runs would take more memory than they may.
+
+    Attributes:
+        needed: Bytes they would take.
+        limit: Bytes they may take.
+    """
+
+    def __init__(self, needed: int, limit: int) -> None:
+        super().__init__(
+            f"the runs need {needed:,} bytes of memory, of {limit:,} that they may take."
+        )
+        self.needed, self.limit = needed, limit
 
 
 class Evaluation(NamedTuple):
@@ -58,6 +71,9 @@ class Callback:
 
     def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
         """Called once, before anything is compiled."""
+
+    def on_compiled(self, num_bytes: int) -> None:
+        """Called once, before the first round, with the memory that the run takes at most."""
 
     def on_evaluation(self, evaluation: Evaluation) -> bool | None:
         """Called at every evaluation; returning True stops the run."""
@@ -144,6 +160,7 @@ def fit_points(
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
     go_on: bool = True,
+    memory_limit: int | None = None,
 ) -> xr.Dataset:
     """Runs one method at several points of its settings, in one compiled program.
 
@@ -160,6 +177,7 @@ def fit_points(
         checkpoints: As for ``fit``.
         go_on: Whether other runs go on when an update is not finite, as some will be on a grid of
             step sizes; that run's model stays as it was.
+        memory_limit: Bytes that the runs may take, by an estimate from the compiled programs.
 
     Returns:
         What ``fit`` returns, with the runs along ``seed``; and ``diverged``, the first round of
@@ -168,6 +186,7 @@ def fit_points(
     Raises:
         ValueError: As ``fit``.
         SimulationError: As ``fit``, unless runs go on.
+        MemoryLimitError: If the runs would take more than ``memory_limit``; none has started.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -194,18 +213,18 @@ def fit_points(
     for callback in callbacks:
         callback.on_start(rounds, seeds)
 
-    data = jax.device_put(data)
-    points = jax.device_put(points)
-    state = _start(make, points, seeds, data)
-    advance = _Chunks(make, points, state, data)
-    model = make(jax.tree.map(_first, points)).model
-    measure = jax.jit(_over_runs(partial(_measure, model, train_loss)))
+    programs = Programs(make, points, seeds, data, min(eval_every, rounds), train_loss)
+    needed = programs.num_bytes(rounds)
+    if memory_limit is not None and needed > memory_limit:
+        raise MemoryLimitError(needed, memory_limit)
+    for callback in callbacks:
+        callback.on_compiled(needed)
+    state = programs.start()
     history = History()
     diverged = np.full(len(seeds), -1)
 
-    def record(cohort: Int[Array, "seeds cohort"]) -> bool:
-        asked = (state.variables, state.participation, cohort)
-        summaries, clients = jax.device_get(measure(asked, data))
+    def record(info: RoundInfo | None) -> bool:
+        summaries, clients = jax.device_get(programs.measure(state, info))
         done = int(state.round[0])
         history.add_evaluation(done, summaries, clients)
         seconds = time.perf_counter() - started
@@ -218,9 +237,9 @@ def fit_points(
         if store is not None and store.latest is not None:
             state, history = store.restore(state)
         else:
-            stop = record(advance.nobody(min(eval_every, rounds)))
+            stop = record(None)
         while not stop and history.round < rounds:
-            state, info = advance(state, min(eval_every, rounds - history.round))
+            state, info = programs.advance(state, min(eval_every, rounds - history.round))
             recorded = jax.device_get(info)
             if go_on:
                 fresh = (diverged < 0) & ~recorded.finite.all(axis=1)
@@ -229,97 +248,19 @@ def fit_points(
                 _require_finite(recorded.finite, history.round, seeds, store)
             _warn_of_clients(recorded.selector, history.round, seeds)
             history.add_rounds(recorded)
-            stop = record(info.clients[:, -1])
+            stop = record(info)
             if store is not None:
                 store.save(state, history)
 
-    dataset = results.to_dataset(history, seeds, data, jax.tree.map(_first, state.variables))
+    dataset = results.to_dataset(
+        history, seeds, data, jax.tree.map(lambda leaf: leaf[0], state.variables)
+    )
     if go_on:
         described = {"long_name": "First round whose update was not finite, or -1"}
         dataset["diverged"] = ("seed", diverged, described)
     for callback in callbacks:
         callback.on_end(dataset)
     return dataset
-
-
-class _Chunks:
-    """Compiled programs that advance every run by some rounds, one program per length."""
-
-    def __init__(
-        self,
-        make: Callable[[PyTree], Round],
-        points: PyTree,
-        state: RoundState,
-        data: FederatedData,
-    ) -> None:
-        def run(state, points, data, length):
-            def one(own, data):
-                state, point = own
-                return simulate.run(make(point), state, data, length)
-
-            return _over_runs(one)((state, points), data)
-
-        self._points, self._data = points, data
-        self._abstract = jax.tree.map(jax.typeof, state)
-        self._run = jax.jit(run, static_argnums=3, donate_argnums=0)
-        self._programs: dict[int, Any] = {}
-
-    def _program(self, length: int):
-        if length not in self._programs:
-            lowered = self._run.lower(self._abstract, self._points, self._data, length)
-            self._programs[length] = lowered.compile(), lowered.out_info[1]
-        return self._programs[length]
-
-    def __call__(self, state: RoundState, length: int) -> tuple[RoundState, RoundInfo]:
-        program, _ = self._program(length)
-        return program(state, self._points, self._data)
-
-    def nobody(self, length: int) -> Int[Array, "seeds cohort"]:
-        """A cohort before the first round: -1 in every slot."""
-        _, info = self._program(length)
-        seeds, _, cohort_size = info.clients.shape
-        return jnp.full((seeds, cohort_size), -1, jnp.int32)
-
-
-def _over_runs(function: Callable) -> Callable:
-    """Maps over the leading axis of the first argument, and over the partitions of the data.
-
-    Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
-    of models falls out of the cache.
-    """
-
-    def mapped(batch, data):
-        if data.num_partitions is None:
-            return over(lambda one: function(one, data), batch)
-        return over(
-            lambda one: function(one[0], with_ownership(data, one[1])), (batch, ownership(data))
-        )
-
-    def over(one_run, batch):
-        if jax.default_backend() != "cpu":
-            return jax.vmap(one_run)(batch)
-        return jax.lax.map(one_run, batch)
-
-    return mapped
-
-
-def _start(
-    make: Callable[[PyTree], Round], points: PyTree, seeds: tuple[int, ...], data: FederatedData
-) -> RoundState:
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-
-    def one(own, data):
-        key, point = own
-        return make(point).init(key, data)
-
-    return jax.jit(_over_runs(one))((keys, points), data)
-
-
-def _measure(model: Model, train_loss: bool, asked: tuple, data: FederatedData):
-    variables, participation, cohort = asked
-    clients = evaluate(model, variables, data, participation, cohort, train_loss=train_loss)
-    summaries = metrics.SUMMARIES + (() if data.groups is None else metrics.GROUP_SUMMARIES)
-    return {metric.name: metric.function(clients) for metric in summaries}, clients
 
 
 def _warn_of_clients(
@@ -335,10 +276,6 @@ def _warn_of_clients(
         f"{told['first_not_finite'][run, late]}; they are chosen last.",
         stacklevel=3,
     )
-
-
-def _first(leaf: Array) -> Array:
-    return leaf[0]
 
 
 def _require_finite(

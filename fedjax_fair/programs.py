@@ -1,0 +1,156 @@
+"""The compiled programs of a batch of runs: its start, chunks of rounds, evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree, Shaped
+
+from fedjax_fair import metrics, simulate
+from fedjax_fair.base import ClientMetrics, Model
+from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.evaluate import evaluate
+from fedjax_fair.history import PER_CLIENT
+from fedjax_fair.simulate import Round, RoundInfo, RoundState
+
+__all__ = ["Programs"]
+
+# What runs have recorded exists as it came and, in the end, as a Dataset.
+_COPIES_OF_RECORDS = 2
+
+
+class Programs:
+    """What is compiled for a batch of runs of one method, before any of them starts.
+
+    Args:
+        make: ``make(point) -> Round``.
+        points: Numbers of every run, leaves ``[runs]``.
+        seeds: The seed of each run.
+        data: The federation.
+        eval_every: Rounds in a chunk.
+        train_loss: Whether evaluations tell training losses.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[PyTree], Round],
+        points: PyTree,
+        seeds: tuple[int, ...],
+        data: FederatedData,
+        eval_every: int,
+        train_loss: bool,
+    ) -> None:
+        def start(own, data):
+            key, point = own
+            return make(point).init(key, data)
+
+        def advance(state, points, data, length):
+            def one(own, data):
+                state, point = own
+                return simulate.run(make(point), state, data, length)
+
+            return _over_runs(one)((state, points), data)
+
+        keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+        self._points, self._data = jax.device_put((points, data))
+        self._begin = partial(jax.jit(_over_runs(start)), (keys, self._points), self._data)
+        self._state = jax.eval_shape(self._begin)
+        self._advance = jax.jit(advance, static_argnums=3, donate_argnums=0)
+        self._chunks: dict[int, Any] = {}
+        self._length = eval_every
+        clients = self._told.clients
+        self._nobody = jnp.full((clients.shape[0], clients.shape[2]), -1, clients.dtype)
+        model = make(jax.tree.map(lambda leaf: leaf[0], self._points)).model
+        measure = jax.jit(_over_runs(partial(_measure, model, train_loss))).lower(
+            self._asked(self._state, self._nobody), self._data
+        )
+        self._measured, self._measure = measure.out_info, measure.compile()
+
+    @property
+    def _told(self) -> RoundInfo:
+        """Shapes of what a chunk tells."""
+        return self._chunk(self._length)[1]
+
+    def num_bytes(self, rounds: int) -> int:
+        """Memory that the runs take at most: data, models, temporaries, and what is recorded.
+
+        On an accelerator what is recorded is left out, because it goes to the host.
+        """
+        program, told = self._chunk(self._length)
+        transient = max(_transient(program, told), _transient(self._measure, self._measured))
+        summaries, clients = self._measured
+        evaluation = (summaries, [getattr(clients, name) for name in PER_CLIENT])
+        recorded = (rounds * _bytes(told) + (rounds + self._length) * _bytes(evaluation)) // (
+            self._length
+        )
+        on_host = jax.default_backend() != "cpu"
+        resident = _bytes((self._state, self._points, self._data))
+        return resident + transient + (0 if on_host else _COPIES_OF_RECORDS * recorded)
+
+    def start(self) -> RoundState:
+        """The state of every run before its first round."""
+        return self._begin()
+
+    def advance(self, state: RoundState, length: int) -> tuple[RoundState, RoundInfo]:
+        """Some rounds more; the old state is gone."""
+        return self._chunk(length)[0](state, self._points, self._data)
+
+    def measure(
+        self, state: RoundState, info: RoundInfo | None
+    ) -> tuple[dict[str, Shaped[Array, " runs"]], ClientMetrics]:
+        """Summaries and per-client metrics after the rounds of ``info``, or before the first."""
+        cohort = self._nobody if info is None else info.clients[:, -1]
+        return self._measure(self._asked(state, cohort), self._data)
+
+    def _chunk(self, length: int):
+        """Program for some rounds, and the shapes of what it tells."""
+        if length not in self._chunks:
+            lowered = self._advance.lower(self._state, self._points, self._data, length)
+            self._chunks[length] = lowered.compile(), lowered.out_info[1]
+        return self._chunks[length]
+
+    @staticmethod
+    def _asked(state: RoundState, cohort: Int[Array, "runs cohort"]):
+        return state.variables, state.participation, cohort
+
+
+def _bytes(tree: PyTree) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _transient(program: Any, told: PyTree) -> int:
+    """Memory that a program takes besides its arguments and what it updates in place."""
+    return program.memory_analysis().temp_size_in_bytes + _bytes(told)
+
+
+def _over_runs(function: Callable) -> Callable:
+    """Maps over the leading axis of the first argument, and over the partitions of the data.
+
+    Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
+    of models falls out of the cache.
+    """
+
+    def mapped(batch, data):
+        if data.num_partitions is None:
+            return over(lambda one: function(one, data), batch)
+        return over(
+            lambda one: function(one[0], with_ownership(data, one[1])), (batch, ownership(data))
+        )
+
+    def over(one_run, batch):
+        if jax.default_backend() != "cpu":
+            return jax.vmap(one_run)(batch)
+        return jax.lax.map(one_run, batch)
+
+    return mapped
+
+
+def _measure(model: Model, train_loss: bool, asked: tuple, data: FederatedData):
+    variables, participation, cohort = asked
+    clients = evaluate(model, variables, data, participation, cohort, train_loss=train_loss)
+    summaries = metrics.SUMMARIES + (() if data.groups is None else metrics.GROUP_SUMMARIES)
+    return {metric.name: metric.function(clients) for metric in summaries}, clients
