@@ -12,8 +12,9 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -30,7 +31,7 @@ from fedjax_fair.config import (
     lookup,
     read,
 )
-from fedjax_fair.console import Bars, tables
+from fedjax_fair.console import Bars, sweep_table, tables
 from fedjax_fair.folder import RunFolder
 from fedjax_fair.training import SimulationError
 
@@ -234,21 +235,32 @@ def _run(arguments: list[str]) -> None:
 def _sweep(arguments: list[str]) -> None:
     """Runs `sweep [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]`."""
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
+    options = arguments[len(words) :]
     named = bool(words) and "=" not in words[0]
     preset = words[0] if named else DEFAULT_PRESET
-    config = presets.resolve(lookup("preset", preset, presets.PRESETS).config)
+    config = lookup("preset", preset, presets.PRESETS).config
     varied = {}
     for word in words[named:]:
         name, _, values = word.partition("=")
         varied[name] = [read(config, name, text) for text in values.split(",")]
-    sections: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
-    start = Sweep(**sections, output=f"sweeps/{preset}")
-    options = _parse(Sweep, arguments[len(words) :], f"sweep {preset}", start)
-    base = Config(**{name: getattr(options, name) for name in sections})
-    dataset = sweep.sweep(
-        base, folder=options.output, points_per_batch=options.points_per_batch, **varied
-    )
-    print(f"Results: {options.output}/results.nc, {dict(dataset['accuracy_mean_clients'].sizes)}")
+    if HELP & set(options):
+        config = presets.resolve(config)
+    given: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
+    start = replace(Sweep(**given), output=f"sweeps/{preset}")
+    settings = _parse(Sweep, options, f"sweep {preset}", start)
+    chosen: dict[str, Any] = {name: getattr(settings, name) for name in given}
+    base = replace(Config(**chosen), output=config.output)
+    print(f"Sweep folder: {settings.output}")
+    with Bars() as bars:
+        swept = sweep.sweep(
+            base,
+            folder=settings.output,
+            points_per_batch=settings.points_per_batch,
+            watch=bars.watch,
+            **varied,
+        )
+    Console().print(sweep_table(swept, list(varied)))
+    print(f"Results: {Path(settings.output) / 'results.nc'}")
 
 
 def _execute(ready: methods.Experiment, folder: RunFolder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,14 @@ from fedjax_fair.training import Callback, Evaluation
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Bars", "group_table", "maximisation_table", "summary_table", "tables"]
+__all__ = [
+    "Bars",
+    "group_table",
+    "maximisation_table",
+    "summary_table",
+    "sweep_table",
+    "tables",
+]
 
 COLUMNS = {
     "accuracy_mean_clients": "accuracy",
@@ -49,6 +57,9 @@ class _Bar(Callback):
 
     def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
         self._task = self._bars.add_task(self._method, total=rounds, news="compiling")
+
+    def on_compiled(self, num_bytes: int) -> None:
+        self._bars.update(self._task, news=f"{num_bytes / 2**20:,.0f} MiB")
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         self._show(evaluation.round, evaluation.summaries["accuracy_mean_clients"])
@@ -93,6 +104,38 @@ def summary_table(results: xr.Dataset) -> Table:
     for method in last["algorithm"].values:
         row = last.sel(algorithm=method)
         table.add_row(str(method), *(_percent(row[name].values) for name in COLUMNS))
+    return table
+
+
+def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) -> Table:
+    """Lays out the points of a sweep that serve the clients best in the end.
+
+    Args:
+        results: What ``sweep`` returned.
+        settings: The dimensions that were varied.
+        rows: Points to show, at most.
+
+    Returns:
+        A table in percent, the most accurate first: mean over seeds, and their sample standard
+        deviation where there are two or more.
+    """
+    points = ["algorithm", *settings]
+    last = results[list(COLUMNS)].ffill("round").isel(round=-1).stack(point=points)
+    order = np.argsort(-last["accuracy_mean_clients"].mean("seed").values, kind="stable")
+    shown = order[:rows]
+    table = Table(
+        title=f"The best {len(shown)} of {len(order):,} points ({results.attrs['data']})",
+        caption=f"in %, mean over {results.sizes['seed']} seeds",
+    )
+    for heading in ("method", *settings, *COLUMNS.values()):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for number in shown:
+        row = last.isel(point=number)
+        table.add_row(
+            *(f"{row[name].item():g}" if name != "algorithm" and isinstance(row[name].item(), float)
+              else str(row[name].item()) for name in points),
+            *(_percent(row[name].values) for name in COLUMNS),
+        )  # fmt: skip
     return table
 
 
