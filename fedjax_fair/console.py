@@ -120,7 +120,7 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
         deviation where there are two or more.
     """
     points = ["algorithm", *settings]
-    last = results[list(COLUMNS)].ffill("round").isel(round=-1).stack(point=points)
+    last = final(results[list(COLUMNS)]).stack(point=points)
     order = np.argsort(-last["accuracy_mean_clients"].mean("seed").values, kind="stable")
     shown = order[:rows]
     table = Table(

@@ -192,7 +192,7 @@ def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
 
 
 def final(dataset: xr.Dataset) -> xr.Dataset:
-    """The last evaluation of every method, whenever that was.
+    """The last evaluation of every method and every point of a sweep, whenever that was.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
@@ -200,15 +200,10 @@ def final(dataset: xr.Dataset) -> xr.Dataset:
     Returns:
         The same without the dimension ``round``.
     """
-    import xarray as xr
-
     kept = dataset.drop_dims(["training_round", "slot"], errors="ignore")
     evaluated = kept["accuracy_mean_clients"].notnull().any("seed")
-    last = [
-        kept.isel(algorithm=i).sel(round=evaluated.isel(algorithm=i)).isel(round=-1, drop=True)
-        for i in range(kept.sizes["algorithm"])
-    ]
-    return xr.concat(last, "algorithm", data_vars="minimal", coords="minimal")
+    last = evaluated.cumsum("round").argmax("round")
+    return kept.isel(round=last).drop_vars("round")
 
 
 def save(dataset: xr.Dataset, path: str | Path) -> None:
@@ -237,4 +232,5 @@ def open(path: str | Path) -> xr.Dataset:
     file = path / "results.nc" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"path={str(path)!r}: expected a run folder or a results.nc file.")
-    return xr.load_dataset(file, engine="h5netcdf")
+    # How numbers were stored says nothing about what they may become, such as NaN.
+    return xr.load_dataset(file, engine="h5netcdf").drop_encoding()

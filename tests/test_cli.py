@@ -152,6 +152,43 @@ def test_data_sets_are_listed(capsys):
     assert int(described["num_train"]) + int(described["num_test"]) == 1797
 
 
+def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
+    command = ["sweep", "digits", "lam=0,0.5", "learning_rate=0.01,0.1", *SMALL[:-2]]
+    command += ["subtrunc", "fedavg", "--output", str(tmp_path)]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    dataset = results.open(tmp_path)
+    assert dict(dataset["accuracy_mean_clients"].sizes) == {
+        "algorithm": 2, "lam": 2, "learning_rate": 2, "seed": 2, "round": 3,
+    }  # fmt: skip
+    rows = [line for line in shown.splitlines() if "0.01" in line or "0.1" in line]
+    assert len(rows) == 8
+    best = dataset["accuracy_mean_clients"].isel(round=-1).mean("seed").max()
+    assert f"{100 * float(best):.2f}" in rows[0]
+    assert main(command) == 0  # Nothing is run again.
+    assert "MiB" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lamda=1"], "lamda"),
+        (["lam=much"], "lam"),
+        (["lam="], "lam"),
+        (["lam=0.1,0.1"], "different"),
+        (["seeds=1,2"], "seeds"),
+        (["lam=-1"], "lam=-1.0"),
+        (["lam=1", "--points-per-batch=0"], "points_per_batch=0"),
+    ],
+)
+def test_mistakes_in_a_sweep_end_in_one_line(words, message, tmp_path, capsys):
+    assert main(["sweep", *words, *SMALL, "--output", str(tmp_path / "new")]) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.count("\n") == 1
+    assert message in complaint
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["data", "--help"]])
 def test_the_overview_names_every_command_and_preset(arguments, capsys):
     assert main(arguments) == 0

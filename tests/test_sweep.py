@@ -9,7 +9,7 @@ import fedjax_fair.sweep as module
 from fedjax_fair import methods, presets, simulate
 from fedjax_fair.config import Config, ModelConfig
 from fedjax_fair.sweep import sweep
-from fedjax_fair.training import fit
+from fedjax_fair.training import Callback, fit
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,37 @@ def test_batches_and_partitions_change_nothing(base):
     parts = sweep(config, lam=[0.0, 1.0, 2.0], points_per_batch=4)
     np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
     assert (whole["train_examples"].sel(seed=0) != whole["train_examples"].sel(seed=5)).any()
+
+
+def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
+    config = replace(base, methods=("fedprox",))
+    settings = {"prox": [0.0, 0.1, 0.2], "learning_rate": [0.05, 0.1]}
+    told = []
+
+    class Watch(Callback):
+        def on_compiled(self, num_bytes):
+            told.append(num_bytes)
+
+    def watch(runs):
+        assert runs.startswith("fedprox, ")
+        return Watch()
+
+    whole = sweep(config, watch=watch, **settings)
+    assert len(told) == 1
+    limit = told[0] // 2
+    monkeypatch.setattr(module, "_free_bytes", lambda: limit)
+    parts = sweep(config, watch=watch, **settings)
+    assert len(told) > 2
+    assert max(told[1:]) <= limit
+    np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
+    # A single run is tried, whatever it takes.
+    monkeypatch.setattr(module, "_free_bytes", lambda: 1)
+    alone = sweep(config, seeds=(0,), prox=[0.1])
+    np.testing.assert_allclose(
+        alone["test_loss"].isel(prox=0, seed=0),
+        whole["test_loss"].sel(prox=0.1, learning_rate=0.1, seed=0),
+        rtol=1e-5,
+    )
 
 
 def test_a_point_that_diverges_leaves_the_others_alone(base):
