@@ -243,6 +243,7 @@ def _sweep(arguments: list[str]) -> None:
     for word in words[named:]:
         name, _, values = word.partition("=")
         varied[name] = [read(config, name, text) for text in values.split(",")]
+    seeds = [seed for (seed,) in varied.pop("seeds")] if "seeds" in varied else None
     if HELP & set(options):
         config = presets.resolve(config)
     given: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
@@ -254,6 +255,7 @@ def _sweep(arguments: list[str]) -> None:
     with Bars() as bars:
         swept = sweep.sweep(
             base,
+            seeds=seeds,
             folder=settings.output,
             points_per_batch=settings.points_per_batch,
             watch=bars.watch,

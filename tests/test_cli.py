@@ -153,14 +153,15 @@ def test_data_sets_are_listed(capsys):
 
 
 def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
-    command = ["sweep", "digits", "lam=0,0.5", "learning_rate=0.01,0.1", *SMALL[:-2]]
-    command += ["subtrunc", "fedavg", "--output", str(tmp_path)]
+    command = ["sweep", "digits", "lam=0,0.5", "seeds=3,4", "learning_rate=0.01,0.1"]
+    command += [*SMALL[:-2], "subtrunc", "fedavg", "--output", str(tmp_path)]
     assert main(command) == 0
     shown = capsys.readouterr().out
     dataset = results.open(tmp_path)
     assert dict(dataset["accuracy_mean_clients"].sizes) == {
         "algorithm": 2, "lam": 2, "learning_rate": 2, "seed": 2, "round": 3,
     }  # fmt: skip
+    assert dataset["seed"].values.tolist() == [3, 4]
     rows = [line for line in shown.splitlines() if "0.01" in line or "0.1" in line]
     assert len(rows) == 8
     best = dataset["accuracy_mean_clients"].isel(round=-1).mean("seed").max()
@@ -176,7 +177,8 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
         (["lam=much"], "lam"),
         (["lam="], "lam"),
         (["lam=0.1,0.1"], "different"),
-        (["seeds=1,2"], "seeds"),
+        (["seeds=1,1"], "seeds"),
+        (["training.seeds=1,2"], "training.seeds"),
         (["lam=-1"], "lam=-1.0"),
         (["lam=1", "--points-per-batch=0"], "points_per_batch=0"),
     ],
