@@ -3,6 +3,7 @@
 from fedjax_fair import aggregators, data, metrics, models, report, results, selectors, solvers
 from fedjax_fair.centralised import make_centralised
 from fedjax_fair.simulate import make_round, run
+from fedjax_fair.sweep import sweep
 from fedjax_fair.training import Callback, SimulationError, fit
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "run",
     "selectors",
     "solvers",
+    "sweep",
 ]

@@ -21,7 +21,7 @@ import tyro
 from rich.console import Console
 from tyro.conf import Positional
 
-from fedjax_fair import data, experiment, maximize, methods, presets, results, sweep
+from fedjax_fair import data, experiment, maximize, methods, presets, results
 from fedjax_fair.config import (
     Config,
     Maximize,
@@ -33,6 +33,7 @@ from fedjax_fair.config import (
 )
 from fedjax_fair.console import Bars, sweep_table, tables
 from fedjax_fair.folder import RunFolder
+from fedjax_fair.sweep import sweep
 from fedjax_fair.training import SimulationError
 
 __all__ = ["main"]
@@ -253,7 +254,7 @@ def _sweep(arguments: list[str]) -> None:
     base = replace(Config(**chosen), output=config.output)
     print(f"Sweep folder: {settings.output}")
     with Bars() as bars:
-        swept = sweep.sweep(
+        swept = sweep(
             base,
             seeds=seeds,
             folder=settings.output,

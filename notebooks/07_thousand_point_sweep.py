@@ -26,9 +26,8 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import numpy as np
 
-from fedjax_fair import presets, results
+from fedjax_fair import presets, results, sweep
 from fedjax_fair.config import ModelConfig
-from fedjax_fair.sweep import sweep
 
 base = presets.PRESETS["digits"].config
 base = replace(

@@ -1,15 +1,18 @@
 """Many settings in one program: the same numbers as one by one, and no more compilations."""
 
+import importlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-import fedjax_fair.sweep as module
 from fedjax_fair import methods, presets, simulate
 from fedjax_fair.config import Config, ModelConfig
 from fedjax_fair.sweep import sweep
 from fedjax_fair.training import Callback, fit
+
+module = importlib.import_module("fedjax_fair.sweep")  # The package has the function by this name.
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +89,7 @@ def test_batches_and_partitions_change_nothing(base):
 
 def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
     config = replace(base, methods=("fedprox",))
-    settings = {"prox": [0.0, 0.1, 0.2], "learning_rate": [0.05, 0.1]}
+    settings: Any = {"prox": [0.0, 0.1, 0.2], "learning_rate": [0.05, 0.1]}
     told = []
 
     class Watch(Callback):
