@@ -22,6 +22,7 @@
 # %%
 # %matplotlib inline
 from dataclasses import replace
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -38,7 +39,7 @@ base = replace(
     data=replace(base.data, per_run=True),
 )
 rates = [0.003, 0.01, 0.03, 0.1]
-strengths = {
+strengths: dict[str, dict[str, Any]] = {
     "q_fedavg": {"q": [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]},
     "tilted": {"tilt": [0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]},
     "subtrunc": {"lam": [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]},
@@ -51,7 +52,7 @@ swept = {
 }
 runs = sum(int(one["accuracy_mean_clients"].isel(round=-1).size) for one in swept.values())
 assert runs == 1000
-runs
+print(runs)
 
 # %% [markdown]
 # Each answer is one `xarray.Dataset` with a dimension for every setting. Seeds have partitions of
