@@ -97,6 +97,10 @@ class Extra(NamedTuple):
 class LocalResult(NamedTuple):
     """What a client sends back (with a leading axis ``cohort`` once stacked).
 
+    Where clients are dealt to several devices, ``loss`` and ``steps`` of all are known everywhere.
+    The rest stays on the member's own device, zeros stand for it elsewhere, and `Context.total` and
+    `Context.each` are the ways to it.
+
     Attributes:
         update: New minus old variables.
         loss: Mean of the minibatch losses seen during local training, nats per example.
@@ -163,6 +167,10 @@ class Context(NamedTuple):
             labels)`` says of a batch, ``[batch, ...]``, averaged over all training examples of each
             client, ``[asked, ...]``; at the global model, or with each one's own of the stacked
             ``updates`` added to it.
+        total: ``total(weights, updates)``: the sum of stacked updates of a cohort, weighted.
+        each: ``each(function, clients, values=None) -> [asked, ...]``: what ``function(client,
+            value)`` says of each one asked, for example of its examples or its own of the stacked
+            updates.
     """
 
     round: Int[Array, ""]
@@ -174,6 +182,8 @@ class Context(NamedTuple):
     accuracies: Callable[..., Float[Array, " clients"]]
     gradients: Callable[..., ClientGradients]
     means: Callable[..., PyTree]
+    total: Callable[[Float[Array, " cohort"], PyTree], PyTree]
+    each: Callable[..., PyTree]
 
     @property
     def sizes(self) -> Int[Array, " clients"]:

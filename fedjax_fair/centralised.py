@@ -24,7 +24,8 @@ def make_centralised(model: Model, solver: Solver) -> Round:
         solver: How to train.
 
     Returns:
-        A ``Round``, evaluated on the same clients as any other.
+        A ``Round``, evaluated on the same clients as any other. It raises a ``ValueError`` where
+        clients are dealt to a mesh of devices.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -49,6 +50,8 @@ def make_centralised(model: Model, solver: Solver) -> Round:
 def _pooled(data: FederatedData) -> FederatedData:
     """Gives all training examples to the first client."""
     train = data.train
+    if train.devices is not None:
+        raise ValueError("mesh: expected none for training on pooled examples.")
     pooled = train._replace(
         offsets=jnp.zeros_like(train.offsets),
         sizes=jnp.zeros_like(train.sizes).at[0].set(jnp.sum(train.sizes)),

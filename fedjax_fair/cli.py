@@ -11,17 +11,27 @@ import io
 import itertools
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import tyro
 from rich.console import Console
 from tyro.conf import Positional
 
-from fedjax_fair import data, experiment, maximize, methods, presets, results
+from fedjax_fair import (
+    data,
+    experiment,
+    maximize,
+    methods,
+    presets,
+    processes,
+    results,
+)
 from fedjax_fair.config import (
     Config,
     Maximize,
@@ -59,7 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _dispatch(sys.argv[1:] if arguments is None else list(arguments))
     except (ValueError, OSError, ImportError, SimulationError) as error:
         print("fedjax-fair:", *str(error).split(), file=sys.stderr)
+        processes.leave(2)
         return 2
+    except Exception:
+        if jax.distributed.is_initialized():  # Others must not wait for this process.
+            traceback.print_exc()
+            processes.leave(1)
+        raise
     except KeyboardInterrupt:
         print("fedjax-fair: interrupted; `fedjax-fair resume` continues", file=sys.stderr)
         return 130
@@ -75,7 +91,10 @@ class Resume:
 
     def __call__(self) -> None:
         folder = RunFolder(self.run)
-        _execute(methods.build(folder.config()), folder)
+        config = folder.config()
+        if config.distributed:
+            processes.join()
+        _execute(methods.build(config), folder)
 
 
 @dataclass(frozen=True)
@@ -228,9 +247,12 @@ def _run(arguments: list[str]) -> None:
     if HELP & set(options):
         config = presets.resolve(config)  # Show the values that would be used.
     config = presets.resolve(_parse(Config, options, f"run {preset}", config))
+    if config.distributed:
+        processes.join()
     ready = methods.build(config)
     name = preset if named else config.data.name.replace("/", "-")
-    _execute(ready, RunFolder.create(config, name))
+    folder = processes.first_says(lambda: str(RunFolder.create(config, name).path))
+    _execute(ready, RunFolder(folder))
 
 
 def _sweep(arguments: list[str]) -> None:
@@ -267,6 +289,9 @@ def _sweep(arguments: list[str]) -> None:
 
 
 def _execute(ready: methods.Experiment, folder: RunFolder) -> None:
+    if not processes.is_first():
+        experiment.execute(ready, folder)
+        return
     print(f"Run folder: {folder.path}")
     with Bars() as bars:
         combined = experiment.execute(ready, folder, bars.watch)

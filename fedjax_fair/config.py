@@ -246,6 +246,12 @@ class Config:
     output: str = "runs"
     """Folder in which the run gets a folder of its own."""
 
+    devices: int | Literal["all"] = 1
+    """Devices that clients are dealt to, or all."""
+
+    distributed: bool = False
+    """Whether this is one of several processes that run together (docs/scaling.md)."""
+
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     solver: SolverConfig = field(default_factory=SolverConfig)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
+from fedjax_fair import collective
 from fedjax_fair.base import ClientMetrics, Model, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 from fedjax_fair.population import sums_of_clients
@@ -68,7 +69,8 @@ def client_means(
         return jax.tree.map(lambda leaf: leaf / sizes.astype(leaf.dtype), sums)
 
     if clients is None:
-        return mean(_flat_sums(measure, examples), examples.sizes)
+        sums = collective.everywhere(examples, _flat_sums(measure, examples))
+        return mean(sums, examples.sizes)
 
     def sums(rows, mask):
         return jax.tree.map(lambda leaf: jnp.sum(leaf, where=mask), measure(rows))
@@ -94,8 +96,9 @@ def _owners(examples: ClientExamples) -> Int[Array, " owned"]:
     """The client that owns each position of ``order``; one past the last where nobody does."""
     owned = examples.order.shape[0]
     clients = jnp.arange(examples.num_clients + 1, dtype=jnp.int32)
-    nobody = owned - jnp.sum(examples.sizes, keepdims=True)
-    return jnp.repeat(clients, jnp.concatenate([examples.sizes, nobody]), total_repeat_length=owned)
+    sizes = collective.sizes_here(examples)
+    nobody = owned - jnp.sum(sizes, keepdims=True)
+    return jnp.repeat(clients, jnp.concatenate([sizes, nobody]), total_repeat_length=owned)
 
 
 def evaluate(

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fedjax_fair import results
+from fedjax_fair import processes, results
 from fedjax_fair.folder import MetricsLog, RunFolder
 from fedjax_fair.methods import Experiment
 from fedjax_fair.training import Callback, fit
@@ -26,7 +26,8 @@ def execute(
     """Trains every method and leaves everything in the folder.
 
     Methods run one after another. What the folder's checkpoints hold is not computed again, so that
-    calling this once more continues a run that was interrupted, and ends with the same results.
+    calling this once more continues a run that was interrupted, and ends with the same results. Of
+    several processes the first writes; checkpoints need a folder that all of them see.
 
     Args:
         experiment: What to run, from ``fedjax_fair.methods.build``.
@@ -40,6 +41,7 @@ def execute(
         SimulationError: If a method diverges. The methods before it are saved.
     """
     training: Any = experiment.config.training  # Resolved: the number of rounds is there.
+    writes = processes.is_first()
     done: dict[str, xr.Dataset] = {}
     for name, round in experiment.rounds.items():
         done[name] = fit(
@@ -48,10 +50,14 @@ def execute(
             rounds=training.rounds,
             seeds=training.seeds,
             eval_every=training.eval_every,
-            callbacks=[MetricsLog(folder.metrics, name), watch(name)],
+            callbacks=[MetricsLog(folder.metrics, name), watch(name)] if writes else [],
             checkpoints=folder.checkpoints / quote(name, safe="=,"),
+            mesh=experiment.mesh,
         )
-        results.save(results.combine(done), folder.results)
+        if writes:
+            results.save(results.combine(done), folder.results)
+    if not writes:
+        return results.combine(done)
     combined = results.open(folder.results)
     draw(combined, folder)
     return combined

@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from fedjax_fair import aggregators, checks, data, models, selectors, simulate, solvers
 from fedjax_fair.base import Aggregator, Model, Selector, Solver
 from fedjax_fair.centralised import make_centralised
 from fedjax_fair.config import Config, ModelConfig, lookup, override
 from fedjax_fair.data import FederatedData, Partitioner
+from fedjax_fair.placement import client_mesh
 from fedjax_fair.simulate import Round
 
 __all__ = [
@@ -56,11 +58,13 @@ class Experiment(NamedTuple):
         config: What it was made from.
         data: The federation that all methods share.
         rounds: The round of each method, in the order asked for.
+        mesh: The devices to run on, or None for a single one.
     """
 
     config: Config
     data: FederatedData
     rounds: dict[str, Round]
+    mesh: Mesh | None = None
 
 
 def _uniform(config: Config) -> Selector:
@@ -255,8 +259,12 @@ def build(config: Config) -> Experiment:
         FileNotFoundError: If the data is not there.
     """
     _check(config)
+    mesh = None if config.devices == 1 else client_mesh(config.devices)
     for name in config.methods:  # Before data is read, which can take long.
-        lookup("model.name", str(_variant(config, name)[1].model.name), MODELS)
+        method, own = _variant(config, name)
+        lookup("model.name", str(own.model.name), MODELS)
+        if mesh is not None and method.whole is not None:
+            raise ValueError(f"devices={config.devices!r}: expected 1 for {name}.")
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)(config.data)
     seed: Any = config.data.seed
     if config.data.per_run:
@@ -265,7 +273,7 @@ def build(config: Config) -> Experiment:
     rounds = {name: method_round(config, name, federation.num_classes) for name in config.methods}
     for method in rounds.values():
         jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
-    return Experiment(config, federation, rounds)
+    return Experiment(config, federation, rounds, mesh)
 
 
 def method_round(config: Config, name: str, num_classes: int) -> Round:
@@ -335,3 +343,7 @@ def _check(config: Config) -> None:
     checks.positive_int("training.rounds", training.rounds)
     checks.positive_int("training.eval_every", training.eval_every)
     checks.seeds("training.seeds", training.seeds)
+    if config.distributed and config.devices != "all":
+        raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
+    if config.data.per_run and config.devices != 1:
+        raise ValueError(f"devices={config.devices!r}: expected 1 with data.per_run.")

@@ -11,6 +11,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from fedjax_fair import collective
 from fedjax_fair.base import ClientGradients, Model, Variables
 from fedjax_fair.data.federated import ClientExamples
 
@@ -22,9 +23,6 @@ T = TypeVar("T")
 # stay in a processor's cache.
 _CHUNK = {"cpu": 200}
 _CHUNK_DEFAULT = 512
-# Clients side by side. On a CPU one client's chunk fills both the cores and the cache.
-_SIDE_BY_SIDE = {"cpu": None}
-_SIDE_BY_SIDE_DEFAULT = 16
 
 
 def ravel(gradient: PyTree) -> Float[Array, " width"]:
@@ -102,10 +100,10 @@ def sums_of_clients(
     if clients is None:
         clients = jnp.arange(examples.num_clients, dtype=jnp.int32)
 
-    def one(client):
+    def one(client, _):
         return finish(_sums_of_client(measure, examples, client), examples.sizes[client])
 
-    return jax.lax.map(one, clients, batch_size=_side_by_side())
+    return collective.each(examples, one, clients)
 
 
 def local_means(
@@ -141,8 +139,7 @@ def local_means(
     """
     examples = jax.tree.map(jnp.asarray, examples)
 
-    def one(asked):
-        client, update = asked
+    def one(client, update):
         own = variables if update is None else jax.tree.map(jnp.add, variables, update)
 
         def sums(rows, mask):
@@ -153,7 +150,7 @@ def local_means(
         totals = _sums_of_client(sums, examples, client)
         return jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), totals)
 
-    return jax.lax.map(one, (clients, updates), batch_size=_side_by_side())
+    return collective.each(examples, one, clients, updates)
 
 
 def _masked_sum(values: Float[Array, "chunk ..."], mask: Bool[Array, " chunk"]):
@@ -181,12 +178,8 @@ def _sums_of_client(
     return jax.lax.fori_loop(0, -(-size // chunk), add, nothing)
 
 
-def _side_by_side() -> int | None:
-    return _SIDE_BY_SIDE.get(jax.default_backend(), _SIDE_BY_SIDE_DEFAULT)
-
-
 def _chunk(examples: ClientExamples) -> int:
     """Divides a client of mean size into equal chunks."""
-    mean = max(1, -(-examples.order.shape[0] // examples.num_clients))
+    mean = max(1, -(-collective.num_examples(examples) // examples.num_clients))
     most = _CHUNK.get(jax.default_backend(), _CHUNK_DEFAULT)
     return -(-mean // -(-mean // most))

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree, Shaped
 
 from fedjax_fair import metrics, simulate
@@ -15,6 +16,7 @@ from fedjax_fair.base import ClientMetrics, Model
 from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
 from fedjax_fair.evaluate import evaluate
 from fedjax_fair.history import PER_CLIENT
+from fedjax_fair.placement import over_mesh, place, replicate
 from fedjax_fair.simulate import Round, RoundInfo, RoundState
 
 __all__ = ["Programs"]
@@ -33,6 +35,10 @@ class Programs:
         data: The federation.
         eval_every: Rounds in a chunk.
         train_loss: Whether evaluations tell training losses.
+        mesh: Devices that clients are dealt to, or None for one.
+
+    Attributes:
+        nobody: A cohort before the first round, -1 in every slot, ``[runs, cohort]``.
     """
 
     def __init__(
@@ -43,30 +49,35 @@ class Programs:
         data: FederatedData,
         eval_every: int,
         train_loss: bool,
+        mesh: Mesh | None = None,
     ) -> None:
         def start(own, data):
-            key, point = own
-            return make(point).init(key, data)
+            seed, point = own
+            return make(point).init(jax.random.key(seed), data)
 
         def advance(state, points, data, length):
             def one(own, data):
                 state, point = own
                 return simulate.run(make(point), state, data, length)
 
-            return _over_runs(one)((state, points), data)
+            return _over_runs(one, mesh)((state, points), data)
 
-        keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-        self._points, self._data = jax.device_put((points, data))
-        self._begin = partial(jax.jit(_over_runs(start)), (keys, self._points), self._data)
+        if mesh is None:
+            self._data, self._points = jax.device_put((data, points))
+        else:
+            self._data, self._points = place(data, mesh), replicate(points, mesh)
+        # Seeds on the host rather than keys on a device, which other processes could not use.
+        begin = jax.jit(_over_runs(start, mesh))
+        self._begin = partial(begin, (np.asarray(seeds, np.uint32), self._points), self._data)
         self._state = jax.eval_shape(self._begin)
         self._advance = jax.jit(advance, static_argnums=3, donate_argnums=0)
         self._chunks: dict[int, Any] = {}
         self._length = eval_every
         clients = self._told.clients
-        self._nobody = jnp.full((clients.shape[0], clients.shape[2]), -1, clients.dtype)
-        model = make(jax.tree.map(lambda leaf: leaf[0], self._points)).model
-        measure = jax.jit(_over_runs(partial(_measure, model, train_loss))).lower(
-            self._asked(self._state, self._nobody), self._data
+        self.nobody = np.full((clients.shape[0], clients.shape[2]), -1, clients.dtype)
+        model = make(jax.tree.map(lambda leaf: leaf[0], points)).model
+        measure = jax.jit(_over_runs(partial(_measure, model, train_loss), mesh)).lower(
+            self._asked(self._state, self.nobody), self._data
         )
         self._measured, self._measure = measure.out_info, measure.compile()
 
@@ -78,7 +89,8 @@ class Programs:
     def num_bytes(self, rounds: int) -> int:
         """Memory that the runs take at most: data, models, temporaries, and what is recorded.
 
-        On an accelerator what is recorded is left out, because it goes to the host.
+        With several devices, memory of the first. On an accelerator what is recorded is left out,
+        because it goes to the host.
         """
         program, told = self._chunk(self._length)
         transient = max(_transient(program, told), _transient(self._measure, self._measured))
@@ -88,7 +100,7 @@ class Programs:
             self._length
         )
         on_host = jax.default_backend() != "cpu"
-        resident = _bytes((self._state, self._points, self._data))
+        resident = _bytes((self._state, self._points)) + _on_first_device(self._data)
         return resident + transient + (0 if on_host else _COPIES_OF_RECORDS * recorded)
 
     def start(self) -> RoundState:
@@ -100,10 +112,9 @@ class Programs:
         return self._chunk(length)[0](state, self._points, self._data)
 
     def measure(
-        self, state: RoundState, info: RoundInfo | None
+        self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]
     ) -> tuple[dict[str, Shaped[Array, " runs"]], ClientMetrics]:
-        """Summaries and per-client metrics after the rounds of ``info``, or before the first."""
-        cohort = self._nobody if info is None else info.clients[:, -1]
+        """Summaries and per-client metrics after a round of this cohort."""
         return self._measure(self._asked(state, cohort), self._data)
 
     def _chunk(self, length: int):
@@ -114,7 +125,7 @@ class Programs:
         return self._chunks[length]
 
     @staticmethod
-    def _asked(state: RoundState, cohort: Int[Array, "runs cohort"]):
+    def _asked(state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
         return state.variables, state.participation, cohort
 
 
@@ -122,16 +133,21 @@ def _bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
+def _on_first_device(data: FederatedData) -> int:
+    return sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(data))
+
+
 def _transient(program: Any, told: PyTree) -> int:
     """Memory that a program takes besides its arguments and what it updates in place."""
     return program.memory_analysis().temp_size_in_bytes + _bytes(told)
 
 
-def _over_runs(function: Callable) -> Callable:
+def _over_runs(function: Callable, mesh: Mesh | None) -> Callable:
     """Maps over the leading axis of the first argument, and over the partitions of the data.
 
     Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
-    of models falls out of the cache.
+    of models falls out of the cache. On a mesh of devices they follow each other too: side by side,
+    all would wait for the run whose cohort is dealt worst.
     """
 
     def mapped(batch, data):
@@ -142,11 +158,11 @@ def _over_runs(function: Callable) -> Callable:
         )
 
     def over(one_run, batch):
-        if jax.default_backend() != "cpu":
+        if jax.default_backend() != "cpu" and mesh is None:
             return jax.vmap(one_run)(batch)
         return jax.lax.map(one_run, batch)
 
-    return mapped
+    return mapped if mesh is None else over_mesh(mapped, mesh)
 
 
 def _measure(model: Model, train_loss: bool, asked: tuple, data: FederatedData):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from fedjax_fair import checks
+from fedjax_fair import checks, collective
 from fedjax_fair.base import (
     Aggregator,
     Client,
@@ -256,6 +256,8 @@ def make_context(
         means=lambda measure, clients, updates=None: local_means(
             measure, variables, data.train, clients, updates
         ),
+        total=partial(collective.total, data.train),
+        each=partial(collective.each, data.train),
     )
 
 
@@ -269,25 +271,29 @@ def _train_cohort(
 ) -> LocalResult:
     """Trains every member of the cohort; the results get a leading axis ``cohort``."""
     key = derive_key(state.key, Purpose.SOLVE, state.round)
+    examples = data.train
 
-    def train(member):
-        client, occurrence, loss_weight = member
+    def train(client, told):
+        occurrence, loss_weight = told
         view = Client(
             model=model,
-            examples=data.train,
-            offset=data.train.offsets[client],
-            size=data.train.sizes[client],
+            examples=examples,
+            offset=examples.offsets[client],
+            size=examples.sizes[client],
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
         extra = Extra(round=state.round, loss_weight=loss_weight, snapshot=cohort.snapshot)
         return solver.solve(key_client, state.variables, view, extra)
 
-    members = (cohort.clients, _occurrences(cohort.clients), cohort.loss_weights)
-    size = cohort.clients.shape[0]
+    told = (_occurrences(cohort.clients), cohort.loss_weights)
+    size = collective.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:
         clients_per_batch = _default_clients_per_batch(solver, state.variables, size)
     side_by_side = min(clients_per_batch, size)
-    return jax.lax.map(train, members, batch_size=side_by_side if side_by_side > 1 else None)
+    batch_size = side_by_side if side_by_side > 1 else None
+    results = collective.map_clients(examples, train, cohort.clients, told, batch_size)
+    loss, steps = collective.everywhere(examples, (results.loss, results.steps))
+    return results._replace(loss=loss, steps=steps)
 
 
 def _default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from fedjax_fair import checks, methods, presets, results
 from fedjax_fair.config import Config, lookup, places
@@ -64,6 +65,7 @@ class _Group(NamedTuple):
         name: The method.
         config: Everything else; the varied settings are set per run.
         data: The federation.
+        mesh: Devices that clients are dealt to, if there are several.
         labels: What is the same for all runs, by name of the setting.
         axes: Settings on which the method's numbers depend.
         unused: Those on which they do not.
@@ -73,6 +75,7 @@ class _Group(NamedTuple):
     name: str
     config: Config
     data: FederatedData
+    mesh: Mesh | None
     labels: dict[str, Any]
     axes: list[_Axis]
     unused: list[_Axis]
@@ -123,6 +126,8 @@ def sweep(
     if seeds is not None:
         base = replace(base, training=replace(base.training, seeds=tuple(seeds)))
     config = presets.resolve(base)
+    if config.distributed:
+        raise ValueError("distributed=True: expected False for a sweep.")
     if points_per_batch is not None:
         checks.positive_int("points_per_batch", points_per_batch)
     axes = [_axis(config, name, values) for name, values in varied.items()]
@@ -151,7 +156,7 @@ def _groups(config: Config, axes: list[_Axis]) -> Iterator[_Group]:
             used, unused = _split(own, name, experiment.data, traced)
             points = product(*(axis.values for axis in used))
             runs = list(product(points, own.training.seeds))
-            group = _Group(name, own, experiment.data, labels, used, unused, runs)
+            group = _Group(name, own, experiment.data, experiment.mesh, labels, used, unused, runs)
             for values, _ in group.runs:  # What is out of range is noticed before anything runs.
                 _round(group, values)
             yield group
@@ -252,6 +257,7 @@ def _run(group: _Group, numbers: list[int], limit: int | None, callback: Callbac
         train_loss=False,
         callbacks=[callback],
         memory_limit=limit,
+        mesh=group.mesh,
     )
     return part.drop_vars("seed").rename(seed="run").assign_coords(run=numbers)
 

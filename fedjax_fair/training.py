@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, PyTree, Shaped
+from jax.sharding import Mesh
+from jaxtyping import Bool, Int, PyTree, Shaped
 
 from fedjax_fair import checks, results
 from fedjax_fair.base import ClientMetrics
@@ -19,7 +20,7 @@ from fedjax_fair.checkpoints import Checkpoints
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.history import History
 from fedjax_fair.programs import Programs
-from fedjax_fair.simulate import Round, RoundInfo
+from fedjax_fair.simulate import Round
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -92,6 +93,7 @@ def fit(
     train_loss: bool = True,
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
+    mesh: Mesh | None = None,
 ) -> xr.Dataset:
     """Runs a federated method and returns what it did to every client.
 
@@ -111,6 +113,9 @@ def fit(
         callbacks: Told about the start, every evaluation and the end; any may stop the run.
         checkpoints: A folder for checkpoints, one after every evaluation. If it holds one already,
             the run continues from there and ends exactly as an uninterrupted one.
+        mesh: Devices to deal the clients to, from ``placement.client_mesh``; by default all are on
+            one. With several processes each makes the same call and gets the same results, and
+            callbacks must not answer differently.
 
     Returns:
         An ``xarray.Dataset``; ``fedjax_fair.results`` describes it.
@@ -145,6 +150,7 @@ def fit(
         callbacks=callbacks,
         checkpoints=checkpoints,
         go_on=False,
+        mesh=mesh,
     )
 
 
@@ -161,6 +167,7 @@ def fit_points(
     checkpoints: str | Path | None = None,
     go_on: bool = True,
     memory_limit: int | None = None,
+    mesh: Mesh | None = None,
 ) -> xr.Dataset:
     """Runs one method at several points of its settings, in one compiled program.
 
@@ -178,6 +185,7 @@ def fit_points(
         go_on: Whether other runs go on when an update is not finite, as some will be on a grid of
             step sizes; that run's model stays as it was.
         memory_limit: Bytes that the runs may take, by an estimate from the compiled programs.
+        mesh: As for ``fit``.
 
     Returns:
         What ``fit`` returns, with the runs along ``seed``; and ``diverged``, the first round of
@@ -213,7 +221,7 @@ def fit_points(
     for callback in callbacks:
         callback.on_start(rounds, seeds)
 
-    programs = Programs(make, points, seeds, data, min(eval_every, rounds), train_loss)
+    programs = Programs(make, points, seeds, data, min(eval_every, rounds), train_loss, mesh)
     needed = programs.num_bytes(rounds)
     if memory_limit is not None and needed > memory_limit:
         raise MemoryLimitError(needed, memory_limit)
@@ -223,9 +231,9 @@ def fit_points(
     history = History()
     diverged = np.full(len(seeds), -1)
 
-    def record(info: RoundInfo | None) -> bool:
-        summaries, clients = jax.device_get(programs.measure(state, info))
-        done = int(state.round[0])
+    def record(cohort: Int[np.ndarray, "seeds cohort"]) -> bool:
+        summaries, clients = jax.device_get(programs.measure(state, cohort))
+        done = int(jax.device_get(state.round)[0])
         history.add_evaluation(done, summaries, clients)
         seconds = time.perf_counter() - started
         evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds)
@@ -237,7 +245,7 @@ def fit_points(
         if store is not None and store.latest is not None:
             state, history = store.restore(state)
         else:
-            stop = record(None)
+            stop = record(programs.nobody)
         while not stop and history.round < rounds:
             state, info = programs.advance(state, min(eval_every, rounds - history.round))
             recorded = jax.device_get(info)
@@ -248,7 +256,7 @@ def fit_points(
                 _require_finite(recorded.finite, history.round, seeds, store)
             _warn_of_clients(recorded.selector, history.round, seeds)
             history.add_rounds(recorded)
-            stop = record(info)
+            stop = record(recorded.clients[:, -1])
             if store is not None:
                 store.save(state, history)
 

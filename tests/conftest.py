@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -10,6 +11,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
+from fedjax_fair import collective
 from fedjax_fair.base import Context, Model, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 
@@ -81,6 +83,8 @@ def make_context(examples, variables=None, model=None, round=0, **answers) -> Co
         accuracies=answer("accuracies"),
         gradients=answer("gradients"),
         means=answer("means"),
+        total=partial(collective.total, examples),
+        each=partial(collective.each, examples),
     )
 
 

@@ -157,7 +157,7 @@ def updated(selector, context, updates, clients=None):
     results = LocalResult(
         Variables({"w": jnp.asarray(updates, jnp.float32)}, {}), jnp.zeros(count), jnp.ones(count)
     )
-    return selector.observe(state, Cohort(clients, jnp.full(count, 1 / count)), results, None)
+    return selector.observe(state, Cohort(clients, jnp.full(count, 1 / count)), results, context)
 
 
 def context_of(sizes, width=3):

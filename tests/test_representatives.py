@@ -287,7 +287,7 @@ def remembering(information, watched):
         return cohort, (information.ask(memory, context, cohort), log), {}
 
     def observe(state, cohort, results, context):
-        return information.observe(state[0], cohort, results), state[1]
+        return information.observe(state[0], cohort, results, context), state[1]
 
     from fedjax_fair.base import Selector
 
@@ -359,7 +359,8 @@ def test_updates_stand_for_gradients(model, federation, truth):
     )
     memory = ClientGradients(jnp.zeros(6), jnp.zeros((6, 15)))
     cohort = Cohort(jnp.array([4, 1]), jnp.full(2, 0.5))
-    after = information.observe(memory, cohort, results)
+    context = make_context(federation.train)
+    after = information.observe(memory, cohort, results, context)
     flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(start.params)])
     np.testing.assert_allclose(after.gradient[4], -flat / (0.5 * 2), rtol=1e-6)
     np.testing.assert_allclose(after.gradient[1], -2 * flat / (0.5 * 4), rtol=1e-6)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import weighted_mean
 from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, LocalResult, Variables
 from fedjax_fair.clustering import cluster_weights, eigengap, kmeans, spectral_embedding
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
@@ -100,7 +99,7 @@ def equitable(
             labels = _clusters(key, similarity, members, num_clusters)
         labels = _by_first_member(labels)
         weights = cluster_weights(labels, labels.size)
-        update = weighted_mean(weights, _without(results.update, members))
+        update = context.total(weights, _without(results.update, members))
         return update, state, Aggregation(weights, _told(labels, planted))
 
     return Aggregator(init, aggregate)
@@ -148,7 +147,7 @@ def activation_vectors(
     if results.last_batch is None:
         raise ValueError("examples='last_batch': expected a solver that tells it.")
 
-    def of_batch(member):
+    def of_batch(client, member):
         rows, update = member
         own = context.variables
         if update is not None:
@@ -156,7 +155,7 @@ def activation_vectors(
         values = measure(own, context.examples.features[rows], context.examples.labels[rows])
         return jnp.mean(values, axis=0, where=(rows >= 0)[:, None])
 
-    return jax.lax.map(of_batch, (results.last_batch, updates))
+    return context.each(of_batch, cohort.clients, (results.last_batch, updates))
 
 
 def _similarity(

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import weighted_mean, weights_before
+from fedjax_fair.aggregators.mean import weights_before
 from fedjax_fair.base import Aggregation, Aggregator
 
 __all__ = ["fairfed"]
@@ -64,7 +64,7 @@ def fairfed(beta: float | Float[Array, ""] = 1.0) -> Aggregator:
         moved = jnp.maximum(moved, 0)
         total = jnp.sum(moved)
         weights = jnp.where(total > 0, moved / jnp.where(total > 0, total, 1), by_size)
-        update = weighted_mean(weights, results.update)
+        update = context.total(weights, results.update)
         kept = kept.at[cohort.clients].set(moved)
         return update, kept, Aggregation(weights, {"deviation": deviation})
 

@@ -9,7 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import weighted_mean, weights_before
+from fedjax_fair.aggregators.mean import weights_before
 from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, LocalResult
 from fedjax_fair.metrics import groups as by_group
 
@@ -75,7 +75,7 @@ def gifair(strength: float | Float[Array, ""] = 0.1) -> Aggregator:
         losses = jnp.where(jnp.isfinite(losses), losses, jnp.nan)
         latest = by_group.means(losses, context.groups[cohort.clients], context.num_clients)
         group_losses = jnp.where(jnp.isnan(latest), group_losses, latest)
-        update = weighted_mean(weights, results.update)
+        update = context.total(weights, results.update)
         return update, group_losses, Aggregation(weights, {"loss_weight": cohort.loss_weights})
 
     return Aggregator(init, aggregate, prepare)

@@ -7,12 +7,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from fedjax_fair import checks
 from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Variables
 
-__all__ = ["mean", "weighted_mean", "weights_before"]
+__all__ = ["mean", "weights_before"]
 
 
 def mean(
@@ -51,7 +51,7 @@ def mean(
 
     def aggregate(state, cohort, results, context):
         given = weights_before(weights, cohort, context)
-        update = weighted_mean(given, results.update)
+        update = context.total(given, results.update)
         if server_optimizer is not None:
             gradient = jax.tree.map(jnp.negative, update.params)
             params, state = server_optimizer.update(gradient, state, context.variables.params)
@@ -72,13 +72,3 @@ def weights_before(
         sizes = context.sizes[cohort.clients].astype(given.dtype)
         return sizes / jnp.sum(sizes)
     return given
-
-
-def weighted_mean(weights: Float[Array, " cohort"], updates: PyTree) -> PyTree:
-    """Sums stacked updates ``[cohort, ...]`` with the given weights.
-
-    Examples:
-        >>> weighted_mean(jnp.array([0.25, 0.75]), jnp.array([[4.0, 0.0], [0.0, 4.0]])).tolist()
-        [1.0, 3.0]
-    """
-    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), updates)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import weighted_mean
 from fedjax_fair.base import Aggregation, Aggregator, Variables
 
 __all__ = ["q_fedavg"]
@@ -62,9 +59,9 @@ def q_fedavg(q: float | Float[Array, ""], learning_rate: float | Float[Array, ""
     def aggregate(state, cohort, results, context):
         losses = context.losses(context.variables, cohort.clients) + _OFFSET
         weights = jax.nn.softmax(q * jnp.log(losses))
-        squared = jax.vmap(partial(optax.tree.norm, squared=True))(results.update.params)
+        squared = context.each(_squared_length, cohort.clients, results.update.params)
         shortening = 1 + q / learning_rate * jnp.sum(weights * squared / losses)
-        mean = weighted_mean(weights, results.update)
+        mean = context.total(weights, results.update)
         update = Variables(
             params=jax.tree.map(lambda leaf: leaf / shortening.astype(leaf.dtype), mean.params),
             state=mean.state,
@@ -73,3 +70,7 @@ def q_fedavg(q: float | Float[Array, ""], learning_rate: float | Float[Array, ""
         return update, state, Aggregation(weights, told)
 
     return Aggregator(lambda context: (), aggregate)
+
+
+def _squared_length(client: Array, params: PyTree) -> Float[Array, ""]:
+    return optax.tree.norm(params, squared=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import weighted_mean, weights_before
+from fedjax_fair.aggregators.mean import weights_before
 from fedjax_fair.base import Aggregation, Aggregator
 
 __all__ = ["tilted"]
@@ -50,7 +50,7 @@ def tilted(
         shares = weights_before(weights, cohort, context)
         losses = context.losses(context.variables, cohort.clients)
         given = jax.nn.softmax(jnp.log(shares) + t * losses)
-        update = weighted_mean(given, results.update)
+        update = context.total(given, results.update)
         return update, state, Aggregation(given, {"received_loss": losses})
 
     return Aggregator(lambda context: (), aggregate)

@@ -34,6 +34,9 @@ class ClientExamples(NamedTuple):
         order: Indices into the examples, grouped by owner, ``[owned]``.
         offsets: Where each client's run in ``order`` starts, ``[clients]``.
         sizes: Number of examples of each client, ``[clients]``.
+        devices: Which of several devices holds each client's examples, ``[clients]``
+            (`fedjax_fair.placement`), or None where all are here. A device then has the arrays
+            above for its own clients, and ``offsets`` and ``sizes`` of all.
     """
 
     features: Shaped[Array, "total ..."]
@@ -41,6 +44,7 @@ class ClientExamples(NamedTuple):
     order: Int[Array, " owned"]
     offsets: Int[Array, " clients"]
     sizes: Int[Array, " clients"]
+    devices: Int[Array, " clients"] | None = None
 
     @property
     def num_clients(self) -> int:

@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, Int
 from optax.projections import projection_simplex
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import weighted_mean
 from fedjax_fair.base import Cohort, Selector
 from fedjax_fair.shuffle import permuted
 
@@ -119,7 +118,7 @@ def _drawn(step: Number, cohort_size: int, local_steps: int) -> Selector:
     def observe(state, cohort, results, context):
         if results.snapshot is None:
             raise ValueError("snapshot=None: expected a solver that keeps a copy of the model.")
-        average = weighted_mean(cohort.weights, results.snapshot)
+        average = context.total(cohort.weights, results.snapshot)
         copies = jax.tree.map(jnp.add, context.variables, average)
         losses = context.losses(copies, state.asked) * (context.num_clients / cohort_size)
         everyone = jnp.zeros_like(state.mixture).at[state.asked].set(losses)

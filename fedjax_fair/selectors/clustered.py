@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Selector
+from fedjax_fair import checks, collective
+from fedjax_fair.base import Cohort, Context, Selector, Variables
 from fedjax_fair.distances import pairwise_distances
 from fedjax_fair.population import ravel
 
@@ -116,7 +116,7 @@ def clustered_by_similarity(
         return _draw(key_draw, rows), updates, {}
 
     def observe(updates, cohort, results, context):
-        new = jax.vmap(ravel)(results.update.params)
+        new = context.each(_params, cohort.clients, results.update)
         new = jnp.where(jnp.isfinite(new).all(axis=1, keepdims=True), new, 0.0)
         # Of a client that was drawn more than once the last slot counts, on any device.
         slots = jnp.arange(cohort.clients.shape[0], dtype=jnp.int32)
@@ -270,8 +270,12 @@ def _draw(key: Key[Array, ""], rows: Int[Array, "slots clients"]) -> Cohort:
     return Cohort(clients, jnp.full(rows.shape[0], 1 / rows.shape[0], jnp.float32))
 
 
+def _params(client: Array, update: Variables) -> Float[Array, " width"]:
+    return ravel(update.params)
+
+
 def _check_mass(cohort_size: int, context: Context) -> None:
-    mass = cohort_size * context.examples.order.shape[0]
+    mass = cohort_size * collective.num_examples(context.examples)
     if mass >= 2**31:
         raise ValueError(
             f"{cohort_size=}: expected cohort_size times the number of examples to be below "

@@ -153,7 +153,7 @@ def representatives(
 
     def observe(state, cohort, results, context):
         memory, own = state
-        return source.observe(memory, cohort, results), own
+        return source.observe(memory, cohort, results, context), own
 
     return Selector(init, select, observe)
 

@@ -31,13 +31,13 @@ class Information(NamedTuple):
             is chosen.
         ask: ``ask(memory, context, cohort) -> memory``, once the cohort is known: its members have
             received the model and not trained yet.
-        observe: ``observe(memory, cohort, results) -> memory``, after local training.
+        observe: ``observe(memory, cohort, results, context) -> memory``, after local training.
     """
 
     init: Callable[[Context], PyTree]
     read: Callable[[PyTree, Context], tuple[ClientGradients, PyTree]]
     ask: Callable[[PyTree, Context, Cohort], PyTree]
-    observe: Callable[[PyTree, Cohort, LocalResult], PyTree]
+    observe: Callable[[PyTree, Cohort, LocalResult, Context], PyTree]
 
 
 def of(information: str | Information) -> Information:
@@ -135,9 +135,11 @@ def updates(learning_rate: float | Float[Array, ""], project: Project = ravel) -
     checks.positive("learning_rate", learning_rate)
     by_asking = _remembered(project, renew=lambda memory, context: memory)
 
-    def observe(memory, cohort, results):
+    def observe(memory, cohort, results, context):
         scale = -1 / (learning_rate * results.steps.astype(jnp.float32))
-        moved = jax.vmap(project)(results.update.params)
+        moved = context.each(
+            lambda client, update: project(update.params), cohort.clients, results.update
+        )
         return _renew_rows(memory, cohort, ClientGradients(results.loss, moved * scale[:, None]))
 
     return Information(by_asking.init, by_asking.read, _keep, observe)

@@ -112,7 +112,7 @@ def _minibatch_losses(
     examples, (params, state) = context.examples, context.variables
     lanes = jnp.arange(batch_size, dtype=jnp.int32)
 
-    def loss(client):
+    def loss(client, _):
         size = context.sizes[client]
         entries = permuted(jax.random.fold_in(key, client), lanes % size, size)
         rows = examples.order[examples.offsets[client] + entries]
@@ -121,4 +121,4 @@ def _minibatch_losses(
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, examples.labels[rows])
         return jnp.mean(losses, where=lanes < size)
 
-    return jax.lax.map(loss, clients)
+    return context.each(loss, clients)

@@ -1,0 +1,170 @@
+"""What clients do where their examples are, and what of it crosses devices.
+
+Where examples are dealt to several devices (`fedjax_fair.placement`), a round is the same program
+on each of them. Everybody works out who is chosen; only the device that holds a client computes
+anything of its examples, and what others need to know is added up. Where they are not, these are
+plain maps and sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from fedjax_fair.data.federated import ClientExamples
+
+__all__ = [
+    "AXIS",
+    "each",
+    "everywhere",
+    "map_clients",
+    "num_examples",
+    "per_device",
+    "sizes_here",
+    "total",
+]
+
+AXIS = "clients"
+"""The mesh axis that clients are dealt along."""
+
+T = TypeVar("T")
+
+# Clients side by side. On a CPU one client's chunk fills both the cores and the cache.
+_SIDE_BY_SIDE = {"cpu": None}
+_SIDE_BY_SIDE_DEFAULT = 16
+
+
+def map_clients(
+    examples: ClientExamples,
+    function: Callable[..., T],
+    clients: Int[Array, " asked"],
+    values: PyTree = None,
+    batch_size: int | None = None,
+) -> T:
+    """Maps a function over clients, each on the device that holds its examples.
+
+    A device loops over its own clients only, so that all are done when the busiest is. There must
+    be no collective in ``function``: loops differ in length.
+
+    Args:
+        examples: Examples of all clients.
+        function: ``function(client, value)``.
+        clients: Whom to ask; a client may be asked more than once.
+        values: Something for each of those asked, leaves ``[asked, ...]``.
+        batch_size: Clients side by side, or None for one after another.
+
+    Returns:
+        What ``function`` returned, ``[asked, ...]``; zeros for clients of other devices.
+    """
+    asked = (clients, values)
+
+    def one(asked):
+        return function(*asked)
+
+    if examples.devices is None:
+        return jax.lax.map(one, asked, batch_size=batch_size)
+    return _map_some(one, asked, examples.devices[clients] == _me(), batch_size)
+
+
+def everywhere(examples: ClientExamples, told: T) -> T:
+    """Tells every device what ``map_clients`` found, by adding up over devices."""
+    return told if examples.devices is None else jax.lax.psum(told, AXIS)
+
+
+def each(
+    examples: ClientExamples,
+    function: Callable[..., T],
+    clients: Int[Array, " asked"],
+    values: PyTree = None,
+) -> T:
+    """What a function says of each client, known everywhere; arguments as for ``map_clients``.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> train = jax.tree.map(jnp.asarray, ff.data.load("digits").train)
+        >>> each(train, lambda client, value: train.sizes[client] * value,
+        ...      jnp.array([3, 1]), jnp.array([1, 0])).shape
+        (2,)
+    """
+    batch_size = _SIDE_BY_SIDE.get(jax.default_backend(), _SIDE_BY_SIDE_DEFAULT)
+    return everywhere(examples, map_clients(examples, function, clients, values, batch_size))
+
+
+def total(examples: ClientExamples, weights: Float[Array, " cohort"], updates: PyTree) -> PyTree:
+    """Sums stacked updates ``[cohort, ...]`` with the given weights, known everywhere.
+
+    Args:
+        examples: Examples of all clients.
+        weights: One for each update.
+        updates: As ``map_clients`` left them: each on the device of its client.
+
+    Returns:
+        The sum, as large as one update.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> train = ff.data.load("digits").train
+        >>> updates = jnp.array([[4.0, 0.0], [0.0, 4.0]])
+        >>> total(train, jnp.array([0.25, 0.75]), updates).tolist()
+        [1.0, 3.0]
+    """
+    summed = jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), updates)
+    return everywhere(examples, summed)
+
+
+def num_examples(examples: ClientExamples) -> int:
+    """Places for examples on all devices, at least as many as clients own."""
+    here = examples.order.shape[0]
+    return here if examples.devices is None else here * jax.lax.axis_size(AXIS)
+
+
+def per_device(examples: ClientExamples, asked: int) -> int:
+    """How many of those asked a device has to do with, if they are spread evenly."""
+    return asked if examples.devices is None else -(-asked // jax.lax.axis_size(AXIS))
+
+
+def sizes_here(examples: ClientExamples) -> Int[Array, " clients"]:
+    """Examples of each client on this device: all or none of them."""
+    if examples.devices is None:
+        return examples.sizes
+    return jnp.where(examples.devices == _me(), examples.sizes, 0)
+
+
+def _me() -> Int[Array, ""]:
+    return jax.lax.axis_index(AXIS)
+
+
+def _map_some(
+    function: Callable[[PyTree], T],
+    asked: PyTree,
+    here: Bool[Array, " asked"],
+    batch_size: int | None,
+) -> T:
+    """Maps over those who are here; zeros stand for the others."""
+    count = jnp.sum(here, dtype=jnp.int32)
+    slots = jnp.argsort(~here, stable=True).astype(jnp.int32)  # Those who are here come first.
+
+    def pick(slot):
+        return jax.tree.map(lambda leaf: leaf[slot], asked)
+
+    def one(number, told):
+        slot = slots[number]
+        return jax.tree.map(lambda all, new: all.at[slot].set(new), told, function(pick(slot)))
+
+    def batch(number, told):
+        lanes = number * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
+        chosen = slots[jnp.minimum(lanes, count - 1)]
+        # Lanes too many repeat the last client and write nowhere.
+        places = jnp.where(lanes < count, chosen, here.shape[0])
+        new = jax.vmap(function)(pick(chosen))
+        return jax.tree.map(lambda all, new: all.at[places].set(new, mode="drop"), told, new)
+
+    shapes = jax.eval_shape(function, pick(0))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros((*here.shape, *leaf.shape), leaf.dtype), shapes)
+    if batch_size is None:
+        return jax.lax.fori_loop(0, count, one, nothing)
+    return jax.lax.fori_loop(0, -(-count // batch_size), batch, nothing)
