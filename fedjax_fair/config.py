@@ -134,15 +134,15 @@ class SelectorConfig:
     """Clients per round."""
 
     pool: int | None = None
-    """Clients of whom the losses are compared; default: twice the cohort, at most all
-    (power_of_choice)."""
+    """Clients drawn in each round, among whom the cohort is chosen; default: twice the cohort, at
+    most all (power_of_choice), or everybody (divfl, subtrunc, unionfl)."""
 
     variant: Literal["pow", "cpow", "rpow"] = "pow"
     """Losses: of all examples, of a minibatch, or as last reported (power_of_choice)."""
 
     candidates: int | None = None
-    """Clients drawn at each greedy step; default: as many as the cohort (divfl, subtrunc,
-    unionfl)."""
+    """Clients drawn at each greedy step; default: as many as the cohort, or the whole pool if one
+    is set (divfl, subtrunc, unionfl)."""
 
     info: Literal["fresh", "stale"] = "fresh"
     """Whether all clients tell loss and gradient in every round, or only those who train (divfl,

@@ -85,9 +85,11 @@ def _representatives(
     def make(config: Config) -> Selector:
         section: Any = config.selector
         own = {name: getattr(section, name) for name in settings}
+        candidates = None if section.pool else section.cohort_size
         return factory(
             section.cohort_size,
-            candidates=section.candidates or section.cohort_size,
+            candidates=section.candidates or candidates,
+            pool=section.pool,
             info=section.info,
             scale=section.scale,
             **own,

@@ -23,6 +23,12 @@ T = TypeVar("T")
 # stay in a processor's cache.
 _CHUNK = {"cpu": 200}
 _CHUNK_DEFAULT = 512
+# On a CPU clients are asked side by side if they are so small that starting a pass costs more than
+# the pass: as many as make a thousand examples, if what is summed for them stays in the cache.
+# (From about 100 examples on, matrix products in a batch are slower there than one by one.)
+_CPU_SMALL = 32
+_CPU_PASS = 1000
+_CPU_CACHE = 2**19
 
 
 def ravel(gradient: PyTree) -> Float[Array, " width"]:
@@ -41,7 +47,8 @@ def client_gradients(
 
     Clients follow each other, each in chunks of its own examples, so that only the projected
     gradients of all clients are ever held: ``[asked, width]`` floats besides one gradient in full
-    (on an accelerator, one for each of the 16 that run side by side).
+    for each client of those that run side by side (16 on an accelerator; on a CPU as many small
+    ones as fit into its cache).
 
     Args:
         model: The network.
@@ -103,7 +110,13 @@ def sums_of_clients(
     def one(client, _):
         return finish(_sums_of_client(measure, examples, client), examples.sizes[client])
 
-    return collective.each(examples, one, clients)
+    batch = _side_by_side(measure, examples)
+    if batch == 1:
+        return collective.each(examples, one, clients)
+    # Side by side all wait for the largest: they are of almost equal size if sorted.
+    order = jnp.argsort(examples.sizes[clients]).astype(jnp.int32)
+    sums = collective.each(examples, one, clients[order], batch_size=batch)
+    return jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[order].set(leaf), sums)
 
 
 def local_means(
@@ -173,9 +186,26 @@ def _sums_of_client(
         rows = examples.order[offset + jnp.minimum(positions, size - 1)]
         return jax.tree.map(jnp.add, sums, measure(rows, positions < size))
 
-    shapes = jax.eval_shape(measure, lanes, lanes < size)
+    shapes = _shapes(measure, chunk)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return jax.lax.fori_loop(0, -(-size // chunk), add, nothing)
+
+
+def _shapes(measure: Callable[..., T], chunk: int) -> T:
+    """What is summed."""
+    lanes = jnp.arange(chunk, dtype=jnp.int32)
+    return jax.eval_shape(measure, lanes, lanes < chunk)
+
+
+def _side_by_side(measure: Callable[..., PyTree], examples: ClientExamples) -> int | None:
+    """How many clients share a pass; None for as many as an accelerator likes."""
+    if jax.default_backend() != "cpu":
+        return None
+    chunk = _chunk(examples)
+    if chunk > _CPU_SMALL:
+        return 1
+    sums = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(_shapes(measure, chunk)))
+    return max(1, min(_CPU_PASS // chunk, _CPU_CACHE // sums))
 
 
 def _chunk(examples: ClientExamples) -> int:

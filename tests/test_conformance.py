@@ -39,8 +39,17 @@ SELECTORS = {
     "divfl, sketched": partial(
         selectors.divfl, 3, candidates=4, info=selectors.information.fresh(count_sketch(4))
     ),
+    "divfl, of a pool": partial(
+        selectors.divfl,
+        3,
+        candidates=None,
+        pool=4,
+        info=selectors.information.stale(count_sketch(4)),
+    ),
     "subtrunc": partial(selectors.subtrunc, 3, 0.5, candidates=4),
+    "subtrunc, of a pool": partial(selectors.subtrunc, 3, 0.5, candidates=2, pool=4),
     "unionfl": partial(selectors.unionfl, 3, 0.5, 2, candidates=4),
+    "unionfl, of a pool": partial(selectors.unionfl, 3, 0.5, 2, candidates=None, pool=4),
     "unionfl, by updates": partial(
         selectors.unionfl, 3, candidates=4, info=selectors.information.updates(0.1)
     ),

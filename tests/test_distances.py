@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_fair.distances import pairwise_distances
+from fedjax_fair.distances import nearest, pairwise_distances
 
 measure = jax.jit(pairwise_distances)
 
@@ -71,3 +71,14 @@ def test_batches_and_single_rows():
         jax.vmap(pairwise_distances)(vectors), [measure(one) for one in vectors], rtol=1e-5
     )
     assert measure(np.ones((1, 4), np.float32)).tolist() == [[0]]
+
+
+def test_the_nearest_of_some_rows():
+    vectors = np.random.default_rng(0).normal(size=(4100, 7)).astype(np.float32) + 100
+    vectors[7] = vectors[3]  # Both are chosen, and each is nearest to itself.
+    chosen = np.array([4099, 3, 12, 7, 2000])
+    places, distances = jax.jit(nearest)(vectors, chosen)
+    exact = np.linalg.norm(vectors[:, None].astype(np.float64) - vectors[chosen], axis=-1)
+    assert places[chosen].tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(distances, exact[np.arange(4100), places], rtol=1e-6)
+    np.testing.assert_allclose(distances, exact.min(axis=1), rtol=1e-5)

@@ -134,6 +134,9 @@ def test_cohorts_of_few_clients_need_no_other_setting():
         ("drfa:epochs=1,solver.steps=None", "solver.steps=None"),
         ("power_of_choice:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
         ("power_of_choice:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
+        ("divfl:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
+        ("unionfl:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
+        ("subtrunc:pool=5,candidates=6", "candidates=6: expected an integer >= 1 and <= 5"),
     ],
 )
 def test_a_bad_setting_in_a_name_is_named(name, message):

@@ -1,5 +1,6 @@
 """SubTrunc, UnionFL and DivFL: golden values, limits that coincide, and a second implementation."""
 
+import importlib
 import itertools
 from functools import partial
 
@@ -87,7 +88,9 @@ def unionfl_chooses(gradients, last, mu, window):
     return choose(selector, context_of(gradients, round=7), ((), last))
 
 
-def assert_greedy(chosen, gradients, factor, bonus=lambda total: 0.0, phi=None, penalty=None):
+def assert_greedy(
+    chosen, gradients, factor, bonus=lambda total: 0.0, phi=None, penalty=None, pool=None
+):
     """The engine of the specification, in float64: each pick is the best, or as good as the best.
 
     Two clients who are each other's nearest gain the same once all others are represented, so that
@@ -100,7 +103,7 @@ def assert_greedy(chosen, gradients, factor, bonus=lambda total: 0.0, phi=None, 
     nearest, total = distances.max(axis=1), 0.0
     for place, pick in enumerate(chosen):
         gains = np.full(count, -np.inf)
-        for e in set(range(count)) - set(chosen[:place]):
+        for e in set(range(count) if pool is None else pool) - set(chosen[:place]):
             closer = np.maximum(0, nearest - distances[:, e]).sum()
             extra = bonus(total + phi[e]) - bonus(total)
             gains[e] = factor * closer + extra - penalty[e]
@@ -208,19 +211,21 @@ def test_the_bounds_of_the_representation_hold(name):
 
 
 @pytest.mark.parametrize("name", FAMILY)
-@pytest.mark.parametrize("candidates", [None, 3])
+@pytest.mark.parametrize(
+    "options", [{"candidates": None}, {"candidates": 3}, {"candidates": None, "pool": 12}]
+)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("what", ["loss", "gradient"])
-def test_a_client_that_is_not_finite_is_left_out_and_named(name, candidates, bad, what):
+def test_a_client_that_is_not_finite_is_left_out_and_named(name, options, bad, what):
     gradients, losses = random_clients(5)
     (losses if what == "loss" else gradients[:, 2])[7] = bad
-    selector = FAMILY[name](11, candidates=candidates)
+    selector = FAMILY[name](11, **options)
     cohort, _, told = choose(selector, context_of(gradients, losses))
     assert sorted(cohort.clients.tolist()) == [i for i in range(12) if i != 7]
     assert (told["not_finite"], told["first_not_finite"]) == (1, 7)
     assert all(np.isfinite(value) for value in told.values())
     # With one more slot there is nobody else left.
-    everybody, _, _ = choose(FAMILY[name](12, candidates=candidates), context_of(gradients, losses))
+    everybody, _, _ = choose(FAMILY[name](12, **options), context_of(gradients, losses))
     assert sorted(everybody.clients.tolist()) == list(range(12))
     assert everybody.clients[-1] == 7
 
@@ -235,6 +240,91 @@ def test_finite_clients_choose_as_if_the_others_were_not_there():
         selectors.subtrunc(4, 0.5, **options), context_of(gradients[rest], losses[rest])
     )
     assert rest[alone.clients].tolist() == chosen.clients.tolist()
+
+
+# A pool of candidates.
+
+
+def drawn(seed, pool, count=12):
+    """Who is in the pool that a selector draws with this seed."""
+    from fedjax_fair.selectors import divfl
+
+    # By its path, since the package calls a function by the name of the module.
+    module = importlib.import_module(divfl.__module__)
+    return np.asarray(module._pool(jax.random.split(jax.random.key(seed))[0], count, pool))
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_pool_of_everybody_chooses_as_no_pool_does(name):
+    @jax.jit
+    def both(gradients, losses):
+        context = context_of(gradients, losses)
+        pools = (FAMILY[name](4, candidates=None, pool=pool) for pool in (None, 12))
+        return [choose(selector, context)[::2] for selector in pools]
+
+    for seed in range(10):
+        (exact, told), (pooled, told_pooled) = both(*random_clients(seed))
+        # Later ones may be each other's nearest, so that rounding decides; they are worth the same.
+        assert pooled.clients[:2].tolist() == exact.clients[:2].tolist()
+        assert told.keys() == told_pooled.keys()
+        for key in ("objective", "representation", "representation_bound"):
+            np.testing.assert_allclose(told_pooled[key], told[key], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_greedy_among_the_pool_represents_everybody(name):
+    last = jnp.arange(12, dtype=jnp.int32) % 4
+    state = ((), last if name == "unionfl" else ())
+    selector = FAMILY[name](4, candidates=None, pool=7)
+    choose_on = jax.jit(lambda key, *known: selector.select(key, state, context_of(*known, 5)))
+    pools = set()
+    for seed in range(10):
+        gradients, losses = random_clients(seed)
+        pool = drawn(seed, 7)
+        pools.add(tuple(pool))
+        cohort, _, told = choose_on(jax.random.key(seed), gradients, losses)
+        chosen = cohort.clients.tolist()
+        assert_greedy(
+            chosen,
+            gradients,
+            1 / 12,
+            bonus=(lambda total: 0.7 * min(1.1, total)) if name == "subtrunc" else lambda total: 0,
+            phi=np.log1p(losses),
+            penalty=0.3 * (np.asarray(last) >= 3) if name == "unionfl" else None,
+            pool=pool,
+        )
+        distances = np.linalg.norm(gradients[:, None] - gradients[pool], axis=-1)
+        members = np.isin(pool, chosen)
+        worth = (distances.max(axis=1) - distances[:, members].min(axis=1)).mean()
+        np.testing.assert_allclose(told["representation"], worth, rtol=1e-4)
+    assert len(pools) == 10
+
+
+def test_pools_are_uniform_and_without_repetition():
+    counts = np.zeros(12)
+    for seed in range(300):
+        pool = drawn(seed, 5)
+        assert len(set(pool)) == 5
+        assert (np.diff(pool) > 0).all()
+        counts[pool] += 1
+    # Five standard deviations of a count.
+    assert abs(counts - 125).max() < 5 * np.sqrt(300 * 5 / 12 * 7 / 12)
+
+
+def test_candidates_are_drawn_from_the_pool():
+    gradients, _ = random_clients(1)
+    selector = selectors.divfl(4, candidates=2, pool=6)
+    context = context_of(gradients)
+    choose_on = jax.jit(lambda key: selector.select(key, ((), ()), context)[0].clients)
+    greedy = selectors.divfl(4, candidates=None, pool=6)
+    greedily = jax.jit(lambda key: greedy.select(key, ((), ()), context)[0].clients)
+    differ = 0
+    for seed in range(10):
+        chosen = np.asarray(choose_on(jax.random.key(seed)))
+        assert np.isin(chosen, drawn(seed, 6)).all()
+        assert len(set(chosen)) == 4
+        differ += set(chosen) != set(np.asarray(greedily(jax.random.key(seed))))
+    assert differ
 
 
 def test_settings_are_traced():
@@ -400,6 +490,9 @@ def test_bad_settings_are_named():
         "window=0": lambda: selectors.unionfl(2, 1, 0),
         "cohort_size=0": lambda: selectors.divfl(0),
         "candidates=0": lambda: selectors.divfl(2, candidates=0),
+        "pool=0": lambda: selectors.divfl(2, pool=0),
+        "cohort_size=3: expected an integer >= 1 and <= 2": lambda: selectors.divfl(3, pool=2),
+        "candidates=10: expected an integer >= 1 and <= 5": lambda: selectors.divfl(3, pool=5),
         "scale='max'": lambda: selectors.divfl(2, scale="max"),
         "info='old'": lambda: selectors.divfl(2, info="old"),
         "learning_rate=0": lambda: updates(0),
@@ -417,3 +510,5 @@ def test_more_than_there_are_is_refused_before_a_round_begins(name):
         FAMILY[name](5).init(context)
     with pytest.raises(ValueError, match="candidates=9: expected an integer >= 1 and <= 4"):
         FAMILY[name](2, candidates=9).init(context)
+    with pytest.raises(ValueError, match="pool=9: expected an integer >= 1 and <= 4"):
+        FAMILY[name](2, candidates=None, pool=9).init(context)

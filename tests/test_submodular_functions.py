@@ -30,6 +30,11 @@ MIXED = RNG.normal(size=N)
 KEEP = np.array([True, False, True, True, False, True])
 KERNEL = POINTS @ POINTS.T + 0.1 * np.eye(N)
 HISTORY = RNG.random((3, N)) < 0.3
+# Nine points, six of which may be chosen and seven count.
+MORE_POINTS = RNG.normal(size=(9, 3))
+SOME = np.array([7, 2, 0, 5, 8, 3])
+COUNTED = np.array([True, True, False, True, True, True, True, False, True])
+TO_SOME = np.linalg.norm(MORE_POINTS[:, None] - MORE_POINTS[SOME], axis=-1)
 
 
 def cut(similarity, tradeoff, mask):
@@ -132,7 +137,17 @@ FROM_FEATURES = {
     "facility_location_from_features": (
         lambda: sm.facility_location_from_features(POINTS),
         *FUNCTIONS["facility_location_from_distances"][1:],
-    )
+    ),
+    "facility_location_from_features, of some": (
+        lambda: sm.facility_location_from_features(MORE_POINTS, SOME, COUNTED),
+        lambda mask: np.sum(
+            TO_SOME[COUNTED].max(axis=1)
+            - np.where(mask, TO_SOME[COUNTED], np.inf).min(axis=1, initial=9.0)
+            if mask.any()
+            else 0.0
+        ),
+        True,
+    ),
 }
 ALL = FUNCTIONS | FROM_FEATURES
 LOCATIONS = [name for name in ALL if name.startswith("facility_location")]
@@ -257,6 +272,10 @@ ASYMMETRIC = np.where(np.eye(3)[::-1], 1.0, 0.0) + np.array([[0, 5, 0], [0, 0, 0
             r"distances\[0, 0\]=nan",
         ),
         (lambda: sm.facility_location_from_features([[0.0], [np.inf]]), r"features\[1, 0\]=inf"),
+        (lambda: sm.facility_location_from_features(POINTS, [0, 6]), r"items=\[0, 6\]: .*\[0, 6\)"),
+        (lambda: sm.facility_location_from_features(POINTS, [1, 1]), "expected different items"),
+        (lambda: sm.facility_location_from_features(POINTS, []), r"items: .* got shape \(0,\)"),
+        (lambda: sm.facility_location_from_features(POINTS, None, [True]), r"counted: .*\(6,\)"),
         (lambda: sm.modular([1.0, np.nan]), r"weights\[1\]=nan: expected finite"),
         (lambda: sm.truncated_modular([1.0, -1.0], 1.0), r"weights\[1\]=-1.0"),
         (lambda: sm.truncated_modular([1.0], -1.0), "bound=-1.0"),

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair import checks
 from fedjax_fair.base import ClientGradients, Cohort, Context, Selector
-from fedjax_fair.distances import pairwise_distances
+from fedjax_fair.distances import nearest, pairwise_distances
 from fedjax_fair.selectors import information
 from fedjax_fair.selectors.information import Information
+from fedjax_fair.shuffle import permuted
 from fedjax_fair.submodular import (
     SetFunction,
     facility_location_from_distances,
+    facility_location_from_features,
     greedy,
     scaled,
     stochastic_greedy,
@@ -30,6 +33,7 @@ def divfl(
     cohort_size: int,
     *,
     candidates: int | None = 10,
+    pool: int | None = None,
     info: str | Information = "fresh",
     scale: Literal["mean", "sum"] = "mean",
 ) -> Selector:
@@ -51,10 +55,19 @@ def divfl(
     ``first_not_finite``, the lowest of their ids or -1. They are chosen only when all others are,
     and nobody has to represent them.
 
+    With a ``pool`` no matrix of all distances is made, so that memory and time grow with the number
+    of clients rather than with its square. Each round draws that many clients, uniformly and
+    without replacement, and chooses among them alone; everybody is still represented. Two things
+    are then approximate. The best clients may not be in the pool. Distances come from products of
+    centred gradients, so that those below 3e-4 of their lengths are not told apart. The phantom is
+    as far as the farthest client of the pool, which lowers the objective of all cohorts alike.
+
     Args:
         cohort_size: Clients per round.
         candidates: Clients drawn anew at each step of stochastic greedy, of which it takes the
-            best; None considers all of them (greedy).
+            best; None considers all of them (greedy), which is the better use of a small pool.
+        pool: Clients drawn in each round, among whom the cohort is chosen; None chooses among
+            everybody, from a matrix of all distances.
         info: When clients tell their gradients: ``"fresh"``, ``"stale"`` or a mode of
             `fedjax_fair.selectors.information`.
         scale: ``"mean"`` divides :math:`G` by the number of clients, ``"sum"`` does not. Alone it
@@ -77,11 +90,11 @@ def divfl(
     """
     nothing = Term(
         init=lambda context: (),
-        function=lambda memory, context, losses: None,
+        function=lambda memory, context, losses, items: None,
         tell=lambda memory, context, losses, clients: {},
         remember=lambda memory, context, clients: memory,
     )
-    return representatives(cohort_size, nothing, candidates, info, scale)
+    return representatives(cohort_size, nothing, candidates, pool, info, scale)
 
 
 class Term(NamedTuple):
@@ -89,14 +102,15 @@ class Term(NamedTuple):
 
     Attributes:
         init: ``init(context) -> memory``.
-        function: ``function(memory, context, losses) -> SetFunction``, or None for nothing.
+        function: ``function(memory, context, losses, items) -> SetFunction`` of the clients
+            ``items``, in this order, or None for nothing.
         tell: ``tell(memory, context, losses, clients) -> scalars`` about the cohort that was
             chosen, in the order of choice.
         remember: ``remember(memory, context, clients) -> memory``.
     """
 
     init: Callable[[Context], PyTree]
-    function: Callable[[PyTree, Context, Float[Array, " clients"]], SetFunction | None]
+    function: Callable[..., SetFunction | None]
     tell: Callable[..., dict[str, Shaped[Array, ""]]]
     remember: Callable[[PyTree, Context, Int[Array, " cohort"]], PyTree]
 
@@ -105,44 +119,41 @@ def representatives(
     cohort_size: int,
     term: Term,
     candidates: int | None,
+    pool: int | None,
     info: str | Information,
     scale: Literal["mean", "sum"],
 ) -> Selector:
     """What `divfl`, `subtrunc` and `unionfl` share; they differ in ``term``."""
-    checks.positive_int("cohort_size", cohort_size)
-    if candidates is not None:
-        checks.positive_int("candidates", candidates)
+    _check_sizes(cohort_size, candidates, pool)
     checks.one_of("scale", scale, ("mean", "sum"))
     source = information.of(info)
 
     def init(context):
-        checks.positive_int("cohort_size", cohort_size, at_most=context.num_clients)
-        if candidates is not None:
-            checks.positive_int("candidates", candidates, at_most=context.num_clients)
+        _check_sizes(cohort_size, candidates, pool, at_most=context.num_clients)
         return source.init(context), term.init(context)
 
     def select(key, state, context):
         memory, own = state
         known, memory = source.read(memory, context)
         known, finite = _without_non_finite(known)
-        distances = pairwise_distances(known.gradient)
-        distances = jnp.where(finite[:, None] & finite[None, :], distances, 0.0)
+        key_pool, key = (key, key) if pool is None else jax.random.split(key)
+        items = _pool(key_pool, context.num_clients, pool)
         factor = 1 / context.num_clients if scale == "mean" else 1.0
-        function = represent = scaled(facility_location_from_distances(distances), factor)
-        if (added := term.function(own, context, known.loss)) is not None:
+        function = represent = scaled(_representation(known, finite, items, pool), factor)
+        if (added := term.function(own, context, known.loss, items)) is not None:
             function = sum_of(represent, added)
-        if candidates is None:
-            chosen = greedy(function, cohort_size, available=finite)
+        if candidates is None or candidates == function.size:
+            chosen = greedy(function, cohort_size, available=finite[items])
         else:
             chosen = stochastic_greedy(
-                key, function, cohort_size, candidates=candidates, available=finite
+                key, function, cohort_size, candidates=candidates, available=finite[items]
             )
-        clients = chosen.items
-        shares, told = _quality(known.gradient, distances, clients, finite)
-        mask = jnp.zeros(context.num_clients, bool).at[clients].set(True)
+        clients = items[chosen.items]
+        mask = jnp.zeros(function.size, bool).at[chosen.items].set(True)
+        shares, told = _quality(known.gradient, clients, finite)
         told |= {
             "objective": chosen.value,
-            "representation": represent.value(mask),
+            "representation": chosen.value - (0.0 if added is None else added.value(mask)),
             "not_finite": jnp.sum(~finite, dtype=jnp.int32),
             "first_not_finite": jnp.where(finite.all(), -1, jnp.argmin(finite).astype(jnp.int32)),
         }
@@ -158,6 +169,39 @@ def representatives(
     return Selector(init, select, observe)
 
 
+def _check_sizes(
+    cohort_size: int, candidates: int | None, pool: int | None, at_most: float = math.inf
+) -> None:
+    """A cohort comes from a pool of the clients; candidates are of the pool as well."""
+    if pool is not None:
+        checks.positive_int("pool", pool, at_most=at_most)
+        at_most = pool
+    checks.positive_int("cohort_size", cohort_size, at_most=at_most)
+    if candidates is not None:
+        checks.positive_int("candidates", candidates, at_most=at_most)
+
+
+def _pool(key: Key[Array, ""], num_clients: int, pool: int | None) -> Int[Array, " items"]:
+    """Who may be chosen, in order of id."""
+    if pool is None or pool == num_clients:
+        return jnp.arange(num_clients, dtype=jnp.int32)
+    return jnp.sort(permuted(key, jnp.arange(pool, dtype=jnp.int32), num_clients))
+
+
+def _representation(
+    known: ClientGradients,
+    finite: Bool[Array, " clients"],
+    items: Int[Array, " items"],
+    pool: int | None,
+) -> SetFunction:
+    """How much closer a set of items is to all clients than nobody would be."""
+    if pool is not None:
+        return facility_location_from_features(known.gradient, items, finite)
+    distances = pairwise_distances(known.gradient)
+    distances = jnp.where(finite[:, None] & finite[None, :], distances, 0.0)
+    return facility_location_from_distances(distances)
+
+
 def _without_non_finite(known: ClientGradients) -> tuple[ClientGradients, Bool[Array, " clients"]]:
     """Clears what is known of clients whose loss or gradient is not finite, and says who is."""
     finite = jnp.isfinite(known.loss) & jnp.isfinite(known.gradient).all(axis=1)
@@ -169,16 +213,14 @@ def _without_non_finite(known: ClientGradients) -> tuple[ClientGradients, Bool[A
 
 def _quality(
     gradients: Float[Array, "clients width"],
-    distances: Float[Array, "clients clients"],
     cohort: Int[Array, " cohort"],
     finite: Bool[Array, " clients"],
 ) -> tuple[Float[Array, " cohort"], dict[str, Float[Array, ""]]]:
     """The share of clients that each member represents, and how well the cohort does it."""
-    to_members = distances[:, cohort]
+    member, distance = nearest(gradients, cohort)
     counted = finite.astype(jnp.float32)
     counted = counted / jnp.maximum(jnp.sum(counted), 1)
-    nearest = jnp.argmin(to_members, axis=1)
-    shares = jax.ops.segment_sum(counted, nearest, cohort.shape[0])
+    shares = jax.ops.segment_sum(counted, member, cohort.shape[0])
     # Products rather than means over the first axis, which are slow on a CPU.
     everybody = counted @ gradients
     chosen = gradients[cohort]
@@ -186,5 +228,5 @@ def _quality(
     return shares, {
         "approximation_error": jnp.linalg.norm(uniform @ chosen - everybody),
         "representation_error": jnp.linalg.norm(shares @ chosen - everybody),
-        "representation_bound": counted @ jnp.min(to_members, axis=1),
+        "representation_bound": counted @ distance,
     }

@@ -27,6 +27,7 @@ def subtrunc(
     *,
     phi: Literal["log1p", "identity"] | Callable[[Array], Array] = "log1p",
     candidates: int | None = 10,
+    pool: int | None = None,
     info: str | Information = "fresh",
     scale: Literal["mean", "sum"] = "mean",
 ) -> Selector:
@@ -53,6 +54,7 @@ def subtrunc(
         phi: What a loss is worth: ``"log1p"`` is ``log(1 + loss)``, ``"identity"`` the loss itself,
             and a function may be any that is increasing and not negative.
         candidates: As for `divfl`.
+        pool: As for `divfl`.
         info: As for `divfl`; losses are as old as gradients are.
         scale: Whether :math:`G` is a mean or a sum over clients.
 
@@ -76,8 +78,8 @@ def subtrunc(
         checks.one_of("phi", phi, tuple(PHI))
     worth_of = phi if callable(phi) else PHI[phi]
 
-    def function(memory, context, losses):
-        return truncated_modular(worth_of(losses), b, lam)
+    def function(memory, context, losses, items):
+        return truncated_modular(worth_of(losses[items]), b, lam)
 
     def tell(memory, context, losses, clients):
         worth = worth_of(losses)[clients]
@@ -93,4 +95,4 @@ def subtrunc(
         tell=tell,
         remember=lambda memory, context, clients: memory,
     )
-    return representatives(cohort_size, bonus, candidates, info, scale)
+    return representatives(cohort_size, bonus, candidates, pool, info, scale)

@@ -24,6 +24,7 @@ def unionfl(
     window: int | Int[Array, ""] = 5,
     *,
     candidates: int | None = 10,
+    pool: int | None = None,
     info: str | Information = "fresh",
     scale: Literal["mean", "sum"] = "mean",
 ) -> Selector:
@@ -46,6 +47,7 @@ def unionfl(
         window: Rounds to look back, >= 1; may be traced, since all that is kept is the round in
             which each client was last chosen.
         candidates: As for `divfl`.
+        pool: As for `divfl`.
         info: As for `divfl`.
         scale: Whether :math:`G` is a mean or a sum over clients.
 
@@ -72,8 +74,8 @@ def unionfl(
     def union(last, context):
         return context.round - last <= window
 
-    def function(last, context, losses):
-        return union_penalty(union(last, context), mu)
+    def function(last, context, losses, items):
+        return union_penalty(union(last, context)[items], mu)
 
     def tell(last, context, losses, clients):
         repeated = jnp.sum(union(last, context)[clients], dtype=jnp.int32)
@@ -83,5 +85,5 @@ def unionfl(
         return last.at[clients].set(context.round)
 
     return representatives(
-        cohort_size, Term(init, function, tell, remember), candidates, info, scale
+        cohort_size, Term(init, function, tell, remember), candidates, pool, info, scale
     )

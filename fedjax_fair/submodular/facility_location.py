@@ -1,23 +1,19 @@
-"""Facility location: a set is worth what its members offer to those they serve best.
-
-The gains of all items are kept rather than computed anew. When an item joins, only points that it
-serves better than anyone before change anything, and few do after the first steps: over a whole run
-2 to 4 times the number of points, where computing anew would touch all of them at every step.
-"""
+"""Facility location: a set is worth what its members offer to those they serve best."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
 from operator import add
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from fedjax_fair import checks
 from fedjax_fair.submodular.base import SetFunction, as_finite, as_non_negative, as_symmetric
+from fedjax_fair.submodular.kept_gains import Memo, Passes, keeping_gains
 
 __all__ = [
     "facility_location",
@@ -91,35 +87,54 @@ def facility_location_from_distances(distances: ArrayLike) -> SetFunction:
     return _of_matrix(matrix.shape[0], floor, rows=similarity, column=similarity)
 
 
-def facility_location_from_features(features: ArrayLike) -> SetFunction:
+def facility_location_from_features(
+    features: ArrayLike,
+    items: ArrayLike | None = None,
+    counted: ArrayLike | None = None,
+) -> SetFunction:
     """As from the Euclidean distances of rows, but without a matrix of all of them.
 
     Distances are computed for 128 points at a time and forgotten, from products of centred
     features: accurate to about 3e-4 of the length of a centred row, so that closer neighbours count
-    as that far apart. Memory is a few blocks of ``128 * n`` floats, 340 MB for 100,000 items (their
-    distances would take 40 GB). Time is that of a few passes over all distances.
+    as that far apart. Memory is a few blocks of ``128 * items`` floats, 340 MB for 100,000 items
+    (all their distances would take 40 GB). Time is that of a few passes over the distances between
+    points and items.
 
     Args:
-        features: One row an item, ``[n, width]``.
+        features: One row a point, ``[points, width]``.
+        items: The rows that may be chosen, all different, ``[items]``: item ``j`` of the function
+            is row ``items[j]``. By default all of them. The phantom is as far from a point as the
+            farthest item.
+        counted: Mask of the points that count, ``[points]``; by default all of them.
 
     Raises:
-        ValueError: If a number is not finite.
+        ValueError: If a number is not finite, an item is no row, or shapes do not fit.
 
     Examples:
         >>> from fedjax_fair.submodular import greedy
         >>> line = jnp.array([[0.0], [1.0], [10.0], [11.0]])
         >>> greedy(facility_location_from_features(line), 2).items.tolist()
         [1, 2]
+        >>> greedy(facility_location_from_features(line, items=[0, 3]), 1).items.tolist()
+        [0]
     """
-    rows = as_finite("features", features, "n width")
-    size = rows.shape[0]
-    rows = rows - (jnp.full(size, 1 / size, rows.dtype) @ rows)[None]
+    rows = as_finite("features", features, "points width")
+    count = rows.shape[0]
+    chosen, counts = _items(items, count), _mask(counted, count)
+    size = chosen.shape[0]
+    rows = rows - (jnp.full(count, 1 / count, rows.dtype) @ rows)[None]
     squares = jnp.sum(rows**2, axis=1)
+    offered, offered_squares = rows[chosen], squares[chosen]
 
-    def similarity(points: Int[Array, " points"]) -> Float[Array, "n points"]:
-        near = squares[:, None] + squares[points][None] - 2 * rows @ rows[points].T
-        own = jnp.arange(size)[:, None] == points[None]
+    def similarity(points: Int[Array, " points"]) -> Float[Array, "items points"]:
+        near = offered_squares[:, None] + squares[points][None] - 2 * offered @ rows[points].T
+        own = chosen[:, None] == points[None]
         return -jnp.sqrt(jnp.maximum(jnp.where(own, 0.0, near), 0.0))
+
+    def column(item):
+        near = squares + squares[chosen[item]] - 2 * rows @ offered[item]
+        near = near.at[chosen[item]].set(0.0)
+        return -jnp.sqrt(jnp.maximum(near, 0.0))
 
     def served(points, best):
         return jnp.sum(jnp.maximum(similarity(points) - best[None], 0.0), axis=1)
@@ -127,24 +142,49 @@ def facility_location_from_features(features: ArrayLike) -> SetFunction:
     def lost(points, old, new):
         return jnp.sum(jnp.clip(similarity(points), old[None], new[None]) - old[None], axis=1)
 
-    def farthest(start):
-        return jnp.min(similarity((start + jnp.arange(_POINTS)) % size), axis=0)
+    def against_nobody(start):
+        """Similarities of the next points, and the lowest of each, at which the phantom is."""
+        places = start + jnp.arange(_POINTS, dtype=jnp.int32)
+        points = jnp.minimum(places, count - 1)
+        near = similarity(points)
+        # Similarities are at most 0, so that nobody can serve points that do not count any better.
+        return near, jnp.where(counts[points] & (places < count), jnp.min(near, axis=0), 0.0)
 
-    starts = jnp.arange(0, size, _POINTS)
-    floor = jax.lax.map(farthest, starts).reshape(-1)[:size]
-
-    def column(item):
-        return similarity(item[None])[:, 0]
+    starts = jnp.arange(0, count, _POINTS, dtype=jnp.int32)
 
     def value(mask):
-        def nearest(start):
-            points = (start + jnp.arange(_POINTS)) % size
-            return jnp.max(similarity(points), axis=0, where=mask[:, None], initial=-jnp.inf)
+        def gained(start):
+            near, floor = against_nobody(start)
+            best = jnp.max(near, axis=0, where=mask[:, None], initial=-jnp.inf)
+            return jnp.sum(jnp.maximum(best - floor, 0.0))
 
-        best = jax.lax.map(nearest, starts).reshape(-1)[:size]
-        return jnp.sum(jnp.maximum(best - floor, 0.0))
+        return jnp.sum(jax.lax.map(gained, starts))
 
-    return _keeping_gains(size, floor, column, value, _Passes(served, lost, _POINTS))
+    def begin(gains, start):
+        near, floor = against_nobody(start)
+        return gains + jnp.sum(jnp.maximum(near - floor[None], 0.0), axis=1), floor
+
+    gains, floors = jax.lax.scan(begin, jnp.zeros(size, rows.dtype), starts)
+    floor = floors.reshape(-1)[:count]
+    function = keeping_gains(size, floor, column, value, Passes(served, lost, _POINTS))
+    return function._replace(init=lambda: Memo(floor, gains))
+
+
+def _items(items: ArrayLike | None, count: int) -> Int[Array, " items"]:
+    if items is None:
+        return jnp.arange(count, dtype=jnp.int32)
+    chosen = jnp.asarray(items, jnp.int32)
+    if chosen.ndim != 1 or not chosen.size:
+        raise ValueError(f"items: expected a vector of rows, got shape {chosen.shape}.")
+    checks.items("items", chosen, count)
+    return chosen
+
+
+def _mask(counted: ArrayLike | None, count: int) -> Bool[Array, " points"]:
+    mask = jnp.ones(count, bool) if counted is None else jnp.asarray(counted, bool)
+    if mask.shape != (count,):
+        raise ValueError(f"counted: expected shape ({count},), got {mask.shape}.")
+    return mask
 
 
 def _of_matrix(
@@ -171,7 +211,7 @@ def _of_matrix(
 
     few = floor.shape[0] * size <= _SMALL
     if not few and _KEEPS_GAINS.get(jax.default_backend(), False):
-        return _keeping_gains(size, floor, column, value, _Passes(served, lost, _ROWS))
+        return keeping_gains(size, floor, column, value, Passes(served, lost, _ROWS))
     return SetFunction(
         size=size,
         value=value,
@@ -179,83 +219,4 @@ def _of_matrix(
         gains=lambda best: jnp.sum(jnp.maximum(rows(everybody) - best[:, None], 0.0), axis=0),
         gain=lambda best, item: jnp.sum(jnp.maximum(column(item) - best, 0.0)),
         add=lambda best, item: jnp.maximum(best, column(item)),
-    )
-
-
-class _Passes(NamedTuple):
-    """Sums over a block of points, for every item.
-
-    Attributes:
-        served: ``served(points, best) -> [items]``, by how much better than ``best`` it would
-            serve each of them.
-        lost: ``lost(points, old, new) -> [items]``, by how much less that is once they are served
-            as well as ``new`` rather than ``old``.
-        block: Number of points.
-    """
-
-    served: Callable[..., Float[Array, " items"]]
-    lost: Callable[..., Float[Array, " items"]]
-    block: int
-
-
-class _Memo(NamedTuple):
-    """How well every point is served, and what each item would add."""
-
-    best: Float[Array, " points"]
-    gains: Float[Array, " items"]
-
-
-def _keeping_gains(
-    size: int,
-    floor: Float[Array, " points"],
-    column: Callable[[Int[Array, ""]], Float[Array, " points"]],
-    value: Callable[[Bool[Array, " items"]], Float[Array, ""]],
-    passes: _Passes,
-) -> SetFunction:
-    num_points, block = floor.shape[0], passes.block
-    lanes = jnp.arange(block, dtype=jnp.int32)
-
-    def all_gains(best):
-        def body(i, gains):
-            places = i * block + lanes
-            points = jnp.minimum(places, num_points - 1)
-            # Nobody can serve those beyond the end any better.
-            return gains + passes.served(
-                points, jnp.where(places < num_points, best[points], jnp.inf)
-            )
-
-        return jax.lax.fori_loop(0, -(-num_points // block), body, jnp.zeros(size))
-
-    def init():
-        return _Memo(floor, all_gains(floor))
-
-    def join(memo, item):
-        offered = column(item)
-        best = jnp.maximum(memo.best, offered)
-        ranks = jnp.cumsum(offered > memo.best)
-        count = ranks[-1]
-
-        def subtract():
-            def body(i, gains):
-                places = i * block + lanes
-                # The points that change, found one by one rather than listed.
-                points = jnp.searchsorted(ranks, jnp.minimum(places + 1, count))
-                old = memo.best[points]
-                new = jnp.where(places < count, best[points], old)
-                return gains - passes.lost(points, old, new)
-
-            return jax.lax.fori_loop(0, -(-count // block), body, memo.gains)
-
-        # Where most points change it is no more work to start anew, which also keeps rounding from
-        # adding up: without it some of a hundred items differ from those of double precision.
-        gains = jax.lax.cond(3 * count > 2 * num_points, lambda: all_gains(best), subtract)
-        return _Memo(best, gains)
-
-    return SetFunction(
-        size=size,
-        value=value,
-        init=init,
-        gains=lambda memo: memo.gains,
-        gain=lambda memo, item: jnp.sum(jnp.maximum(column(item) - memo.best, 0.0)),
-        add=join,
     )

@@ -1,0 +1,284 @@
+"""Rounds among a thousand to a million clients: ``python -m experiments.benchmarks.million``.
+
+Synthetic federations with lognormal sizes, 20 examples a client on average, a logistic model, 100
+participants a round. Every size and method runs in a process of its own, so that its peak memory is
+its own too, and adds a line to ``docs/million.csv``; what is there already is not run again. Then
+``docs/million.png`` is drawn.
+
+``--loss`` measures instead what a pool costs: the representation that a cohort of 100 out of 10,000
+clients reaches, against greedy among all of them with full gradients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import resource
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_fair as ff
+from experiments.benchmarks.timing import environment
+from fedjax_fair.base import Selector
+from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.evaluate import client_means
+from fedjax_fair.population import client_gradients
+from fedjax_fair.selectors.information import stale
+from fedjax_fair.sketch import count_sketch
+from fedjax_fair.submodular import (
+    facility_location_from_distances,
+    facility_location_from_features,
+    greedy,
+)
+
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+COHORT, POOL, WIDTH, MEAN_SIZE, ROUNDS = 100, 1_000, 32, 20, 3
+COLUMNS = ("clients", "examples", "method", "start_s", "round_s", "round_cpu_s", "evaluation_s",
+           "data_gib", "peak_gib")  # fmt: skip
+LABELS = {
+    "fedavg": "FedAvg",
+    "power_of_choice": "Power-of-Choice",
+    "divfl": "DivFL",
+    "subtrunc": "SubTrunc",
+    "unionfl": "UnionFL",
+}
+
+
+def make_selector(method: str) -> Selector:
+    """The methods compared; those that represent gradients do so with stale sketches."""
+    pooled: Any = {"candidates": None, "pool": POOL, "info": stale(count_sketch(WIDTH))}
+    return {
+        "fedavg": partial(ff.selectors.uniform, COHORT),
+        "power_of_choice": partial(ff.selectors.power_of_choice, COHORT, 2 * COHORT),
+        "divfl": partial(ff.selectors.divfl, COHORT, **pooled),
+        "subtrunc": partial(ff.selectors.subtrunc, COHORT, 0.5, **pooled),
+        "unionfl": partial(ff.selectors.unionfl, COHORT, 0.001, 5, **pooled),
+    }[method]()
+
+
+def federation(num_clients: int, cache: Path) -> FederatedData:
+    """Made once, then mapped from files: making a million clients takes longer than measuring."""
+    folder = cache / str(num_clients)
+    if not (folder / "done").exists():
+        _save(_make(num_clients), folder)
+
+    def part(name: str) -> ClientExamples:
+        paths = (folder / f"{name}_{field}.npy" for field in ClientExamples._fields)
+        return ClientExamples(*(np.load(path, mmap_mode="r") for path in paths))
+
+    data = FederatedData(part("train"), part("test"), None, 10, "synthetic(1.0, 1.0)")
+    return jax.device_put(data)  # Which on a CPU copies nothing.
+
+
+def _save(data: FederatedData, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in ("train", "test"):
+        for name, array in getattr(data, part)._asdict().items():
+            np.save(folder / f"{part}_{name}.npy", array)
+    (folder / "done").touch()
+
+
+def _make(num_clients: int) -> FederatedData:
+    return ff.data.synthetic(
+        1.0, 1.0, num_clients, mean_size=MEAN_SIZE, spread=1.0, max_size=10_000
+    )
+
+
+def measure(method: str, num_clients: int, cache: Path) -> dict[str, Any]:
+    """One line of the table, in this process."""
+    data = federation(num_clients, cache)
+    round = ff.make_round(
+        ff.models.logistic(10),
+        make_selector(method),
+        ff.solvers.sgd(0.05, 10, epochs=1),
+        ff.aggregators.mean(),
+    )
+    start = jax.jit(round.init).lower(jax.random.key(0), data).compile()
+    evaluate = jax.jit(partial(client_means, round.model))
+    variables = round.model.init(jax.random.key(0), data.train.features[:1])
+    # Reads all examples, so that no round waits for the disk and all of them count as memory.
+    jax.block_until_ready([evaluate(variables, part) for part in (data.train, data.test)])
+    _, evaluation_s, _ = _timed(partial(evaluate, variables, data.test))
+    state, start_s, _ = _timed(lambda: start(jax.random.key(0), data))
+    step = jax.jit(round.step, donate_argnums=0).lower(state, data).compile()
+    times = []
+    for _ in range(ROUNDS):
+        (state, _), *taken = _timed(partial(step, state, data))
+        times.append(taken)
+    round_s, round_cpu_s = np.median(times, axis=0)
+    assert int(state.participation.sum()) == ROUNDS * COHORT
+    return {
+        "clients": num_clients,
+        "examples": data.train.order.shape[0] + data.test.order.shape[0],
+        "method": method,
+        "start_s": f"{start_s:.4g}",
+        "round_s": f"{round_s:.4g}",
+        "round_cpu_s": f"{round_cpu_s:.4g}",
+        "evaluation_s": f"{evaluation_s:.4g}",
+        "data_gib": f"{sum(leaf.nbytes for leaf in jax.tree.leaves(data)) / 2**30:.3f}",
+        "peak_gib": f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.3f}",
+    }
+
+
+def _timed(call):
+    """A result, and the seconds that passed until it was there: on the clock, and of the cores."""
+    clocks = time.perf_counter, time.process_time
+    begin = [clock() for clock in clocks]
+    result = jax.block_until_ready(call())
+    return result, *(clock() - start for clock, start in zip(clocks, begin, strict=True))
+
+
+def run_all(sizes, methods, table: Path, cache: Path, seconds: float) -> None:
+    """Adds the missing lines, as many as can be begun in the time."""
+    until = time.monotonic() + seconds
+    known = {(row["clients"], row["method"]) for row in read(table)}
+    for num_clients in sizes:
+        for method in methods:
+            if (str(num_clients), method) in known or time.monotonic() > until:
+                continue
+            subprocess.run(
+                [sys.executable, "-m", __spec__.name, "--measure", method, str(num_clients),
+                 "--table", str(table), "--cache", str(cache)],
+                check=True,
+            )  # fmt: skip
+
+
+def append(row: dict[str, Any], table: Path) -> None:
+    """Adds a line to the table."""
+    new = not table.exists()
+    with table.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def read(table: Path) -> list[dict[str, str]]:
+    """What was measured so far."""
+    if not table.exists():
+        return []
+    with table.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def draw(table: Path, image: Path) -> None:
+    """Time of a round and peak memory against the number of clients."""
+    import matplotlib.pyplot as plt
+
+    rows = read(table)
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    what = (("round_s", "seconds a round"), ("peak_gib", "peak memory of the process, GiB"))
+    for axis, (column, label) in zip(axes, what, strict=True):
+        for method, name in LABELS.items():
+            own = sorted(
+                (int(r["clients"]), float(r[column])) for r in rows if r["method"] == method
+            )
+            axis.loglog(*zip(*own, strict=True), marker="o", markersize=4, label=name)
+        data = sorted({(int(row["clients"]), float(row["data_gib"])) for row in rows})
+        ends = np.array([data[0][0], data[-1][0]])
+        if column == "peak_gib":
+            axis.loglog(*zip(*data, strict=True), color="grey", linestyle=":", label="the data")
+        else:
+            axis.loglog(ends, 5e-6 * ends, color="grey", linestyle=":", label="in proportion")
+        axis.set(xlabel="clients", ylabel=label)
+        axis.legend(fontsize=8)
+    figure.savefig(image, dpi=150)
+
+
+def compare_pools(seeds: int) -> None:
+    """What choosing from a pool, and from sketches, costs the objective at 10,000 clients."""
+    data = jax.tree.map(jnp.asarray, _make(10_000))
+    round = ff.make_round(
+        ff.models.logistic(10),
+        ff.selectors.uniform(COHORT),
+        ff.solvers.sgd(0.05, 10, epochs=1),
+        ff.aggregators.mean(),
+    )
+    state = jax.jit(round.init)(jax.random.key(0), data)
+    ask = jax.jit(partial(client_gradients, round.model), static_argnames="project")
+    print("| rounds before | pool | G, full gradients | distance | G, sketches | distance |")
+    print("|---|---|---|---|---|---|")
+    for done in (0, 50):
+        if done:
+            state, _ = jax.jit(partial(ff.run, round, num_rounds=done))(state, data)
+        full = ask(state.variables, data.train).gradient
+        sketches = [
+            ask(state.variables, data.train, project=count_sketch(WIDTH, seed)).gradient
+            for seed in range(seeds)
+        ]
+        _compare(done, full, sketches)
+
+
+def _compare(done: int, full: jax.Array, sketches: list[jax.Array]) -> None:
+    distances = _distances(np.asarray(full, np.float64))
+    best = jax.jit(lambda matrix: greedy(facility_location_from_distances(matrix), COHORT).items)
+    exact = _quality(distances, best(jnp.asarray(distances)))
+    pooled = jax.jit(
+        lambda rows, pool: pool[greedy(facility_location_from_features(rows, pool), COHORT).items]
+    )
+    count = full.shape[0]
+    for size in (100, 300, 1_000, 3_000, count):
+        # All clients with full gradients are the reference itself.
+        columns = [sketches] if size == count else [[full] * len(sketches), sketches]
+        cells = ["100 % | 1"] if size == count else []
+        for column in columns:
+            shares = []
+            for seed, rows in enumerate(column):
+                pool = np.sort(np.random.default_rng(seed).permutation(count)[:size])
+                reached = _quality(distances, pooled(rows, pool.astype(np.int32)))
+                shares.append(np.array(reached) / np.array(exact))
+            mean, spread = np.mean(shares, axis=0), np.std(shares, axis=0, ddof=1)
+            cells.append(f"{100 * mean[0]:.2f} ± {100 * spread[0]:.2f} % | {mean[1]:.3f}")
+        print(f"| {done} | {size:,} |", " | ".join(cells), "|", flush=True)
+
+
+def _distances(rows: np.ndarray) -> np.ndarray:
+    rows = rows - rows.mean(axis=0)
+    squares = (rows**2).sum(axis=1)
+    squared = squares[:, None] + squares - 2 * rows @ rows.T
+    np.fill_diagonal(squared, 0)
+    return np.sqrt(np.maximum(squared, 0)).astype(np.float32)
+
+
+def _quality(distances: np.ndarray, cohort: jax.Array) -> tuple[float, float]:
+    """The representation G of a cohort, a mean over clients, and their distance from it."""
+    near = distances[:, np.asarray(cohort)].min(axis=1).astype(np.float64)
+    return float((distances.max(axis=1) - near).mean()), float(near.mean())
+
+
+def main() -> None:
+    """Measures what is missing, or one line, or the loss of objective."""
+    parser = argparse.ArgumentParser(description="Rounds among up to a million clients")
+    parser.add_argument("--clients", type=int, nargs="*", default=SIZES)
+    parser.add_argument("--methods", nargs="*", choices=LABELS, default=tuple(LABELS))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing later")
+    parser.add_argument("--table", type=Path, default=Path("docs/million.csv"))
+    parser.add_argument("--cache", type=Path, default=Path(".cache/million"))
+    parser.add_argument("--measure", nargs=2, metavar=("METHOD", "CLIENTS"))
+    parser.add_argument("--loss", action="store_true")
+    parser.add_argument("--seeds", type=int, default=5, help="pools and sketches of --loss")
+    options = parser.parse_args()
+    if options.measure:
+        method, clients = options.measure
+        row = measure(method, int(clients), options.cache)
+        append(row, options.table)
+        print(*row.values(), sep="  ", flush=True)
+    elif options.loss:
+        print(environment(), end="\n\n")
+        compare_pools(options.seeds)
+    else:
+        print(environment(), *COLUMNS, sep="  ", flush=True)
+        run_all(options.clients, options.methods, options.table, options.cache, options.seconds)
+        draw(options.table, options.table.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
