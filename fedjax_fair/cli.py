@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import os
 import re
 import sys
 import traceback
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
+import platformdirs
 import tyro
 from rich.console import Console
 from tyro.conf import Positional
@@ -65,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0; 2 after a mistake that the user can mend, which one line on the standard
         error names; 130 after an interruption.
     """
+    _keep_programs()
     try:
         _dispatch(sys.argv[1:] if arguments is None else list(arguments))
     except (ValueError, OSError, ImportError, SimulationError) as error:
@@ -80,6 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fedjax-fair: interrupted; `fedjax-fair resume` continues", file=sys.stderr)
         return 130
     return 0
+
+
+def _keep_programs() -> None:
+    """Keeps what is compiled for the next start, unless JAX was told where to, or not to."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = platformdirs.user_cache_path("fedjax_fair") / "programs"
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The command line, as a newcomer meets it."""
 
+import os
 import subprocess
 import sys
 
@@ -214,6 +215,24 @@ def test_help_of_a_preset_shows_its_own_numbers(capsys, monkeypatch):
 def test_the_version_is_that_of_the_package(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("fedjax-fair 0.")
+
+
+def test_compiled_programs_are_kept_unless_jax_is_told_not_to(tmp_path):
+    command = ["run", "--data.clients=4", "--model.name=logistic", "--methods", "fedavg"]
+    command += ["--solver.steps=1", "--training.rounds=1", "--training.seeds", "0"]
+    program = "import sys; from fedjax_fair.cli import main; sys.exit(main(sys.argv[1:]))"
+    own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+
+    def kept(name, **switches):
+        settings = own | switches | {"XDG_CACHE_HOME": str(tmp_path / name), "JAX_PLATFORMS": "cpu"}
+        output = ["--output", str(tmp_path / "runs")]
+        subprocess.run([sys.executable, "-c", program, *command, *output], env=settings, check=True)
+        return list((tmp_path / name).rglob("*advance*"))
+
+    assert kept("on")
+    assert not kept("off", JAX_ENABLE_COMPILATION_CACHE="false")
+    assert not kept("elsewhere", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "there"))
+    assert list((tmp_path / "there").iterdir())
 
 
 def test_importing_the_package_is_light():

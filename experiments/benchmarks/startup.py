@@ -1,0 +1,73 @@
+"""How long a newcomer waits: ``python -m experiments.benchmarks.startup``.
+
+* the import of the package, beyond that of JAX;
+* the first round of LeNet on 100 clients with 600 images of 28 x 28, compiled, and the same from a
+  folder of compiled programs.
+
+Each is a fresh process; medians, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from experiments.benchmarks.timing import environment
+
+IMPORTS = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+FIRST_ROUND = """
+import numpy as np
+import time
+import fedjax_fair as ff
+rng = np.random.default_rng(0)
+images = rng.integers(0, 256, (60_000, 28, 28, 1), dtype=np.uint8)
+labels = rng.integers(0, 10, 60_000).astype(np.int32)
+data = ff.data.from_arrays(images, labels, np.arange(60_000) % 100)
+method = ff.make_round(
+    ff.models.lenet(10), ff.selectors.uniform(10),
+    ff.solvers.sgd(0.1, 50, steps=20), ff.aggregators.mean(),
+)
+started = time.perf_counter()
+ff.fit(method, data, rounds=1, eval_every=1, train_loss=False)
+print(time.perf_counter() - started)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    repeats = parser.parse_args().repeats
+    print(environment())
+    own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    with tempfile.TemporaryDirectory() as folder:
+        kept = own | {
+            "JAX_COMPILATION_CACHE_DIR": folder,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        _seconds(FIRST_ROUND, kept)
+        waits: dict[str, list[float]] = {}
+        for _ in range(repeats):
+            for name, program, settings in (
+                ("import jax", IMPORTS.format("jax"), own),
+                ("import jax, then fedjax_fair", IMPORTS.format("jax, fedjax_fair"), own),
+                ("fit of one round, compiled", FIRST_ROUND, own),
+                ("fit of one round, kept programs", FIRST_ROUND, kept),
+            ):
+                waits.setdefault(name, []).append(_seconds(program, settings))
+    for name, seconds in waits.items():
+        print(f"{name:34s} {np.median(seconds):6.2f} s (least {min(seconds):.2f})")
+
+
+def _seconds(program: str, settings: dict[str, str]) -> float:
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+if __name__ == "__main__":
+    main()
