@@ -110,7 +110,6 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --aggregator.weights big", "weights"),
         ("run --devices 1000", "devices=1000"),
         ("run --devices none", "devices"),
-        ("sweep --distributed", "distributed"),
         ("run digits mnist", "mnist"),
         ("run --solver.learning-rate 1e30 --training.rounds 2", "not finite"),
         ("show", "RUN"),

@@ -23,8 +23,10 @@ from jax.sharding import Mesh
 from test_conformance import AGGREGATORS, SOLVERS
 
 import fedjax_fair as ff
+from fedjax_fair.config import Config
 from fedjax_fair.data.federated import stack
 from fedjax_fair.placement import balanced, client_mesh, place
+from fedjax_fair.sweep import sweep
 
 QUICK = 2  # Methods that are compared every time.
 PROGRAM = Path(__file__).with_name("devices_program.py")
@@ -207,3 +209,5 @@ def test_what_does_not_fit_is_refused():
     pooled = ff.make_centralised(linear_model(), ff.solvers.sgd(0.1, 2, steps=1))
     with pytest.raises(ValueError, match="mesh: expected none"):
         ff.fit(pooled, FEDERATION, rounds=1, mesh=client_mesh(1))
+    with pytest.raises(ValueError, match="distributed=True: expected False for a sweep"):
+        sweep(Config(distributed=True))
