@@ -1,9 +1,10 @@
-"""A Python environment for a peer, made from a file of pinned versions."""
+"""Programs others would use, each a process of a Python with pinned versions."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,21 +16,28 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 class Worker:
-    """A process of a peer's own Python that answers one request a line, in JSON.
+    """A process that answers one request a line, in JSON.
 
     Args:
-        name: Its requirements (``NAME.txt``) and its program (``NAME.py``) lie in ``programs``.
+        name: Its requirements (``NAME.txt``) and its program (``NAME.py``) lie in ``programs``;
+            without requirements it is run by this Python.
         cache: Where environments are kept.
+        *command: What Python is to run instead of a program.
     """
 
-    def __init__(self, name: str, cache: Path):
-        python = _environment(PROGRAMS / f"{name}.txt", cache)
+    def __init__(self, name: str, cache: Path, *command: str):
+        requirements = PROGRAMS / f"{name}.txt"
+        python = environment(requirements, cache) if requirements.exists() else sys.executable
+        # -P: some programs bear the name of the package that they measure.
+        program = command or ("-P", PROGRAMS / f"{name}.py")
+        # Nobody finds programs that an earlier run has compiled.
+        own = {key: value for key, value in os.environ.items() if not key.startswith("JAX_")}
         self.process = subprocess.Popen(
-            # -P: a program here bears the name of the package that it measures.
-            [python, "-P", "-W", "ignore", PROGRAMS / f"{name}.py"],
+            [python, "-W", "ignore", *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=own | {"PYTHONPATH": str(PROGRAMS / "shared")},
         )
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -48,7 +56,7 @@ class Worker:
         self.process.communicate()
 
 
-def _environment(requirements: Path, cache: Path) -> Path:
+def environment(requirements: Path, cache: Path) -> Path:
     """The Python of an environment with these requirements, made at the first call."""
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:8]
     folder = cache / f"{requirements.stem}-{digest}"

@@ -1,0 +1,138 @@
+"""The same training by others: ``python -m experiments.benchmarks.peers --tfds-dir FOLDER``.
+
+Each program gets a process and, if it needs one, an environment of its own, made at the first
+call. All start from the same parameters and the same images of the same clients, take turns, and
+must end at the same test accuracy. A peer "ours 5" is this library with five clients side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from experiments.benchmarks.peers import federations
+from experiments.benchmarks.peers.environment import PROGRAMS, Worker
+from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS
+from experiments.benchmarks.timing import environment
+
+PEERS = {
+    "mnist": ("jax_loop", "pytorch_loop", "fedjax_peer", "pfl_peer", "flower_peer"),
+    "cifar10": ("jax_loop", "pytorch_loop", "pfl_peer"),
+    "divfl": ("pytorch_loop",),
+    "subtrunc": ("pytorch_loop",),
+    "resnet18": ("pytorch_loop",),
+}
+HISTORY = Path(__file__).parent.parent / "history.jsonl"
+# Before training everybody has the same parameters; rounding decides a few near ties.
+SAME_MODEL = 0.002
+# Afterwards cohorts and minibatches have differed, as between seeds, for only a few rounds.
+TOLERANCE = 0.05
+
+
+def start(name: str, cache: Path) -> Worker:
+    if name.startswith("ours"):
+        settings = name.split()[1:]
+        return Worker(name, cache, "-m", "experiments.benchmarks.peers.ours", *settings)
+    return Worker(name, cache)
+
+
+def compare(name: str, peers: Sequence[str], repeats: int, cache: Path, file: Path) -> dict:
+    """What every program told: its first repetition, the others, and its accuracy at the end."""
+    workers = {peer: start(peer, cache) for peer in ("ours", *peers)}
+    told: dict[str, list[dict]] = {peer: [] for peer in workers}
+    for worker in workers.values():
+        worker.ask(workload=name, data=str(file))
+    at_start = [worker.ask(do="accuracy")["accuracy"] for worker in workers.values()]
+    _require_close(name, at_start, SAME_MODEL)
+    for _ in range(1 + repeats):
+        for peer, worker in workers.items():
+            told[peer].append(worker.ask(do="train"))
+    measured = {
+        peer: {
+            "first": told[peer][0]["seconds"],
+            "seconds": [answer["seconds"] for answer in told[peer][1:]],
+            "core_seconds": [answer["core_seconds"] for answer in told[peer][1:]],
+            "accuracy": worker.ask(do="accuracy")["accuracy"],
+        }
+        for peer, worker in workers.items()
+    }
+    for worker in workers.values():
+        worker.close()
+    return measured
+
+
+def table(name: str, measured: dict[str, dict]) -> None:
+    ours, examples = measured["ours"], WORKLOADS[name].examples
+    print(f"\n| {name} | images/s | ours, times as fast | images/core s | first, s | accuracy |")
+    print("|---|---|---|---|---|---|")
+    for peer, own in measured.items():
+        times = np.median(np.divide(own["seconds"], ours["seconds"]))
+        rate, core_rate = (examples / np.median(own[c]) for c in ("seconds", "core_seconds"))
+        print(
+            f"| {peer} | {rate:,.0f} | {times:.2f} | {core_rate:,.0f} | {own['first']:.1f} | "
+            f"{100 * own['accuracy']:.1f} % |",
+            flush=True,
+        )
+
+
+def record(name: str, measured: dict) -> None:
+    """Appends a line to the history."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    )
+    versions = {peer: _requirements(peer) for peer in measured}
+    line = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit.stdout.strip(),
+        "machine": environment(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[1],
+        "versions": versions,
+        "workload": name,
+        "measured": measured,
+    }
+    with HISTORY.open("a") as history:
+        history.write(json.dumps(line) + "\n")
+
+
+def _requirements(peer: str) -> list[str]:
+    file = PROGRAMS / f"{peer}.txt"
+    return file.read_text().split() if file.exists() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The same training by others")
+    parser.add_argument("--only", nargs="*", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--peers", nargs="*", help="programs; all by default")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--cache", type=Path, default=Path(".cache/peers"))
+    parser.add_argument("--tfds-dir", required=True, help="folder of prepared data sets")
+    options = parser.parse_args()
+    print(environment())
+    for name in options.only:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"{name}.npz"
+            federations.write(WORKLOADS[name], file, options.tfds_dir)
+            measured = compare(
+                name, options.peers or PEERS[name], options.repeats, options.cache, file
+            )
+        table(name, measured)
+        record(name, measured)
+        _require_close(name, [own["accuracy"] for own in measured.values()], TOLERANCE)
+
+
+def _require_close(name: str, accuracies: list[float], tolerance: float) -> None:
+    if np.ptp(accuracies) > tolerance:
+        raise SystemExit(f"{name}: accuracies {accuracies}: expected within {tolerance}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The data of a workload as one file that every program can read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_fair as ff
+from experiments.benchmarks.peers.networks import NETWORKS
+from experiments.benchmarks.peers.programs.shared.workloads import Workload
+
+__all__ = ["write"]
+
+_SETS = {"lenet": "mnist", "cnn": "cifar10", "resnet18": "cifar10"}
+# pfl's benchmark evaluates all 10,000 images after every 10 rounds. A repetition is 2 rounds and a
+# fifth of the images. ResNet-18 would need a minute for all.
+_TEST_IMAGES = {"cnn": 2000, "resnet18": 1000}
+
+
+def write(workload: Workload, file: Path, tfds_dir: str) -> None:
+    """Writes images, labels, who owns which of them, and the initial parameters.
+
+    Images are dealt to clients at random, equally many to each. The layers of the network are
+    numbered in the order of Flax's variables.
+    """
+    data = ff.data.load(_SETS[workload.network], data_dir=tfds_dir)
+    train, test = data.train, data.test
+    tested = slice(_TEST_IMAGES.get(workload.network))
+    owned = np.random.default_rng(0).permutation(len(train.labels))
+    size = len(train.labels) // workload.clients
+    arrays: dict[str, Any] = {
+        "train_x": train.features,
+        "train_y": train.labels,
+        "parts": owned[: workload.clients * size].reshape(workload.clients, size).astype(np.int32),
+        "test_x": test.features[tested],
+        "test_y": test.labels[tested],
+    }
+    np.savez(file, **arrays, **_initial_layers(workload.network, jnp.asarray(train.features[:1])))
+
+
+def _initial_layers(network: str, images: jax.Array) -> dict[str, Any]:
+    params = NETWORKS[network]().init(jax.random.key(0), images).params
+    leaves = [(path[:-1], path[-1].key, leaf) for path, leaf in jax.tree.leaves_with_path(params)]
+    layers = list(dict.fromkeys(layer for layer, _, _ in leaves))
+    return {
+        f"layer{layers.index(layer):02d}.{kind}": np.asarray(leaf) for layer, kind, leaf in leaves
+    }

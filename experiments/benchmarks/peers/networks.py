@@ -1,0 +1,27 @@
+"""The networks that all programs train, as ours."""
+
+import flax.linen as nn
+
+import fedjax_fair as ff
+from fedjax_fair.models import Conv, from_flax, max_pool
+
+__all__ = ["NETWORKS"]
+
+
+class _Cnn(nn.Module):
+    """The network of pfl's CIFAR-10 benchmark."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        x = nn.relu(Conv(32, (3, 3), padding="VALID")(x))
+        x = nn.relu(max_pool(Conv(64, (3, 3), padding="VALID")(x)))
+        x = nn.Dropout(0.25, deterministic=not train)(x)
+        x = nn.relu(nn.Dense(128)(x.reshape(x.shape[0], -1)))
+        return nn.Dense(10)(nn.Dropout(0.5, deterministic=not train)(x))
+
+
+NETWORKS = {
+    "lenet": lambda: ff.models.lenet(10),
+    "cnn": lambda: from_flax(_Cnn()),
+    "resnet18": lambda: ff.models.resnet18(10),
+}

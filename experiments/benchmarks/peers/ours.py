@@ -1,0 +1,64 @@
+"""The same with this library, compiled rounds and all."""
+
+import sys
+
+import jax
+import numpy as np
+
+import fedjax_fair as ff
+from experiments.benchmarks.peers.networks import NETWORKS
+from experiments.benchmarks.peers.programs.shared.workloads import CANDIDATES, LAM, B, serve
+from fedjax_fair.evaluate import client_means
+
+
+def selector_of(workload):
+    """Who trains in a round."""
+    if workload.selector == "divfl":
+        return ff.selectors.divfl(workload.cohort_size, candidates=CANDIDATES)
+    if workload.selector == "subtrunc":
+        return ff.selectors.subtrunc(workload.cohort_size, LAM, B, candidates=CANDIDATES)
+    return ff.selectors.uniform(workload.cohort_size)
+
+
+def make(workload, path):
+    arrays = dict(np.load(path))
+    data = ff.data.from_arrays(
+        arrays["train_x"],
+        arrays["train_y"],
+        list(arrays["parts"]),
+        test_features=arrays["test_x"],
+        test_labels=arrays["test_y"],
+        test_client_indices=np.array_split(np.arange(len(arrays["test_y"])), workload.clients),
+    )
+    data = jax.device_put(data)
+    model = NETWORKS[workload.network]()
+    round = ff.make_round(
+        model,
+        selector_of(workload),
+        ff.solvers.sgd(workload.learning_rate, workload.batch_size, steps=workload.steps),
+        ff.aggregators.mean(),
+        clients_per_batch=int(sys.argv[1]) if len(sys.argv) > 1 else None,
+    )
+    state = jax.jit(round.init)(jax.random.key(0), data)
+    state = state._replace(variables=started(state.variables, arrays))
+    advance = jax.jit(lambda state, data: ff.run(round, state, data, workload.rounds)[0])
+    measure = jax.jit(lambda variables, test: client_means(model, variables, test).accuracy.mean())
+
+    def train():
+        nonlocal state
+        state = jax.block_until_ready(advance(state, data))
+        if workload.evaluation:
+            jax.block_until_ready(measure(state.variables, data.test))
+
+    return train, lambda: measure(state.variables, data.test)
+
+
+def started(variables, arrays):
+    """The variables, with the parameters of the file."""
+    names = sorted(name for name in arrays if name.startswith("layer"))
+    tree = jax.tree.structure(variables.params)
+    return variables._replace(params=jax.tree.unflatten(tree, [arrays[name] for name in names]))
+
+
+if __name__ == "__main__":
+    serve(make)
