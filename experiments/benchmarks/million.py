@@ -41,8 +41,10 @@ from fedjax_fair.submodular import (
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 COHORT, POOL, WIDTH, MEAN_SIZE, ROUNDS = 100, 1_000, 32, 20, 3
-COLUMNS: tuple[str, ...] = ("clients", "examples", "method", "start_s", "round_s", "round_cpu_s", "evaluation_s",
-                            "data_gib", "peak_gib")  # fmt: skip
+COLUMNS: tuple[str, ...] = (
+    "clients", "examples", "method", "start_s", "round_s", "round_cpu_s", "evaluation_s",
+    "data_gib", "peak_gib",
+)  # fmt: skip
 LABELS = {
     "fedavg": "FedAvg",
     "power_of_choice": "Power-of-Choice",
