@@ -101,7 +101,7 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# There is hardly a front: the most accurate setting of a method is its most even one, or next to it,
+# There is hardly a front: the most accurate setting of a method is its most even one, or near it,
 # and the step size moves all methods along the same band. As long as models are far from what they
 # could be, fairness costs no accuracy. What the settings themselves add is seen at the best step
 # size.
