@@ -182,7 +182,7 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
         (["lam=0.1,0.1"], "different"),
         (["seeds=1,1"], "seeds"),
         (["training.seeds=1,2"], "training.seeds"),
-        (["lam=-1"], "lam=-1.0"),
+        (["prox=-1"], "prox=-1.0"),
         (["lam=1", "--points-per-batch=0"], "points_per_batch=0"),
     ],
 )
@@ -217,7 +217,7 @@ def test_the_version_is_that_of_the_package(capsys):
 
 
 def test_compiled_programs_are_kept_unless_jax_is_told_not_to(tmp_path):
-    command = ["run", "--data.clients=4", "--model.name=logistic", "--methods", "fedavg"]
+    command = ["run", "--data.clients=10", "--model.name=logistic", "--methods", "fedavg"]
     command += ["--solver.steps=1", "--training.rounds=1", "--training.seeds", "0"]
     program = "import sys; from fedjax_fair.cli import main; sys.exit(main(sys.argv[1:]))"
     own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
