@@ -33,7 +33,7 @@ PEERS = {
 HISTORY = Path(__file__).parent.parent / "history.jsonl"
 # Before training everybody has the same parameters; rounding decides a few near ties.
 SAME_MODEL = 0.002
-# Afterwards cohorts and minibatches have differed, as between seeds, for only a few rounds.
+# Afterwards cohorts and minibatches have differed for a few rounds, in which accuracy climbs fast.
 TOLERANCE = 0.05
 
 
