@@ -100,8 +100,14 @@ class Programs:
             self._length
         )
         on_host = jax.default_backend() != "cpu"
-        resident = _bytes((self._state, self._points)) + _on_first_device(self._data)
+        resident = _bytes((self._state, self._points)) + self.shared_bytes
         return resident + transient + (0 if on_host else _COPIES_OF_RECORDS * recorded)
+
+    @property
+    def shared_bytes(self) -> int:
+        """The part of it, data, that does not depend on the number of runs."""
+        leaves = jax.tree.leaves(self._data)
+        return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
 
     def start(self) -> RoundState:
         """The state of every run before its first round."""
@@ -131,10 +137,6 @@ class Programs:
 
 def _bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def _on_first_device(data: FederatedData) -> int:
-    return sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(data))
 
 
 def _transient(program: Any, told: PyTree) -> int:

@@ -181,7 +181,7 @@ def _finish(
         try:
             part = _run(group, batch, limit, callback)
         except MemoryLimitError as error:
-            size = max(1, int(size * error.limit / error.needed))
+            size = max(1, int(error.fits * len(batch)))
             continue
         store.put(key, part)
         parts.append(part)

@@ -36,15 +36,12 @@ class MemoryLimitError(RuntimeError):
     """Runs would take more memory than they may.
 
     Attributes:
-        needed: Bytes they would take.
-        limit: Bytes they may take.
+        fits: The share of them that would fit, in [0, 1).
     """
 
-    def __init__(self, needed: int, limit: int) -> None:
-        super().__init__(
-            f"the runs need {needed:,} bytes of memory, of {limit:,} that they may take."
-        )
-        self.needed, self.limit = needed, limit
+    def __init__(self, needed: int, shared: int, limit: int) -> None:
+        super().__init__(f"the runs need {needed:,} bytes, more than {limit:,}.")
+        self.fits = max(0, limit - shared) / (needed - shared)
 
 
 class Evaluation(NamedTuple):
@@ -224,7 +221,7 @@ def fit_points(
     programs = Programs(make, points, seeds, data, min(eval_every, rounds), train_loss, mesh)
     needed = programs.num_bytes(rounds)
     if memory_limit is not None and needed > memory_limit:
-        raise MemoryLimitError(needed, memory_limit)
+        raise MemoryLimitError(needed, programs.shared_bytes, memory_limit)
     for callback in callbacks:
         callback.on_compiled(needed)
     state = programs.start()
