@@ -1,3 +1,5 @@
+"""Programs of other simulators start from the same network and the same clients as ours."""
+
 import importlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,9 +45,11 @@ def test_programs_start_from_the_network_that_ours_is(name, random_images, jax_n
     other = model.init(jax.random.key(1), images)
     variables = started(other, arrays)
     logits, _ = model.apply(*variables, images, train=False, key=None)
-    theirs = jax_networks.NETWORKS[workload.network](
-        jax_networks.parameters(arrays), images.astype(jnp.float32) / 255, None
-    )
+    # The program is written as its authors would, who broadcast silently.
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        theirs = jax_networks.NETWORKS[workload.network](
+            jax_networks.parameters(arrays), images.astype(jnp.float32) / 255, None
+        )
     np.testing.assert_allclose(theirs, logits, rtol=1e-4, atol=1e-5)
     assert np.ptp(logits) > 0.01
 
