@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree, Shaped
@@ -76,7 +77,7 @@ class Programs:
         self._length = eval_every
         clients = self._told.clients
         self.nobody = np.full((clients.shape[0], clients.shape[2]), -1, clients.dtype)
-        model = make(jax.tree.map(lambda leaf: leaf[0], points)).model
+        model = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points)).model
         measure = jax.jit(_over_runs(partial(_measure, model, train_loss), mesh)).lower(
             self._asked(self._state, self.nobody), self._data
         )

@@ -203,7 +203,7 @@ def fit_points(
         ...         solver=ff.solvers.sgd(learning_rate=rate, batch_size=10, epochs=1),
         ...         aggregator=ff.aggregators.mean(),
         ...     )
-        >>> rates = jnp.array([0.01, 0.1])
+        >>> rates = np.array([0.01, 0.1], np.float32)
         >>> runs = fit_points(fedavg, rates, data, rounds=5, seeds=(0, 0))
         >>> bool(runs.accuracy_mean_clients.isel(round=-1).diff("seed") > 0)
         True

@@ -93,8 +93,8 @@ def test_a_federation_is_an_argument_of_a_compiled_function():
 def broken(part, **changes):
     """The example with some fields of one part replaced."""
     federation = example(test_fraction=0.5)
-    fields = {name: np.array(value) for name, value in getattr(federation, part)._asdict().items()}
-    other = data.ClientExamples(**(fields | changes))
+    fields = jax.tree.map(np.array, getattr(federation, part))
+    other = fields._replace(**changes)
     parts = {"train": federation.train, "test": federation.test} | {part: other}
     return data.FederatedData(**parts, groups=None, num_classes=3, name="broken")
 
