@@ -134,7 +134,7 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
         table.add_row(
             *(f"{row[name].item():g}" if name != "algorithm" and isinstance(row[name].item(), float)
               else str(row[name].item()) for name in points),
-            *(_percent(row[name].values) for name in COLUMNS),
+            *(_percent(row[name].values, digits=1) for name in COLUMNS),
         )  # fmt: skip
     return table
 

@@ -168,7 +168,7 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
     rows = [line for line in shown.splitlines() if "0.01" in line or "0.1" in line]
     assert len(rows) == 8
     best = dataset["accuracy_mean_clients"].isel(round=-1).mean("seed").max()
-    assert f"{100 * float(best):.2f}" in rows[0]
+    assert f"{100 * float(best):.1f}" in rows[0]
     assert main(command) == 0  # Nothing is run again.
     assert "MiB" not in capsys.readouterr().out
 
