@@ -247,11 +247,12 @@ PARTITIONERS: dict[str, Callable[[Any], Partitioner]] = {
 """Every way to deal examples, from the section ``data`` of the configuration."""
 
 
-def build(config: Config) -> Experiment:
+def build(config: Config, federation: FederatedData | None = None) -> Experiment:
     """Turns a configuration into data and functions, or says which setting is wrong.
 
     Args:
         config: A resolved configuration.
+        federation: Its data, if that is there already; by default it is read.
 
     Returns:
         An ``Experiment`` that is ready to run.
@@ -271,7 +272,8 @@ def build(config: Config) -> Experiment:
     seed: Any = config.data.seed
     if config.data.per_run:
         seed = tuple(config.data.seed + run for run in config.training.seeds)
-    federation = data.load(config.data.name, partition, seed=seed, data_dir=config.data.dir)
+    if federation is None:
+        federation = data.load(config.data.name, partition, seed=seed, data_dir=config.data.dir)
     rounds = {name: method_round(config, name, federation.num_classes) for name in config.methods}
     for method in rounds.values():
         jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))

@@ -148,16 +148,18 @@ def sweep(
 def _groups(config: Config, axes: list[_Axis]) -> Iterator[_Group]:
     fixed = [axis for axis in axes if axis.field not in TRACED]
     traced = [axis for axis in axes if axis.field in TRACED]
+    data = None  # The same for all: settings of the data cannot be varied.
     for chosen in product(*(axis.values for axis in fixed)):
         own = _with(config, fixed, chosen)
         labels = {axis.name: value for axis, value in zip(fixed, chosen, strict=True)}
-        experiment = methods.build(own)
+        experiment = methods.build(own, data)
+        data = experiment.data
         for name in config.methods:
-            used, unused = _split(own, name, experiment.data, traced)
-            points = product(*(axis.values for axis in used))
+            used, unused = _split(own, name, data, traced)
+            points = list(product(*(axis.values for axis in used)))
             runs = list(product(points, own.training.seeds))
-            group = _Group(name, own, experiment.data, experiment.mesh, labels, used, unused, runs)
-            for values, _ in group.runs:  # What is out of range is noticed before anything runs.
+            group = _Group(name, own, data, experiment.mesh, labels, used, unused, runs)
+            for values in points:  # What is out of range is noticed before anything runs.
                 _round(group, values)
             yield group
 

@@ -79,6 +79,13 @@ def test_numbers_share_a_compilation_and_shapes_do_not(base, monkeypatch):
     assert np.isnan(both["cohort_clients"].sel(cohort_size=2, slot=2)).all()
 
 
+def test_data_is_read_once(base, monkeypatch):
+    load, read = methods.data.load, []
+    monkeypatch.setattr(methods.data, "load", lambda *a, **k: read.append(1) or load(*a, **k))
+    sweep(replace(base, methods=("fedavg",)), seeds=(0,), cohort_size=[2, 3])
+    assert len(read) == 1
+
+
 def test_batches_and_partitions_change_nothing(base):
     config = replace(base, methods=("subtrunc",), data=replace(base.data, per_run=True))
     whole = sweep(config, lam=[0.0, 1.0, 2.0])
