@@ -50,7 +50,7 @@ def make_centralised(model: Model, solver: Solver) -> Round:
 def _pooled(data: FederatedData) -> FederatedData:
     """Gives all training examples to the first client."""
     train = data.train
-    if train.devices is not None:
+    if not train.all_here:
         raise ValueError("mesh: expected none for training on pooled examples.")
     pooled = train._replace(
         offsets=jnp.zeros_like(train.offsets),

@@ -1,9 +1,9 @@
 """What clients do where their examples are, and what of it crosses devices.
 
-Where examples are dealt to several devices (`fedjax_fair.placement`), a round is the same program
-on each of them. Everybody works out who is chosen; only the device that holds a client computes
-anything of its examples, and what others need to know is added up. Where they are not, these are
-plain maps and sums.
+Where there are several devices (`fedjax_fair.placement`), a round is the same program on each of
+them. Everybody works out who is chosen; only one device computes anything of a client's examples,
+and what others need to know is added up. It is the one that holds them, or, where all share the
+examples, any: those asked are then dealt evenly. With one device these are plain maps and sums.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
-from fedjax_fair.data.federated import ClientExamples
+from fedjax_fair.data.federated import ClientExamples, Everywhere
 
 __all__ = [
     "AXIS",
@@ -24,6 +24,7 @@ __all__ = [
     "map_clients",
     "num_examples",
     "per_device",
+    "share",
     "sizes_here",
     "total",
 ]
@@ -44,7 +45,7 @@ def map_clients(
     values: PyTree = None,
     batch_size: int | None = None,
 ) -> T:
-    """Maps a function over clients, each on the device that holds its examples.
+    """Maps a function over clients, each on a device that holds its examples.
 
     A device loops over its own clients only, so that all are done when the busiest is. There must
     be no collective in ``function``: loops differ in length.
@@ -66,7 +67,7 @@ def map_clients(
 
     if examples.devices is None:
         return jax.lax.map(one, asked, batch_size=batch_size)
-    return _map_some(one, asked, examples.devices[clients] == _me(), batch_size)
+    return _map_some(one, asked, _mine(examples, clients), batch_size)
 
 
 def everywhere(examples: ClientExamples, told: T) -> T:
@@ -122,7 +123,7 @@ def total(examples: ClientExamples, weights: Float[Array, " cohort"], updates: P
 def num_examples(examples: ClientExamples) -> int:
     """Places for examples on all devices, at least as many as clients own."""
     here = examples.order.shape[0]
-    return here if examples.devices is None else here * jax.lax.axis_size(AXIS)
+    return here if examples.all_here else here * jax.lax.axis_size(AXIS)
 
 
 def per_device(examples: ClientExamples, asked: int) -> int:
@@ -132,9 +133,40 @@ def per_device(examples: ClientExamples, asked: int) -> int:
 
 def sizes_here(examples: ClientExamples) -> Int[Array, " clients"]:
     """Examples of each client on this device: all or none of them."""
-    if examples.devices is None:
+    if examples.all_here:
         return examples.sizes
     return jnp.where(examples.devices == _me(), examples.sizes, 0)
+
+
+def share(examples: ClientExamples, values: Shaped[Array, "rows ..."], fill: int):
+    """What a device is to go through of something that all devices share.
+
+    Args:
+        examples: Examples of all clients.
+        values: Something that each device has, of its own examples or of all.
+        fill: Stands in the rows that are added where devices do not divide them.
+
+    Returns:
+        All of them, unless devices share the examples; then a part for each device.
+    """
+    if not isinstance(examples.devices, Everywhere):
+        return values
+    devices, rows = jax.lax.axis_size(AXIS), values.shape[0]
+    edges = [(0, -rows % devices)] + [(0, 0)] * (values.ndim - 1)
+    parts = jnp.pad(values, edges, constant_values=fill)
+    return parts.reshape(devices, -1, *values.shape[1:])[_me()]
+
+
+def _mine(examples: ClientExamples, clients: Int[Array, " asked"]) -> Bool[Array, " asked"]:
+    """Of whom this device has to answer."""
+    if not isinstance(examples.devices, Everywhere | None):
+        return examples.devices[clients] == _me()
+    # Largest first and to and fro, so that devices get equally many clients, of about equal size.
+    devices = jax.lax.axis_size(AXIS)
+    largest_first = jnp.argsort(-examples.sizes[clients], stable=True)
+    lap, place = jnp.divmod(jnp.arange(clients.shape[0], dtype=jnp.int32), devices)
+    dealt = jnp.where(lap % 2 == 0, place, devices - 1 - place)
+    return jnp.zeros_like(clients).at[largest_first].set(dealt) == _me()
 
 
 def _me() -> Int[Array, ""]:

@@ -246,8 +246,8 @@ class Config:
     output: str = "runs"
     """Folder in which the run gets a folder of its own."""
 
-    devices: int | Literal["all"] = 1
-    """Devices that clients are dealt to, or all."""
+    devices: int | Literal["auto", "all"] = "auto"
+    """Devices that clients are dealt to, or all; auto is one, or all cores of a processor."""
 
     distributed: bool = False
     """Whether this is one of several processes that run together (docs/scaling.md)."""

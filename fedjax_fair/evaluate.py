@@ -82,12 +82,15 @@ def _flat_sums(measure: Callable[[Int[Array, " chunk"]], PyTree], examples: Clie
     """Sums what is measured of every example over the examples of each client."""
     owned = examples.order.shape[0]
     chunk = max(1, min(owned, _CHUNK.get(jax.default_backend(), _CHUNK_DEFAULT)))
-    rows = jnp.pad(examples.order, (0, -owned % chunk)).reshape(-1, chunk)
-    owners = _owners(examples)
+    nobody = examples.num_clients
+
+    def chunks(values, fill):
+        values = jnp.pad(values, (0, -owned % chunk), constant_values=fill).reshape(-1, chunk)
+        return collective.share(examples, values, fill)
+
+    rows, owners = chunks(examples.order, 0), chunks(_owners(examples), nobody).reshape(-1)
     return jax.tree.map(
-        lambda leaf: jax.ops.segment_sum(
-            leaf.reshape(-1)[:owned], owners, examples.num_clients, indices_are_sorted=True
-        ),
+        lambda leaf: jax.ops.segment_sum(leaf.reshape(-1), owners, nobody, indices_are_sorted=True),
         jax.lax.map(measure, rows),
     )
 

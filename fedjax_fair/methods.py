@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -18,6 +18,7 @@ from fedjax_fair import aggregators, checks, data, models, selectors, simulate, 
 from fedjax_fair.base import Aggregator, Model, Selector, Solver
 from fedjax_fair.centralised import make_centralised
 from fedjax_fair.config import Config, ModelConfig, lookup, override
+from fedjax_fair.cores import cores_if_any
 from fedjax_fair.data import FederatedData, Partitioner
 from fedjax_fair.placement import client_mesh
 from fedjax_fair.simulate import Round
@@ -262,11 +263,11 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
         FileNotFoundError: If the data is not there.
     """
     _check(config)
-    mesh = None if config.devices == 1 else client_mesh(config.devices)
+    mesh = _mesh(config.devices)
     for name in config.methods:  # Before data is read, which can take long.
         method, own = _variant(config, name)
         lookup("model.name", str(own.model.name), MODELS)
-        if mesh is not None and method.whole is not None:
+        if method.whole is not None and config.devices not in (1, "auto"):
             raise ValueError(f"devices={config.devices!r}: expected 1 for {name}.")
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)(config.data)
     seed: Any = config.data.seed
@@ -349,5 +350,11 @@ def _check(config: Config) -> None:
     checks.seeds("training.seeds", training.seeds)
     if config.distributed and config.devices != "all":
         raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
-    if config.data.per_run and config.devices != 1:
-        raise ValueError(f"devices={config.devices!r}: expected 1 with data.per_run.")
+    if config.data.per_run and config.devices not in (1, "auto"):
+        raise ValueError(f"devices={config.devices!r}: expected 1 or 'auto' with data.per_run.")
+
+
+def _mesh(devices: int | Literal["auto", "all"]) -> Mesh | None:
+    if devices == "auto":
+        return cores_if_any()
+    return None if devices == 1 else client_mesh(devices)

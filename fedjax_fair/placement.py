@@ -1,4 +1,4 @@
-"""Deals clients to devices, and runs a program on all of them."""
+"""Deals clients to devices, or shares them among cores, and runs a program on all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from jaxtyping import Int, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.collective import AXIS
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.cores import CORES, shared
+from fedjax_fair.data.federated import ClientExamples, Everywhere, FederatedData
 
 __all__ = ["balanced", "client_mesh", "over_mesh", "place", "replicate"]
 
@@ -74,22 +75,21 @@ def balanced(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.ndarray
 
 
 def place(data: FederatedData, mesh: Mesh) -> FederatedData:
-    """Copies the examples of each client to its device.
+    """Copies the examples of each client to its device; cores share them all.
 
     Training examples are balanced; test examples follow their clients. Every process passes the
     same federation and keeps what belongs on its own devices. Ids of clients stay what they are.
 
     Args:
-        data: A federation on the host, with one partition.
-        mesh: From ``client_mesh``.
+        data: A federation on the host; with one partition, unless the mesh is of cores.
+        mesh: From ``client_mesh`` or ``core_mesh``.
 
     Returns:
         The federation, for programs that ``over_mesh`` runs. Features, labels and ``order`` have a
         shard for each device, padded to the longest; ``offsets`` count from the start of a shard.
 
     Raises:
-        ValueError: If the mesh has other axes than ``clients``, or every run has a partition of its
-            own.
+        ValueError: If the mesh has other axes, or every run has a partition of its own.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -97,6 +97,10 @@ def place(data: FederatedData, mesh: Mesh) -> FederatedData:
         >>> placed.train.devices.shape
         (50,)
     """
+    if mesh.axis_names == (CORES,):
+        data = shared(data, mesh)
+        test = data.test._replace(devices=Everywhere())
+        return data._replace(train=data.train._replace(devices=Everywhere()), test=test)
     if mesh.axis_names != (AXIS,):
         raise ValueError(f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},).")
     if data.num_partitions is not None:
@@ -122,11 +126,12 @@ def over_mesh(function: Callable[[PyTree, FederatedData], PyTree], mesh: Mesh) -
     Args:
         function: ``function(values, data)``, in which `fedjax_fair.collective` is what crosses
             devices; it must come to the same everywhere.
-        mesh: From ``client_mesh``.
+        mesh: From ``client_mesh`` or ``core_mesh``.
 
     Returns:
         The function, for values that are the same everywhere and a federation from ``place``.
     """
+    mesh = Mesh(mesh.devices, (AXIS,))  # Cores, too, do clients' work in what follows.
 
     def mapped(values, data):
         # JAX would otherwise put a collective into each gradient by replicated parameters, which
@@ -143,6 +148,8 @@ def over_mesh(function: Callable[[PyTree, FederatedData], PyTree], mesh: Mesh) -
 
 
 def _specs(data: FederatedData) -> Any:
+    if data.train.all_here:
+        return _COPIED
     specs: list[Any] = [_DEALT] * 3 + [_COPIED] * 3
     examples = ClientExamples(*specs)
     return data._replace(train=examples, test=examples, groups=_COPIED)

@@ -20,9 +20,10 @@ __all__ = ["client_gradients", "local_means", "ravel", "sums_of_clients"]
 T = TypeVar("T")
 
 # Examples of one client in a pass, at most: enough for full speed, few enough for activations to
-# stay in a processor's cache.
-_CHUNK = {"cpu": 200}
-_CHUNK_DEFAULT = 512
+# stay in a processor's cache, or in that of a core that is a device of its own.
+_CHUNK_ON_CPU = 200
+_CHUNK_ON_CORE = 50
+_CHUNK = 512
 # On a CPU clients are asked side by side if they are so small that starting a pass costs more than
 # the pass: as many as make a thousand examples, if what is summed for them stays in the cache.
 # (From about 100 examples on, matrix products in a batch are slower there than one by one.)
@@ -211,5 +212,7 @@ def _side_by_side(measure: Callable[..., PyTree], examples: ClientExamples) -> i
 def _chunk(examples: ClientExamples) -> int:
     """Divides a client of mean size into equal chunks."""
     mean = max(1, -(-collective.num_examples(examples) // examples.num_clients))
-    most = _CHUNK.get(jax.default_backend(), _CHUNK_DEFAULT)
+    most = _CHUNK
+    if jax.default_backend() == "cpu":
+        most = _CHUNK_ON_CPU if jax.local_device_count() == 1 else _CHUNK_ON_CORE
     return -(-mean // -(-mean // most))

@@ -12,8 +12,9 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree, Shaped
 
-from fedjax_fair import metrics, simulate
+from fedjax_fair import cores, metrics, simulate
 from fedjax_fair.base import ClientMetrics, Model
+from fedjax_fair.cores import CORES, shared
 from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
 from fedjax_fair.evaluate import evaluate
 from fedjax_fair.history import PER_CLIENT
@@ -37,7 +38,7 @@ class Programs:
         data: The federation.
         eval_every: Rounds in a chunk.
         train_loss: Whether evaluations tell training losses.
-        mesh: Devices that clients are dealt to, or None for one.
+        mesh: Devices that clients are dealt to, or cores, or None for one device.
 
     Attributes:
         nobody: A cohort before the first round, -1 in every slot, ``[runs, cohort]``.
@@ -53,6 +54,11 @@ class Programs:
         train_loss: bool,
         mesh: Mesh | None = None,
     ) -> None:
+        # Cores make whole runs where there is one for each.
+        self._cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
+        self._run_a_core = 1 < self._cores <= len(seeds)
+        over_runs = partial(_over_runs, mesh=mesh, run_a_core=self._run_a_core)
+
         def start(own, data):
             seed, point = own
             return make(point).init(jax.random.key(seed), data)
@@ -62,14 +68,16 @@ class Programs:
                 state, point = own
                 return simulate.run(make(point), state, data, length)
 
-            return _over_runs(one, mesh)((state, points), data)
+            return over_runs(one)((state, points), data)
 
         if mesh is None:
             self._data, self._points = jax.device_put((data, points))
+        elif self._run_a_core:
+            self._data, self._points = shared((data, points), mesh)
         else:
             self._data, self._points = place(data, mesh), replicate(points, mesh)
         # Seeds on the host rather than keys on a device, which other processes could not use.
-        begin = jax.jit(_over_runs(start, mesh))
+        begin = jax.jit(over_runs(start))
         self._begin = partial(begin, (np.asarray(seeds, np.uint32), self._points), self._data)
         self._state = jax.eval_shape(self._begin)
         self._advance = jax.jit(advance, static_argnums=3, donate_argnums=0)
@@ -78,7 +86,7 @@ class Programs:
         clients = self._told.clients
         self.nobody = np.full((clients.shape[0], clients.shape[2]), -1, clients.dtype)
         model = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points)).model
-        measure = jax.jit(_over_runs(partial(_measure, model, train_loss), mesh)).lower(
+        measure = jax.jit(over_runs(partial(_measure, model, train_loss))).lower(
             self._asked(self._state, self.nobody), self._data
         )
         self._measured, self._measure = measure.out_info, measure.compile()
@@ -91,18 +99,22 @@ class Programs:
     def num_bytes(self, rounds: int) -> int:
         """Memory that the runs take at most: data, models, temporaries, and what is recorded.
 
-        With several devices, memory of the first. On an accelerator what is recorded is left out,
-        because it goes to the host.
+        With several devices, memory of the first, and with cores of all together. On an
+        accelerator what is recorded is left out, because it goes to the host.
         """
         program, told = self._chunk(self._length)
-        transient = max(_transient(program, told), _transient(self._measure, self._measured))
+        transient = max(
+            self._cores * _temporary(program) + _bytes(told)
+            for program, told in ((program, told), (self._measure, self._measured))
+        )
         summaries, clients = self._measured
         evaluation = (summaries, [getattr(clients, name) for name in PER_CLIENT])
         recorded = (rounds * _bytes(told) + (rounds + self._length) * _bytes(evaluation)) // (
             self._length
         )
         on_host = jax.default_backend() != "cpu"
-        resident = _bytes((self._state, self._points)) + self.shared_bytes
+        copies = 1 if self._run_a_core else self._cores
+        resident = copies * _bytes((self._state, self._points)) + self.shared_bytes
         return resident + transient + (0 if on_host else int(_COPIES_OF_RECORDS * recorded))
 
     @property
@@ -141,12 +153,12 @@ def _bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _transient(program: Any, told: PyTree) -> int:
-    """Memory that a program takes besides its arguments and what it updates in place."""
-    return program.memory_analysis().temp_size_in_bytes + _bytes(told)
+def _temporary(program: Any) -> int:
+    """Memory that a program takes besides its arguments, its results and what it updates."""
+    return program.memory_analysis().temp_size_in_bytes
 
 
-def _over_runs(function: Callable, mesh: Mesh | None) -> Callable:
+def _over_runs(function: Callable, mesh: Mesh | None, *, run_a_core: bool) -> Callable:
     """Maps over the leading axis of the first argument, and over the partitions of the data.
 
     Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
@@ -154,19 +166,22 @@ def _over_runs(function: Callable, mesh: Mesh | None) -> Callable:
     all would wait for the run whose cohort is dealt worst.
     """
 
-    def mapped(batch, data):
-        if data.num_partitions is None:
-            return over(lambda one: function(one, data), batch)
-        return over(
-            lambda one: function(one[0], with_ownership(data, one[1])), (batch, ownership(data))
-        )
+    def one_run(run, data):
+        batch, owned = run
+        return function(batch, data if owned is None else with_ownership(data, owned))
 
-    def over(one_run, batch):
+    def over(runs, data):
         if jax.default_backend() != "cpu" and mesh is None:
-            return jax.vmap(one_run)(batch)
-        return jax.lax.map(one_run, batch)
+            return jax.vmap(one_run, (0, None))(runs, data)
+        return jax.lax.map(lambda run: one_run(run, data), runs)
 
-    return mapped if mesh is None else over_mesh(mapped, mesh)
+    if mesh is not None and run_a_core:
+        over = cores.over_runs(over, mesh)
+
+    def mapped(batch, data):
+        return over((batch, None if data.num_partitions is None else ownership(data)), data)
+
+    return mapped if mesh is None or run_a_core else over_mesh(mapped, mesh)
 
 
 def _measure(model: Model, train_loss: bool, asked: tuple, data: FederatedData):

@@ -110,9 +110,9 @@ def fit(
         callbacks: Told about the start, every evaluation and the end; any may stop the run.
         checkpoints: A folder for checkpoints, one after every evaluation. If it holds one already,
             the run continues from there and ends exactly as an uninterrupted one.
-        mesh: Devices to deal the clients to, from ``placement.client_mesh``; by default all are on
-            one. With several processes each makes the same call and gets the same results, and
-            callbacks must not answer differently.
+        mesh: Devices to deal the clients to, from ``placement.client_mesh``, or the cores of
+            ``cores.core_mesh``; by default all are on one device. With several processes each makes
+            the same call and gets the same results, and callbacks must not answer differently.
 
     Returns:
         An ``xarray.Dataset``; ``fedjax_fair.results`` describes it.

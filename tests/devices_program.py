@@ -1,10 +1,13 @@
 """Programs that tests of many devices and processes run in processes of their own.
 
 ``python tests/devices_program.py compare FIRST LAST`` prints, for some of the methods below, how
-far eight devices are from one; ``fit FOLDER ROUNDS`` is one of several processes.
+far eight devices are from one, ``cores FIRST LAST`` how far three cores are; ``runs`` compares runs
+that cores make; ``fit FOLDER ROUNDS`` is one of several processes.
 """
 
+import itertools
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -16,6 +19,8 @@ from test_conformance import AGGREGATORS, SELECTORS, SOLVERS
 import fedjax_fair as ff
 from experiments.benchmarks.devices import collective_bytes
 from fedjax_fair import processes
+from fedjax_fair.cores import core_mesh
+from fedjax_fair.data.federated import ownership, stack, with_ownership
 from fedjax_fair.placement import client_mesh, over_mesh, place
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
@@ -58,8 +63,7 @@ def run(names, data, mesh=None):
     return *jax.device_get(compiled(np.uint32(3), data)), moved
 
 
-def compare(first, last):
-    mesh = client_mesh(8)
+def compare(mesh, first, last):
     for names in METHODS[first:last]:
         one, told, _ = run(names, FEDERATION)
         many, told_by_many, moved = run(names, FEDERATION, mesh)
@@ -80,6 +84,35 @@ def distance(one, many):
     return float(np.max(np.abs(one - many) / np.maximum(1, np.abs(one)), initial=0))
 
 
+def runs():
+    """The largest difference that cores make to runs, for as many runs and partitions."""
+    method = ff.make_round(
+        linear_model(),
+        ff.selectors.subtrunc(3, 0.5),
+        ff.solvers.sgd(0.1, 2, epochs=1),
+        ff.aggregators.mean("size"),
+    )
+    mesh = core_mesh(3)
+    for count, own in itertools.product((2, 3, 4), (False, True)):
+        # Two runs for three cores share each other's work; of four, one core makes two.
+        data = FEDERATION
+        if own:
+            data = stack([with_ownership(data, rolled(data, by)) for by in range(count)])
+        options = {"rounds": 4, "eval_every": 2, "seeds": range(count)}
+        one, many = ff.fit(method, data, **options), ff.fit(method, data, **options, mesh=mesh)
+        apart = max(distance(one[name].values, many[name].values) for name in one)
+        print(json.dumps({"runs": count, "own": own, "apart": apart}))
+    placed = place(FEDERATION, mesh).train.features.addressable_shards
+    copies = len({shard.data.unsafe_buffer_pointer() for shard in placed})
+    print(json.dumps({"cores": len(placed), "copies": copies, "flags": os.environ["XLA_FLAGS"]}))
+
+
+def rolled(data, by):
+    """Who owns what if examples go round by some places."""
+    owned = ownership(data)
+    return owned._replace(train=(np.roll(owned.train[0], by), *owned.train[1:]))
+
+
 def fit(folder, rounds):
     processes.join()
     method = ff.make_round(
@@ -96,7 +129,12 @@ def fit(folder, rounds):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "compare":
-        compare(*map(int, sys.argv[2:]))
-    else:
-        fit(Path(sys.argv[2]), int(sys.argv[3]))
+    match sys.argv[1:]:
+        case ["compare", first, last]:
+            compare(client_mesh(8), int(first), int(last))
+        case ["cores", first, last]:
+            compare(core_mesh(3), int(first), int(last))
+        case ["runs"]:
+            runs()
+        case ["fit", folder, rounds]:
+            fit(Path(folder), int(rounds))

@@ -24,6 +24,7 @@ from test_conformance import AGGREGATORS, SOLVERS
 
 import fedjax_fair as ff
 from fedjax_fair.config import Config
+from fedjax_fair.cores import core_mesh
 from fedjax_fair.data.federated import stack
 from fedjax_fair.placement import balanced, client_mesh, place
 from fedjax_fair.sweep import sweep
@@ -84,9 +85,9 @@ def finish(process):
 
 
 @cache
-def compared(first, last):
-    """What eight devices made of some methods."""
-    lines = finish(start(PROGRAM, "compare", first, last, devices=8)).splitlines()
+def compared(first, last, devices="compare"):
+    """What eight devices made of some methods, or three cores."""
+    lines = finish(start(PROGRAM, devices, first, last, devices=8)).splitlines()
     return {tuple(line["names"]): line for line in map(json.loads, lines)}
 
 
@@ -102,9 +103,10 @@ def assert_same(compared):
     assert compared["apart"] < 1e-5
 
 
+@pytest.mark.parametrize("devices", ["compare", "cores"])
 @pytest.mark.parametrize("names", METHODS[:QUICK], ids=" | ".join)
-def test_eight_devices_do_what_one_does(names):
-    assert_same(compared(0, QUICK)[names])
+def test_several_devices_do_what_one_does(names, devices):
+    assert_same(compared(0, QUICK, devices)[names])
 
 
 def test_no_more_crosses_devices_than_documented():
@@ -122,9 +124,34 @@ def test_a_mesh_of_one_device_changes_nothing():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("devices", ["compare", "cores"])
 @pytest.mark.parametrize("names", METHODS[QUICK:], ids=" | ".join)
-def test_eight_devices_do_what_one_does_for_other_roles(names):
-    assert_same(compared(QUICK, len(METHODS))[names])
+def test_several_devices_do_what_one_does_for_other_roles(names, devices):
+    assert_same(compared(QUICK, len(METHODS), devices)[names])
+
+
+def test_cores_make_runs_as_one_device_does():
+    *found, last = map(json.loads, finish(start(PROGRAM, "runs", devices=3)).splitlines())
+    assert [line["runs"] for line in found] == [2, 2, 3, 3, 4, 4]
+    for line in found:
+        # Whole runs are the same program; shared ones add up in another order.
+        assert line["apart"] <= (1e-5 if line["runs"] == 2 else 0), line
+    assert (last["cores"], last["copies"]) == (3, 1)
+    # XLA would end a process in which a core waits 40 s for another.
+    assert "terminate_timeout_seconds=1000000" in last["flags"]
+
+
+def test_the_command_line_uses_all_cores(tmp_path):
+    """Two cores share one run of pooled examples and one of FedAvg, and end as one device does."""
+    options = ["--methods", "fedavg", "centralised", *SMALL[1:-3], "--output"]
+    folders = [tmp_path / "one", tmp_path / "two"]
+    finish(start(*COMMAND, *options, folders[0], devices=1))
+    if len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("needs two cores")
+    finish(start(*COMMAND, *options, folders[1], devices=2))
+    one, two = (ff.results.open(next(folder.iterdir())) for folder in folders)
+    np.testing.assert_array_equal(one.cohort_clients, two.cohort_clients)
+    np.testing.assert_allclose(one.test_loss, two.test_loss, rtol=1e-5)
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -199,6 +226,10 @@ def test_a_device_holds_what_its_clients_own():
 
 
 def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="cores=1000: JAX has started with 1 CPU devices"):
+        core_mesh(1000)
+    with pytest.raises(ValueError, match="cores=0: expected"):
+        core_mesh(0)
     with pytest.raises(ValueError, match=r"devices=1000: expected an integer >= 1 and <= "):
         client_mesh(1000)
     with pytest.raises(ValueError, match=r"axes \('rows',\): expected \('clients',\)"):

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_fair.models import Conv, lenet, max_pool
-from fedjax_fair.models.layers import (
+from fedjax_fair.models.convolution import (
     _native_if_shared,
     _native_pull_back_if_alone,
+    _pieces,
     _tile_width,
 )
 
@@ -75,6 +76,8 @@ def test_parameters_are_those_of_flax():
         ((2, 9, 10, 2), 3, (4, 5), (1, 2), ((2, 0), (1, 3))),
         ((2, 7, 11, 2), 3, (3, 4), (3, 1), (1, 2)),
         ((1, 5, 5, 2), 7, (5, 5), (1, 1), "VALID"),  # a single output
+        ((8, 20, 20, 32), 64, (3, 3), (1, 1), "VALID"),  # two pieces of four images
+        ((7, 21, 20, 32), 40, (3, 3), (1, 1), "SAME"),  # seven pieces of one
     ],
 )
 def test_convolution_is_the_one_of_flax(image, features, kernel_size, strides, padding):
@@ -138,6 +141,17 @@ def test_tiles_cover_a_row_and_stay_narrow():
     assert _tile_width(28, 6, kernel_width=5, stride=1) == 14
     assert _tile_width(10, 16, kernel_width=5, stride=1) == 5
     assert _tile_width(28, 6, kernel_width=2, stride=2) == 1
+
+
+def test_a_batch_is_cut_into_pieces_that_fit_the_cache():
+    def pieces(batch, side, channels, features):
+        x, kernel = jnp.zeros((batch, side, side, channels)), jnp.zeros((3, 3, channels, features))
+        return _pieces(x, kernel, (1, 1), ((0, 0), (0, 0)))
+
+    assert pieces(50, 32, 1, 6) == 1  # A LeNet's tiles are a few kilobytes an image.
+    assert pieces(8, 20, 32, 64) == 2
+    assert pieces(7, 20, 32, 64) == 7  # Two pieces would do, but do not divide seven.
+    assert pieces(6, 66, 64, 64) == 6  # Not even one image fits.
 
 
 STRIDES, PADDING = (2, 1), ((1, 1), (0, 2))

@@ -67,6 +67,7 @@ def run_missing(
                 seeds=(seed,),
                 eval_every=own.training.eval_every,
                 train_loss=False,
+                mesh=experiment.mesh,
             )
             _append(name, seed, _rows(run, summaries, of_rounds), file)
             print(f"{name}, seed {seed}: {time.perf_counter() - started:.0f} s", flush=True)

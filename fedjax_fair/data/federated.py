@@ -13,6 +13,7 @@ from fedjax_fair import checks
 
 __all__ = [
     "ClientExamples",
+    "Everywhere",
     "FederatedData",
     "Ownership",
     "ownership",
@@ -20,6 +21,10 @@ __all__ = [
     "validate",
     "with_ownership",
 ]
+
+
+class Everywhere(NamedTuple):
+    """Says that each of several devices has the examples of all clients, and does a share."""
 
 
 class ClientExamples(NamedTuple):
@@ -35,8 +40,9 @@ class ClientExamples(NamedTuple):
         offsets: Where each client's run in ``order`` starts, ``[clients]``.
         sizes: Number of examples of each client, ``[clients]``.
         devices: Which of several devices holds each client's examples, ``[clients]``
-            (`fedjax_fair.placement`), or None where all are here. A device then has the arrays
-            above for its own clients, and ``offsets`` and ``sizes`` of all.
+            (`fedjax_fair.placement`); a device then has the arrays above for its own clients, and
+            ``offsets`` and ``sizes`` of all. ``Everywhere()`` where every device has all examples,
+            None where there is one device.
     """
 
     features: Shaped[Array, "total ..."]
@@ -44,12 +50,17 @@ class ClientExamples(NamedTuple):
     order: Int[Array, " owned"]
     offsets: Int[Array, " clients"]
     sizes: Int[Array, " clients"]
-    devices: Int[Array, " clients"] | None = None
+    devices: Int[Array, " clients"] | Everywhere | None = None
 
     @property
     def num_clients(self) -> int:
         """Number of clients."""
         return self.sizes.shape[-1]
+
+    @property
+    def all_here(self) -> bool:
+        """Whether this device has the examples of all clients."""
+        return self.devices is None or isinstance(self.devices, Everywhere)
 
 
 class FederatedData(NamedTuple):
@@ -129,12 +140,11 @@ def ownership(data: FederatedData) -> Ownership:
 
 def with_ownership(data: FederatedData, owned: Ownership) -> FederatedData:
     """Deals the examples of a federation as ``owned`` says."""
-    return FederatedData(
-        train=ClientExamples(data.train.features, data.train.labels, *owned.train),
-        test=ClientExamples(data.test.features, data.test.labels, *owned.test),
+    names = ("order", "offsets", "sizes")
+    return data._replace(
+        train=data.train._replace(**dict(zip(names, owned.train, strict=True))),
+        test=data.test._replace(**dict(zip(names, owned.test, strict=True))),
         groups=owned.groups,
-        num_classes=data.num_classes,
-        name=data.name,
     )
 
 
