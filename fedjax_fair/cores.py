@@ -35,9 +35,9 @@ _ALIGNMENT = 64  # Bytes at whose multiples JAX takes over an array of the host 
 def core_mesh(cores: int | Literal["all"] = "all") -> Mesh:
     """A mesh of the processor's cores, for ``fit(..., mesh=)``.
 
-    If ``fit`` has as many runs as there are cores or more, cores make whole runs, and come to the
-    results of a single device. If it has fewer, cores share the work of each: its cohort, its
-    evaluations and the questions to clients; the results are the same up to the order of sums.
+    If ``fit`` has as many runs as there are cores or more, cores make whole runs. If it has fewer,
+    cores share the work of each: its cohort, its evaluations and the questions to clients. Either
+    way the results are those of a single device, up to rounding and the order of sums.
 
     JAX has to know the number before it starts: call this before anything else that asks it for
     devices or arrays, or set ``JAX_NUM_CPU_DEVICES`` in the environment.

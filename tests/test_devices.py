@@ -134,8 +134,9 @@ def test_cores_make_runs_as_one_device_does():
     *found, last = map(json.loads, finish(start(PROGRAM, "runs", devices=3)).splitlines())
     assert [line["runs"] for line in found] == [2, 2, 3, 3, 4, 4]
     for line in found:
-        # Whole runs are the same program; shared ones add up in another order.
-        assert line["apart"] <= (1e-5 if line["runs"] == 2 else 0), line
+        # Sums are taken in another order where cores share a run, and rounding may differ where
+        # each makes one: the loop over its runs is compiled for another length.
+        assert line["apart"] < 1e-5, line
     assert (last["cores"], last["copies"]) == (3, 1)
     # XLA would end a process in which a core waits 40 s for another.
     assert "terminate_timeout_seconds=1000000" in last["flags"]

@@ -77,7 +77,7 @@ def test_parameters_are_those_of_flax():
         ((2, 7, 11, 2), 3, (3, 4), (3, 1), (1, 2)),
         ((1, 5, 5, 2), 7, (5, 5), (1, 1), "VALID"),  # a single output
         ((8, 20, 20, 32), 64, (3, 3), (1, 1), "VALID"),  # two pieces of four images
-        ((7, 21, 20, 32), 40, (3, 3), (1, 1), "SAME"),  # seven pieces of one
+        ((7, 25, 24, 32), 40, (3, 3), (1, 1), "SAME"),  # seven pieces of one
     ],
 )
 def test_convolution_is_the_one_of_flax(image, features, kernel_size, strides, padding):
@@ -150,7 +150,7 @@ def test_a_batch_is_cut_into_pieces_that_fit_the_cache():
 
     assert pieces(50, 32, 1, 6) == 1  # A LeNet's tiles are a few kilobytes an image.
     assert pieces(8, 20, 32, 64) == 2
-    assert pieces(7, 20, 32, 64) == 7  # Two pieces would do, but do not divide seven.
+    assert pieces(7, 21, 32, 64) == 7  # Two pieces would do, but do not divide seven.
     assert pieces(6, 66, 64, 64) == 6  # Not even one image fits.
 
 
