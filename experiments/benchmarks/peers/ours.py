@@ -1,4 +1,4 @@
-"""The same with this library, compiled rounds and all."""
+"""The same with this library, compiled rounds and all, on all cores."""
 
 import sys
 
@@ -8,7 +8,9 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.programs.shared.workloads import CANDIDATES, LAM, B, serve
+from fedjax_fair.cores import core_mesh
 from fedjax_fair.evaluate import client_means
+from fedjax_fair.placement import over_mesh, place
 
 
 def selector_of(workload):
@@ -21,6 +23,7 @@ def selector_of(workload):
 
 
 def make(workload, path):
+    mesh = core_mesh()
     arrays = dict(np.load(path))
     data = ff.data.from_arrays(
         arrays["train_x"],
@@ -30,7 +33,7 @@ def make(workload, path):
         test_labels=arrays["test_y"],
         test_client_indices=np.array_split(np.arange(len(arrays["test_y"])), workload.clients),
     )
-    data = jax.device_put(data)
+    data = place(data, mesh)
     model = NETWORKS[workload.network]()
     round = ff.make_round(
         model,
@@ -39,18 +42,28 @@ def make(workload, path):
         ff.aggregators.mean(),
         clients_per_batch=int(sys.argv[1]) if len(sys.argv) > 1 else None,
     )
-    state = jax.jit(round.init)(jax.random.key(0), data)
+
+    def begin(seed, data):
+        return round.init(jax.random.key(seed), data)
+
+    def some_rounds(state, data):
+        return ff.run(round, state, data, workload.rounds)[0]
+
+    def accuracy(variables, data):
+        return client_means(model, variables, data.test).accuracy.mean()
+
+    state = jax.jit(over_mesh(begin, mesh))(np.uint32(0), data)
     state = state._replace(variables=started(state.variables, arrays))
-    advance = jax.jit(lambda state, data: ff.run(round, state, data, workload.rounds)[0])
-    measure = jax.jit(lambda variables, test: client_means(model, variables, test).accuracy.mean())
+    advance = jax.jit(over_mesh(some_rounds, mesh))
+    measure = jax.jit(over_mesh(accuracy, mesh))
 
     def train():
         nonlocal state
         state = jax.block_until_ready(advance(state, data))
         if workload.evaluation:
-            jax.block_until_ready(measure(state.variables, data.test))
+            jax.block_until_ready(measure(state.variables, data))
 
-    return train, lambda: measure(state.variables, data.test)
+    return train, lambda: measure(state.variables, data)
 
 
 def started(variables, arrays):

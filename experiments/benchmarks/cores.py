@@ -1,0 +1,95 @@
+"""What a device for each core gains: ``python -m experiments.benchmarks.cores``.
+
+Rounds of ten out of a hundred clients, 20 steps each: on one device that is all cores, with cores
+that share a run, and with a run for each core. Prints examples per second.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+import jax
+import numpy as np
+
+import fedjax_fair as ff
+from experiments.benchmarks.timing import alternate, environment
+from fedjax_fair.cores import core_mesh, over_runs, shared
+from fedjax_fair.placement import over_mesh, place
+
+# Network, batch size, side of the images, and rounds in a repetition.
+CASES = {
+    "LeNet, batch 10": (ff.models.lenet(10), 10, 28, 2),
+    "LeNet, batch 50": (ff.models.lenet(10), 50, 28, 1),
+    "MLP 784-200-200-10, batch 10": (ff.models.mlp(10), 10, 28, 10),
+    "MLP 784-200-200-10, batch 50": (ff.models.mlp(10), 50, 28, 5),
+    "MLP 64-64-10, batch 10": (ff.models.mlp(10, hidden=(64,)), 10, 8, 100),
+    "logistic 784-10, batch 10": (ff.models.logistic(10), 10, 28, 50),
+}
+CLIENTS, SIZE, COHORT, STEPS = 100, 200, 10, 20
+
+
+def federation(side: int) -> ff.data.FederatedData:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (CLIENTS * SIZE, side, side, 1), dtype=np.uint8)
+    labels = rng.integers(0, 10, len(images)).astype(np.int32)
+    parts = list(np.arange(len(images)).reshape(CLIENTS, SIZE))
+    return ff.data.from_arrays(
+        images,
+        labels,
+        parts,
+        test_features=images[:CLIENTS],
+        test_labels=labels[:CLIENTS],
+        test_client_indices=list(np.arange(CLIENTS)[:, None]),
+    )
+
+
+def measure(model, batch_size: int, side: int, rounds: int, mesh, repeats: int) -> list[float]:
+    """Examples a second of the three forms."""
+
+    def variables(side_by_side, seed, data):
+        method = ff.make_round(
+            model,
+            ff.selectors.uniform(COHORT),
+            ff.solvers.sgd(0.01, batch_size, steps=STEPS),
+            ff.aggregators.mean(),
+            clients_per_batch=side_by_side,
+        )
+        start = method.init(jax.random.key(seed), data)
+        return ff.run(method, start, data, rounds)[0].variables
+
+    data, seeds = federation(side), np.arange(mesh.size, dtype=np.uint32)
+    own = partial(variables, None)
+    one = partial(jax.jit(partial(variables, COHORT)), seeds[0], jax.device_put(data))
+    cores = partial(jax.jit(over_mesh(own, mesh)), seeds[0], place(data, mesh))
+
+    def mapped(seeds, data):
+        return jax.lax.map(lambda seed: own(seed, data), seeds)
+
+    runs = partial(jax.jit(over_runs(mapped, mesh)), seeds, shared(data, mesh))
+    times = alternate(one, cores, runs, repeats=repeats)
+    examples = rounds * COHORT * STEPS * batch_size
+    slowest = times[0]
+    rate = examples / slowest.median
+    return [rate, rate * slowest.ratio_to(times[1]), rate * slowest.ratio_to(times[2]) * mesh.size]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What a device for each core gains")
+    parser.add_argument("--repeats", type=int, default=9)
+    options = parser.parse_args()
+    mesh = core_mesh()
+    print(environment())
+    print("| | one device, examples/s | cores share a run | | a run a core | |")
+    print("|---|---|---|---|---|---|")
+    for name, case in CASES.items():
+        one, cores, runs = measure(*case, mesh, options.repeats)
+        print(
+            f"| {name} | {one:,.0f} | {cores:,.0f} | **{cores / one:.2f}** | "
+            f"{runs:,.0f} | **{runs / one:.2f}** |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
