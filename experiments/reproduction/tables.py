@@ -100,11 +100,15 @@ def paired(own: np.ndarray, other: np.ndarray) -> Interval:
 
 def markdown(table: pd.DataFrame, seeds: int, layout: Layout) -> str:
     """The table for readers: measured beside reported, then the paired differences."""
+    over, intervals = "one seed", ""
+    if seeds > 1:
+        over = f"mean ± standard deviation over {seeds} seeds"
+        intervals = ", with 95 % confidence intervals"
     lines = []
     for moment, rows in table.groupby("moment", sort=False):
         what = "At the last evaluation" if moment == "last" else f"Mean of the {moment} evaluations"
         lines += [
-            f"{what}, mean ± standard deviation over {seeds} seeds; in brackets the paper's.",
+            f"{what}, {over}; in brackets the paper's.",
             "",
             *_ruled(["method", *(column.heading for column in layout.columns.values())]),
         ]
@@ -114,7 +118,7 @@ def markdown(table: pd.DataFrame, seeds: int, layout: Layout) -> str:
         differences = [(name, base) for name in layout.compared for base in layout.baselines]
         lines += [
             "",
-            "Paired differences (same seeds), with 95 % confidence intervals.",
+            f"Paired differences (same seeds){intervals}.",
             "",
             *_ruled(
                 ["method", *(f"{name} less {layout.baselines[base]}" for name, base in differences)]
@@ -139,7 +143,11 @@ def _line(cells: list[Any]) -> str:
 
 
 def _cell(row: pd.Series, name: str, digits: int) -> str:
-    own = f"{row[name]:.{digits}f} ± {row[f'{name} sd']:.{digits}f}"
+    if np.isnan(row[name]):
+        return "-"
+    own = f"{row[name]:.{digits}f}"
+    if not np.isnan(row[f"{name} sd"]):
+        own += f" ± {row[f'{name} sd']:.{digits}f}"
     reported: Any = row.get(f"{name} paper", np.nan)
     if np.isnan(reported):
         return own
@@ -147,7 +155,9 @@ def _cell(row: pd.Series, name: str, digits: int) -> str:
 
 
 def _difference(row: pd.Series, label: str, digits: int) -> str:
-    if row[label] == 0 and row[f"{label} low"] == 0:
+    low, high = row[f"{label} low"], row[f"{label} high"]
+    if row[label] == 0 and not low < 0:
         return "-"
-    limits = f"({row[f'{label} low']:+.{digits}f}, {row[f'{label} high']:+.{digits}f})"
-    return f"{row[label]:+.{digits}f} {limits}"
+    if np.isnan(low):
+        return f"{row[label]:+.{digits}f}"
+    return f"{row[label]:+.{digits}f} ({low:+.{digits}f}, {high:+.{digits}f})"
