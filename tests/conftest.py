@@ -19,12 +19,14 @@ from fedjax_fair.data.federated import ClientExamples, FederatedData
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-# Started before any test could ask for a device for each core: all tests of a process see one.
-jax.devices()
-
 SIZES = (3, 8, 5, 1, 6, 9)
 NUM_CLASSES = 3
 WIDTH = 4
+
+
+def pytest_configure():
+    """Starts JAX before any test can ask for a device for each core: all of a process see one."""
+    jax.devices()
 
 
 def own(features, labels, owners, num_clients) -> ClientExamples:

@@ -55,6 +55,7 @@ class Conv(nn.Module):
             kernel does not fit into the padded image.
 
     Examples:
+        >>> import jax
         >>> layer = Conv(features=6, kernel_size=(5, 5), padding="VALID")
         >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((2, 28, 28, 1)))
         >>> y.shape, variables["params"]["kernel"].shape
