@@ -109,6 +109,8 @@ class LocalResult(NamedTuple):
             a solver that does not tell.
         snapshot: The update after as many steps as ``Extra.snapshot`` says, at most all; None if
             nobody asked.
+        total: Sum of the cohort's updates with the weights of ``Aggregator.weigh``, known
+            everywhere; None from a solver, and where the aggregator weighs afterwards.
     """
 
     update: Variables
@@ -116,6 +118,7 @@ class LocalResult(NamedTuple):
     steps: Int[Array, "..."]
     last_batch: Int[Array, "... batch"] | None = None
     snapshot: Variables | None = None
+    total: Variables | None = None
 
 
 class Cohort(NamedTuple):
@@ -253,6 +256,10 @@ class Aggregator(NamedTuple):
             the update is added to the global variables.
         prepare: ``prepare(state, cohort, context) -> cohort``, before local training: completes
             what the members are told. By default they are told nothing.
+        weigh: ``weigh(state, cohort, context) -> [cohort]``, before local training, for weights
+            that depend on nothing it tells. Updates are then added up as they come, in
+            ``LocalResult.total``, and take memory only if something else asks for them. None for
+            an aggregator that weighs afterwards.
     """
 
     init: Callable[[Context], PyTree]
@@ -260,6 +267,7 @@ class Aggregator(NamedTuple):
         [PyTree, Cohort, LocalResult, Context], tuple[Variables, PyTree, Aggregation]
     ]
     prepare: Callable[[PyTree, Cohort, Context], Cohort] = _as_chosen
+    weigh: Callable[[PyTree, Cohort, Context], Float[Array, " cohort"]] | None = None
 
 
 class ClientMetrics(NamedTuple):

@@ -21,6 +21,7 @@ __all__ = [
     "AXIS",
     "each",
     "everywhere",
+    "map_and_sum",
     "map_clients",
     "num_examples",
     "per_device",
@@ -33,6 +34,7 @@ AXIS = "clients"
 """The mesh axis that clients are dealt along."""
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 # Clients side by side on an accelerator. On a CPU one client's chunk fills the cores and the cache.
 _SIDE_BY_SIDE = 16
@@ -67,7 +69,48 @@ def map_clients(
 
     if examples.devices is None:
         return jax.lax.map(one, asked, batch_size=batch_size)
-    return _map_some(one, asked, _mine(examples, clients), batch_size)
+    unweighted = jnp.zeros(clients.shape)
+    return _map_some(lambda asked: (one(asked), ()), asked, examples, unweighted, batch_size)[0]
+
+
+def map_and_sum(
+    examples: ClientExamples,
+    function: Callable[..., tuple[T, S]],
+    weights: Float[Array, " asked"],
+    clients: Int[Array, " asked"],
+    values: PyTree = None,
+    batch_size: int | None = None,
+) -> tuple[T, S]:
+    """Maps a function over clients and adds up part of what it returns as it comes.
+
+    What nobody reads of the stacked results is never kept: a compiler drops an array of a loop that
+    is only written to.
+
+    Args:
+        examples: Examples of all clients.
+        function: ``function(client, value) -> (told, part)``.
+        weights: Factor of each part in the sum.
+        clients: Whom to ask, and the rest, as for ``map_clients``.
+        values: Something for each of those asked.
+        batch_size: Clients side by side, or None for one after another. The last batch is filled
+            up with repetitions, which do not count.
+
+    Returns:
+        What was told, ``[asked, ...]`` with zeros for clients of other devices, and the weighted
+        sum of the parts, known everywhere.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> train = jax.tree.map(jnp.asarray, ff.data.load("digits").train)
+        >>> told, total = map_and_sum(train, lambda client, value: (client, 1.0 * client),
+        ...                           jnp.array([0.5, 0.25]), jnp.array([2, 4]))
+        >>> told.tolist(), total.tolist()
+        ([2, 4], 2.0)
+    """
+    told, total = _map_some(
+        lambda asked: function(*asked), (clients, values), examples, weights, batch_size
+    )
+    return told, everywhere(examples, total)
 
 
 def everywhere(examples: ClientExamples, told: T) -> T:
@@ -174,32 +217,50 @@ def _me() -> Int[Array, ""]:
 
 
 def _map_some(
-    function: Callable[[PyTree], T],
-    asked: PyTree,
-    here: Bool[Array, " asked"],
+    function: Callable[[PyTree], tuple[T, S]],
+    asked: tuple[Int[Array, " asked"], PyTree],
+    examples: ClientExamples,
+    weights: Float[Array, " asked"],
     batch_size: int | None,
-) -> T:
-    """Maps over those who are here; zeros stand for the others."""
-    count = jnp.sum(here, dtype=jnp.int32)
-    slots = jnp.argsort(~here, stable=True).astype(jnp.int32)  # Those who are here come first.
+) -> tuple[T, S]:
+    """Maps over those who are here, and sums their parts; zeros stand for the others."""
+    size = weights.shape[0]
+    count, slots = size, jnp.arange(size, dtype=jnp.int32)
+    if examples.devices is not None:
+        here = _mine(examples, asked[0])
+        count = jnp.sum(here, dtype=jnp.int32)
+        slots = jnp.argsort(~here, stable=True).astype(jnp.int32)  # Those who are here come first.
 
     def pick(slot):
         return jax.tree.map(lambda leaf: leaf[slot], asked)
 
-    def one(number, told):
+    def one(number, carry):
         slot = slots[number]
-        return jax.tree.map(lambda all, new: all.at[slot].set(new), told, function(pick(slot)))
+        new, parts = function(pick(slot))
+        return _add(carry, slot, new, weights[slot], parts)
 
-    def batch(number, told):
+    def batch(number, carry):
         lanes = number * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
         chosen = slots[jnp.minimum(lanes, count - 1)]
-        # Lanes too many repeat the last client and write nowhere.
-        places = jnp.where(lanes < count, chosen, here.shape[0])
-        new = jax.vmap(function)(pick(chosen))
-        return jax.tree.map(lambda all, new: all.at[places].set(new, mode="drop"), told, new)
+        # Lanes too many repeat the last client, write nowhere and count nothing.
+        places = jnp.where(lanes < count, chosen, size)
+        new, parts = jax.vmap(function)(pick(chosen))
+        return _add(carry, places, new, jnp.where(lanes < count, weights[chosen], 0), parts)
 
-    shapes = jax.eval_shape(function, pick(0))
-    nothing = jax.tree.map(lambda leaf: jnp.zeros((*here.shape, *leaf.shape), leaf.dtype), shapes)
+    told, part = jax.eval_shape(function, pick(0))
+    stacked = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), told)
+    total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), part)
     if batch_size is None:
-        return jax.lax.fori_loop(0, count, one, nothing)
-    return jax.lax.fori_loop(0, -(-count // batch_size), batch, nothing)
+        return jax.lax.fori_loop(0, count, one, (stacked, total))
+    return jax.lax.fori_loop(0, -(-count // batch_size), batch, (stacked, total))
+
+
+def _add(carry, slots, new, weights, parts):
+    """Puts new results, one or a batch of them, in their places, and adds parts to the sum."""
+    told, total = carry
+    told = jax.tree.map(lambda all, new: all.at[slots].set(new, mode="drop"), told, new)
+
+    def add(sum, part):
+        return sum + jnp.tensordot(weights.astype(part.dtype), part, weights.ndim)
+
+    return told, jax.tree.map(add, total, parts)

@@ -188,7 +188,8 @@ def make_round(
             derive_key(state.key, Purpose.SELECT, state.round), state.selector, context
         )
         cohort = aggregator.prepare(state.aggregator, cohort, context)
-        results = _train_cohort(model, solver, state, data, cohort, clients_per_batch)
+        weights = aggregator.weigh and aggregator.weigh(state.aggregator, cohort, context)
+        results = _train_cohort(model, solver, state, data, cohort, weights, clients_per_batch)
         update, aggregator_state, aggregation = aggregator.aggregate(
             state.aggregator, cohort, results, context
         )
@@ -270,9 +271,13 @@ def _train_cohort(
     state: RoundState,
     data: FederatedData,
     cohort: Cohort,
+    weights: Float[Array, " cohort"] | None,
     clients_per_batch: int | None,
 ) -> LocalResult:
-    """Trains every member of the cohort; the results get a leading axis ``cohort``."""
+    """Trains every member of the cohort; the results get a leading axis ``cohort``.
+
+    Updates are summed on the way if their weights are known.
+    """
     key = derive_key(state.key, Purpose.SOLVE, state.round)
     examples = data.train
 
@@ -292,11 +297,23 @@ def _train_cohort(
     size = collective.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:
         clients_per_batch = _default_clients_per_batch(solver, state.variables, size)
-    side_by_side = min(clients_per_batch, size)
+    # Batches of one size: twice nine clients rather than sixteen and two.
+    side_by_side = -(-size // -(-size // clients_per_batch))
     batch_size = side_by_side if side_by_side > 1 else None
-    results = collective.map_clients(examples, train, cohort.clients, told, batch_size)
+    total = None
+    if weights is None:
+        results = collective.map_clients(examples, train, cohort.clients, told, batch_size)
+    else:
+
+        def train_and_weigh(client, told):
+            result = train(client, told)
+            return result, result.update
+
+        results, total = collective.map_and_sum(
+            examples, train_and_weigh, weights, cohort.clients, told, batch_size
+        )
     loss, steps = collective.everywhere(examples, (results.loss, results.steps))
-    return results._replace(loss=loss, steps=steps)
+    return results._replace(loss=loss, steps=steps, total=total)
 
 
 def _default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:

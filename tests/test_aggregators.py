@@ -24,6 +24,8 @@ def aggregate(aggregator, state=None):
     )
     context = make_context(make_federation(sizes=SIZES).train, MODEL)
     state = aggregator.init(context) if state is None else state
+    weights = aggregator.weigh(state, COHORT, context)
+    results = results._replace(total=context.total(weights, results.update))
     return aggregator.aggregate(state, COHORT, results, context)
 
 

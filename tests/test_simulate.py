@@ -74,6 +74,54 @@ def test_clients_per_batch_never_changes_results(model, federation, clients_per_
     np.testing.assert_array_equal(actual.participation, expected.participation)
 
 
+@pytest.mark.parametrize("clients_per_batch", [1, 2, 3, 4, 5])
+def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, clients_per_batch):
+    shares = jnp.array([0.1, 0.4, 0.2, 0.0, 0.3])
+    told = {}
+
+    def aggregate(state, cohort, results, context):
+        told.update(kept=results.update, total=results.total)
+        return plain.aggregate(state, cohort, results, context)
+
+    plain = aggregators.mean("cohort")
+    chosen = fixed(1, 2, 1, 4, 5)
+    cohort, *_ = chosen.select(None, (), None)
+    weighted = cohort._replace(weights=shares)
+    round = make(
+        model,
+        chosen._replace(select=lambda key, state, context: (weighted, state, {})),
+        aggregator=plain._replace(aggregate=aggregate),
+        clients_per_batch=clients_per_batch,
+    )
+    start = round.init(jax.random.key(0), federation)
+    after, info = round.step(start, federation)
+    expected = jax.tree.map(lambda leaf: np.tensordot(shares, leaf, 1), told["kept"])
+    assert_close(told["total"], expected, rtol=1e-5, atol=1e-6)
+    assert any(np.any(np.abs(leaf) > 1e-3) for leaf in jax.tree.leaves(expected))
+    moved = jax.tree.map(jnp.subtract, after.variables, start.variables)
+    assert_close(moved, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(info.weights, shares)
+
+
+def test_who_weighs_before_training_keeps_no_updates(federation):
+    model = models.mlp(3, hidden=(1000,))
+    sizes = jax.tree.map(lambda leaf: leaf.nbytes, model.init(jax.random.key(0), jnp.ones((1, 2))))
+    model_bytes = sum(jax.tree.leaves(sizes))
+
+    def temporary(aggregator, cohort_size):
+        clients = [slot % federation.num_clients for slot in range(cohort_size)]
+        round = make(model, fixed(*clients), aggregator=aggregator, clients_per_batch=1)
+        start = jax.eval_shape(round.init, jax.random.key(0), federation)
+        compiled = jax.jit(round.step).lower(start, federation).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    def grown(aggregator):
+        return (temporary(aggregator, 60) - temporary(aggregator, 10)) / model_bytes
+
+    assert grown(aggregators.mean()) < 1
+    assert grown(aggregators.q_fedavg(0.0, 0.1)) > 49
+
+
 def test_permuting_client_ids_permutes_outputs(model, federation):
     new_to_old = np.array([4, 2, 0, 5, 1, 3])
     train, test = (

@@ -49,16 +49,18 @@ def mean(
     def init(context):
         return () if server_optimizer is None else server_optimizer.init(context.variables.params)
 
+    def weigh(state, cohort, context):
+        return weights_before(weights, cohort, context)
+
     def aggregate(state, cohort, results, context):
-        given = weights_before(weights, cohort, context)
-        update = context.total(given, results.update)
+        update = results.total
         if server_optimizer is not None:
             gradient = jax.tree.map(jnp.negative, update.params)
             params, state = server_optimizer.update(gradient, state, context.variables.params)
             update = Variables(params=params, state=update.state)
-        return update, state, Aggregation(given, {})
+        return update, state, Aggregation(weigh(state, cohort, context), {})
 
-    return Aggregator(init, aggregate)
+    return Aggregator(init, aggregate, weigh=weigh)
 
 
 def weights_before(
