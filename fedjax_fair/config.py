@@ -99,6 +99,9 @@ class ModelConfig:
     hidden: tuple[int, ...] = (200, 200)
     """Widths of the hidden layers (mlp)."""
 
+    compute: Literal["float32", "bfloat16"] = "float32"
+    """Numbers that layers compute with; parameters are float32 in either case."""
+
 
 @dataclass(frozen=True)
 class SolverConfig:

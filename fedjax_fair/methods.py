@@ -299,8 +299,10 @@ def method_round(config: Config, name: str, num_classes: int) -> Round:
         ('model', 'init', 'step')
     """
     method, own = _variant(config, name)
-    make_model = lookup("model.name", str(own.model.name), MODELS)
-    return _round(method, own, make_model(own.model, num_classes))
+    model = lookup("model.name", str(own.model.name), MODELS)(own.model, num_classes)
+    if own.model.compute == "bfloat16":
+        model = models.in_bfloat16(model)
+    return _round(method, own, model)
 
 
 def _variant(config: Config, name: str) -> tuple[Method, Config]:

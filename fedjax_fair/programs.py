@@ -77,9 +77,9 @@ class Programs:
         else:
             self._data, self._points = place(data, mesh), replicate(points, mesh)
         # Seeds on the host rather than keys on a device, which other processes could not use.
-        begin = jax.jit(over_runs(start))
-        self._begin = partial(begin, (np.asarray(seeds, np.uint32), self._points), self._data)
-        self._state = jax.eval_shape(self._begin)
+        own = (np.asarray(seeds, np.uint32), self._points)
+        begin = jax.jit(over_runs(start)).lower(own, self._data)
+        self._state, self._begin = begin.out_info, partial(begin.compile(), own, self._data)
         self._advance = jax.jit(advance, static_argnums=3, donate_argnums=0)
         self._chunks: dict[int, Any] = {}
         self._length = eval_every

@@ -14,6 +14,7 @@ from fedjax_fair.models import (
     cifar_cnn,
     femnist_cnn,
     from_flax,
+    in_bfloat16,
     lenet,
     logistic,
     max_pool,
@@ -83,6 +84,39 @@ def test_features_of_logistic_regression_are_its_input():
     np.testing.assert_allclose(
         logistic(3).features(*variables, x), np.asarray(x).reshape(2, -1) / 255, rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("model", [mlp(5), lenet(5), femnist_cnn(5), resnet18(5)])
+@jax.numpy_dtype_promotion("standard")  # Flax's norms promote their statistics to float32.
+def test_in_bfloat16_layers_round_and_the_rest_does_not(model):
+    def loss(model, params):
+        logits, _ = model.apply(params, {}, x, train=True, key=jax.random.key(2))
+        return -jnp.mean(jax.nn.log_softmax(logits)[:, 1])
+
+    x, rounded = images((8, 28, 28, 1)), in_bfloat16(model)
+    variables = rounded.init(jax.random.key(0), x)
+    for ours, theirs in zip(
+        jax.tree.leaves(variables), jax.tree.leaves(model.init(jax.random.key(0), x)), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    program = jax.make_jaxpr(partial(loss, rounded))(variables.params)
+    assert "dot_general" in str(program)
+    assert not [line for line in str(program).splitlines() if "f32" in line and "dot_gen" in line]
+    # A product of bfloat16 numbers has eight bits; layers add their errors up.
+    for answer in (lambda m: m.features(*variables, x), lambda m: loss(m, variables.params)):
+        ours, theirs = answer(rounded), answer(model)
+        assert ours.dtype == jnp.float32
+        assert 0 < np.linalg.norm(ours - theirs) < 0.03 * np.linalg.norm(theirs)
+    ours, theirs = (jax.grad(partial(loss, m))(variables.params) for m in (rounded, model))
+    for own, exact in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert own.dtype == jnp.float32
+        assert np.linalg.norm(own - exact) < 0.2 * np.linalg.norm(exact)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_running_statistics_are_not_rounded():
+    with pytest.raises(ValueError, match="expected one without state"):
+        in_bfloat16(resnet18(5, norm="batch")).init(jax.random.key(0), images((2, 8, 8, 3)))
 
 
 def test_lenet_is_the_network_of_the_specification():

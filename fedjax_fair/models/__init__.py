@@ -9,6 +9,7 @@ from fedjax_fair.models.classic import (
     mlp,
 )
 from fedjax_fair.models.layers import Conv, max_pool
+from fedjax_fair.models.precision import in_bfloat16
 from fedjax_fair.models.resnet import resnet18
 from fedjax_fair.models.wrap import from_flax
 
@@ -18,6 +19,7 @@ __all__ = [
     "cifar_cnn",
     "femnist_cnn",
     "from_flax",
+    "in_bfloat16",
     "lenet",
     "logistic",
     "max_pool",

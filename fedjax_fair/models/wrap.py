@@ -14,10 +14,11 @@ from jaxtyping import Array, Float, Shaped
 
 from fedjax_fair.base import Model, Variables
 
-__all__ = ["classifier", "from_flax"]
+__all__ = ["as_float", "classifier", "from_flax"]
 
 
-def _as_float(x: Shaped[Array, "batch ..."]) -> Float[Array, "batch ..."]:
+def as_float(x: Shaped[Array, "batch ..."]) -> Float[Array, "batch ..."]:
+    """Raw inputs as a network takes them: ``uint8`` in ``[0, 1]``, others as they are."""
     if x.dtype == jnp.uint8:
         return x.astype(jnp.float32) / 255
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -91,7 +92,7 @@ def _from_linen(module: nn.Module) -> Model:
     def init(key, x):
         key_params, key_dropout = jax.random.split(key)
         rngs = {"params": key_params, "dropout": key_dropout}
-        variables = dict(module.init(rngs, _as_float(x), **mode(module.__call__, False)))
+        variables = dict(module.init(rngs, as_float(x), **mode(module.__call__, False)))
         return Variables(variables.pop("params", {}), variables)
 
     def apply(params, state, x, *, train, key):
@@ -99,14 +100,14 @@ def _from_linen(module: nn.Module) -> Model:
         rngs = {} if key is None else {"dropout": key}
         settings = mode(module.__call__, train)
         mutable = list(state) if train else []
-        logits, new = module.apply(variables, _as_float(x), rngs=rngs, mutable=mutable, **settings)
+        logits, new = module.apply(variables, as_float(x), rngs=rngs, mutable=mutable, **settings)
         return logits, {**state, **new}
 
     def features(params, state, x) -> Any:
         _require_features(type(module))
         settings = mode(module.features, False)
         variables = {"params": params, **state}
-        return module.apply(variables, _as_float(x), method="features", **settings)
+        return module.apply(variables, as_float(x), method="features", **settings)
 
     return Model(init, apply, features)
 
@@ -146,14 +147,14 @@ def _from_nnx(factory: Callable[..., Any]) -> Model:
     def apply(params, state, x, *, train, key):
         module = rebuild(params, state, key)
         (module.train if train else module.eval)()
-        logits = module(_as_float(x))
+        logits = module(as_float(x))
         return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
 
     def features(params, state, x):
         _require_features(type(abstract))
         module = rebuild(params, state, None)
         module.eval()
-        return module.features(_as_float(x))
+        return module.features(as_float(x))
 
     return Model(init, apply, features)
 
