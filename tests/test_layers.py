@@ -11,12 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_fair.models import Conv, lenet, max_pool
-from fedjax_fair.models.convolution import (
-    _native_if_shared,
-    _native_pull_back_if_alone,
-    _pieces,
-    _tile_width,
-)
+from fedjax_fair.models import pieces as parts
+from fedjax_fair.models.convolution import _native_if_shared, _native_pull_back_if_alone
+from fedjax_fair.models.tiles import _tile_width
 
 CUDA = ("cuda",)
 
@@ -76,8 +73,9 @@ def test_parameters_are_those_of_flax():
         ((2, 9, 10, 2), 3, (4, 5), (1, 2), ((2, 0), (1, 3))),
         ((2, 7, 11, 2), 3, (3, 4), (3, 1), (1, 2)),
         ((1, 5, 5, 2), 7, (5, 5), (1, 1), "VALID"),  # a single output
-        ((8, 20, 20, 32), 64, (3, 3), (1, 1), "VALID"),  # two pieces of four images
-        ((7, 25, 24, 32), 40, (3, 3), (1, 1), "SAME"),  # seven pieces of one
+        ((8, 41, 20, 32), 64, (3, 3), (2, 1), "VALID"),  # two pieces of four images
+        ((7, 50, 24, 32), 40, (3, 3), (2, 1), "SAME"),  # seven pieces of one
+        ((8, 20, 20, 32), 64, (3, 3), (1, 1), "VALID"),  # Winograd's form, in pieces
     ],
 )
 def test_convolution_is_the_one_of_flax(image, features, kernel_size, strides, padding):
@@ -144,14 +142,11 @@ def test_tiles_cover_a_row_and_stay_narrow():
 
 
 def test_a_batch_is_cut_into_pieces_that_fit_the_cache():
-    def pieces(batch, side, channels, features):
-        x, kernel = jnp.zeros((batch, side, side, channels)), jnp.zeros((3, 3, channels, features))
-        return _pieces(x, kernel, (1, 1), ((0, 0), (0, 0)))
-
-    assert pieces(50, 32, 1, 6) == 1  # A LeNet's tiles are a few kilobytes an image.
-    assert pieces(8, 20, 32, 64) == 2
-    assert pieces(7, 21, 32, 64) == 7  # Two pieces would do, but do not divide seven.
-    assert pieces(6, 66, 64, 64) == 6  # Not even one image fits.
+    assert parts.number(50, parts.CACHE // 50) == 1
+    assert parts.number(8, parts.CACHE // 7) == 2
+    assert parts.number(7, parts.CACHE // 6) == 7  # Two pieces would do, but do not divide seven.
+    assert parts.number(6, 2 * parts.CACHE) == 6  # Not even one image fits.
+    assert parts.number(8, parts.CACHE // 7, room=2 * parts.CACHE) == 1
 
 
 STRIDES, PADDING = (2, 1), ((1, 1), (0, 2))

@@ -36,6 +36,7 @@ class Watch(Callback):
     """Forgets the peak that compilation made."""
 
     def on_compiled(self, num_bytes: int) -> None:
+        """Keeps the estimate, and what is resident already."""
         self.told, self.before = num_bytes, resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")
 

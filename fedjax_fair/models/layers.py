@@ -10,7 +10,8 @@ from flax.linen.dtypes import promote_dtype
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_fair.models.convolution import Padding, Pair, convolve
+from fedjax_fair.models.convolution import convolve
+from fedjax_fair.models.pieces import Padding, Pair
 
 __all__ = ["Conv", "max_pool"]
 
