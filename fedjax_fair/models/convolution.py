@@ -58,10 +58,8 @@ def _native_pull_back_if_alone(strides: Pair, padding: Padding) -> Callable:
 
     @pull_back.def_vmap
     def _(_axis_size, batched, *args):
-        def tiled(*args):
-            return tiles.pull_back(*args, **settings)
-
         axes = tuple(0 if yes else None for yes in batched)
+        tiled = partial(tiles.pull_back, **settings)
         return jax.vmap(tiled, axes)(*args), (True, True)
 
     return pull_back
@@ -80,11 +78,12 @@ def _forward_with_residuals(x, kernel, strides, padding):
 
 
 def _backward(strides, padding, residuals, cotangent):
+    x, kernel = residuals
     on_cpu = partial(tiles.pull_back_in_pieces, strides=strides, padding=padding)
-    if winograd.pays(*residuals, strides, padding):
+    if winograd.pays(x, kernel, strides, padding):
         on_cpu = partial(winograd.pull_back_in_pieces, padding=padding)
     native = _native_pull_back_if_alone(strides, padding)
-    return lax.platform_dependent(*residuals, cotangent, cpu=on_cpu, default=native)
+    return lax.platform_dependent(x, kernel, cotangent, cpu=on_cpu, default=native)
 
 
 # The gradient is defined by hand because `custom_vmap` has none in reverse mode, and around the
