@@ -218,6 +218,17 @@ def test_every_network_has_an_output_for_every_class(name):
     assert logits.shape == (2, 10)
 
 
+def test_layers_compute_in_the_numbers_of_the_configuration():
+    def program(name):
+        model = methods.method_round(SMALL, name, 10).model
+        x = np.zeros((2, 8, 8, 1), np.uint8)
+        variables = model.init(jax.random.key(0), x)
+        return str(jax.make_jaxpr(lambda v: model.apply(*v, x, train=False, key=None))(variables))
+
+    assert "bf16" in program("fedavg:compute=bfloat16")
+    assert "bf16" not in program("fedavg")
+
+
 def test_widths_of_the_mlp_are_those_of_the_configuration():
     config = replace(SMALL, model=ModelConfig("mlp", hidden=(7,)))
     variables, _, _ = trained(config, "fedavg")

@@ -69,9 +69,9 @@ def measure(model, batch_size: int, side: int, rounds: int, mesh, repeats: int) 
     runs = partial(jax.jit(over_runs(mapped, mesh)), seeds, shared(data, mesh))
     times = alternate(one, cores, runs, repeats=repeats)
     examples = rounds * COHORT * STEPS * batch_size
-    slowest = times[0]
-    rate = examples / slowest.median
-    return [rate, rate * slowest.ratio_to(times[1]), rate * slowest.ratio_to(times[2]) * mesh.size]
+    alone = times[0]
+    rate = examples / alone.median
+    return [rate, rate * alone.ratio_to(times[1]), rate * alone.ratio_to(times[2]) * mesh.size]
 
 
 def main() -> None:

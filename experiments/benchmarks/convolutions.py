@@ -1,0 +1,70 @@
+"""Convolutions on a core: ``taskset -c 0 python -m experiments.benchmarks.convolutions``.
+
+Single layers, forward and backward within a compiled loop, as products of tiles with a banded
+matrix of the kernel and after Winograd. Prints milliseconds, and which form the library takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.benchmarks.timing import alternate, environment
+from fedjax_fair.models import tiles, winograd
+
+# Images, output channels, side of the kernel, padding.
+LAYERS = {
+    "cifar10, 32 to 64": ((10, 30, 30, 32), 64, 3, 0),
+    "ResNet-18, 64 to 64": ((32, 32, 32, 64), 64, 3, 1),
+    "ResNet-18, 128 to 128": ((32, 16, 16, 128), 128, 3, 1),
+    "ResNet-18, 256 to 256": ((32, 8, 8, 256), 256, 3, 1),
+    "ResNet-18, 512 to 512": ((32, 4, 4, 512), 512, 3, 1),
+    "CIFAR-100, 192 to 384": ((10, 8, 8, 192), 384, 3, 1),
+    "FEMNIST, 32 to 64": ((50, 12, 12, 32), 64, 5, 0),
+    "LeNet, 6 to 16": ((50, 14, 14, 6), 16, 5, 0),
+    "ResNet-18, 3 to 64": ((32, 32, 32, 3), 64, 3, 1),
+}
+STEPS = 5
+
+
+def training(form: Any, image: tuple[int, ...], features: int, side: int, padding: int):
+    """Steps along both gradients of a layer, compiled, as a function without arguments."""
+    edges = ((padding, padding), (padding, padding))
+    banded: dict[str, Any] = {"strides": (1, 1)} if form is tiles else {}
+    x = jax.random.normal(jax.random.key(0), image)
+    kernel = 0.05 * jax.random.normal(jax.random.key(1), (side, side, image[3], features))
+
+    def step(carry, _):
+        outputs = form.in_pieces(*carry, padding=edges, **banded)
+        slopes = form.pull_back_in_pieces(*carry, jnp.cos(outputs), padding=edges, **banded)
+        return jax.tree.map(lambda value, slope: value - 1e-6 * slope, carry, slopes), None
+
+    steps = jax.jit(lambda carry: jax.lax.scan(step, carry, length=STEPS)[0])
+    return partial(steps, (x, kernel)), winograd.pays(x, kernel, (1, 1), edges)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Forms of a convolution on a core")
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    print(environment())
+    print("| layer | images | kernel | banded, ms | Winograd, ms | | used |")
+    print("|---|---|---|---|---|---|---|")
+    for name, (image, features, side, padding) in LAYERS.items():
+        layer = (image, features, side, padding)
+        (banded, _), (values, used) = (training(form, *layer) for form in (tiles, winograd))
+        own, other = alternate(banded, values, repeats=options.repeats)
+        print(
+            f"| {name} | {' x '.join(map(str, image[:3]))} | {side} x {side} | "
+            f"{1e3 * own.median / STEPS:.1f} | {1e3 * other.median / STEPS:.1f} | "
+            f"{own.ratio_to(other):.2f} | {'yes' if used else 'no'} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
