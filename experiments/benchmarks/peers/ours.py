@@ -1,4 +1,4 @@
-"""The same with this library, compiled rounds and all, on all cores."""
+"""The same with this library, compiled rounds and all, on all cores or an accelerator."""
 
 import sys
 
@@ -8,7 +8,7 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.programs.shared.workloads import CANDIDATES, LAM, B, serve
-from fedjax_fair.cores import core_mesh
+from fedjax_fair.cores import cores_if_any
 from fedjax_fair.evaluate import client_means
 from fedjax_fair.placement import over_mesh, place
 
@@ -23,7 +23,7 @@ def selector_of(workload):
 
 
 def make(workload, path):
-    mesh = core_mesh()
+    mesh = cores_if_any()
     arrays = dict(np.load(path))
     data = ff.data.from_arrays(
         arrays["train_x"],
@@ -33,7 +33,7 @@ def make(workload, path):
         test_labels=arrays["test_y"],
         test_client_indices=np.array_split(np.arange(len(arrays["test_y"])), workload.clients),
     )
-    data = place(data, mesh)
+    data = jax.device_put(data) if mesh is None else place(data, mesh)
     model = NETWORKS[workload.network]()
     round = ff.make_round(
         model,
@@ -55,9 +55,12 @@ def make(workload, path):
         return client_means(model, variables, data.test).accuracy.mean()
 
     parameters = {name: values for name, values in arrays.items() if name.startswith("layer")}
-    state = jax.jit(over_mesh(begin, mesh))(parameters, data)
-    advance = jax.jit(over_mesh(some_rounds, mesh))
-    measure = jax.jit(over_mesh(accuracy, mesh))
+
+    def compiled(function):
+        return jax.jit(function if mesh is None else over_mesh(function, mesh))
+
+    state = compiled(begin)(parameters, data)
+    advance, measure = compiled(some_rounds), compiled(accuracy)
 
     def train():
         nonlocal state

@@ -20,7 +20,7 @@ from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch.nn import functional
-from torch_networks import accuracy, images, network
+from torch_networks import accuracy, images, integers, network, wait
 from workloads import TEST_BATCH, serve
 
 NEVER = 10**9
@@ -40,8 +40,8 @@ def metrics(self, x, y, eval=True):
 
 def make(workload, path):
     arrays = dict(np.load(path))
-    features, labels = images(arrays["train_x"]), torch.from_numpy(arrays["train_y"]).long()
-    test = images(arrays["test_x"]), torch.from_numpy(arrays["test_y"]).long()
+    features, labels = images(arrays["train_x"]), integers(arrays["train_y"])
+    test = images(arrays["test_x"]), integers(arrays["test_y"])
     np.random.seed(0)  # noqa: NPY002 - what pfl draws from
     torch.manual_seed(0)
     module = network(workload.network, arrays)
@@ -86,6 +86,7 @@ def make(workload, path):
             callbacks=[evaluation] if workload.evaluation else [],
             send_metrics_to_platform=False,
         )
+        wait()
 
     return train, lambda: accuracy(module, *test)
 

@@ -3,15 +3,15 @@
 import numpy as np
 import torch
 from torch.nn import functional
-from torch_networks import accuracy, images, local_sgd, network
+from torch_networks import accuracy, images, integers, local_sgd, network, wait
 from workloads import CANDIDATES, LAM, B, serve
 
 
 def make(workload, path):
     arrays = dict(np.load(path))
-    features, labels = images(arrays["train_x"]), torch.from_numpy(arrays["train_y"]).long()
-    test = images(arrays["test_x"]), torch.from_numpy(arrays["test_y"]).long()
-    parts = torch.from_numpy(arrays["parts"]).long()
+    features, labels = images(arrays["train_x"]), integers(arrays["train_y"])
+    test = images(arrays["test_x"]), integers(arrays["test_y"])
+    parts = integers(arrays["parts"])
     model = network(workload.network, arrays)
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
@@ -31,7 +31,7 @@ def make(workload, path):
         if workload.selector == "uniform":
             return rng.choice(workload.clients, workload.cohort_size, replace=False)
         losses, gradients = zip(*[full_gradient(part) for part in parts], strict=True)
-        distances = torch.cdist(torch.stack(gradients), torch.stack(gradients)).numpy()
+        distances = torch.cdist(torch.stack(gradients), torch.stack(gradients)).cpu().numpy()
         bonus = np.log1p(losses) if workload.selector == "subtrunc" else np.zeros(len(parts))
         return greedy(distances, bonus, workload.cohort_size, rng)
 
@@ -51,6 +51,7 @@ def make(workload, path):
             train_round()
         if workload.evaluation:
             accuracy(model, *test)
+        wait()
 
     return train, lambda: accuracy(model, *test)
 

@@ -6,6 +6,8 @@ from torch import nn
 from torch.nn import functional
 from workloads import TEST_BATCH
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 
 class Block(nn.Module):
     """Two convolutions beside a shortcut; layers in the order of the file."""
@@ -68,7 +70,7 @@ def network(name, arrays):
         layer.weight.data.copy_(torch.from_numpy(np.ascontiguousarray(weight)))
         if layer.bias is not None:
             layer.bias.data.copy_(torch.from_numpy(arrays[f"layer{number:02d}.bias"]))
-    return model
+    return model.to(DEVICE)
 
 
 def _is_norm(layer):
@@ -97,7 +99,18 @@ def local_sgd(model, features, labels, part, workload):
 
 def images(pixels):
     """Scaled images with the channels first."""
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(255).contiguous()
+    scaled = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(255)
+    return scaled.contiguous().to(DEVICE)
+
+
+def integers(values):
+    return torch.from_numpy(values).long().to(DEVICE)
+
+
+def wait():
+    """Until an accelerator has done what it was told."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
 
 
 @torch.no_grad()
