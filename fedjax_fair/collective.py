@@ -102,10 +102,12 @@ def map_and_sum(
     Examples:
         >>> import fedjax_fair as ff
         >>> train = jax.tree.map(jnp.asarray, ff.data.load("digits").train)
-        >>> told, total = map_and_sum(train, lambda client, value: (client, 1.0 * client),
-        ...                           jnp.array([0.5, 0.25]), jnp.array([2, 4]))
+        >>> weights, clients = jnp.array([0.5, 0.25]), jnp.array([2, 4])
+        >>> told, total = map_and_sum(
+        ...     train, lambda client, value: (client, value), weights, clients, jnp.array([6.0, 8.0])
+        ... )
         >>> told.tolist(), total.tolist()
-        ([2, 4], 2.0)
+        ([2, 4], 5.0)
     """
     told, total = _map_some(
         lambda asked: function(*asked), (clients, values), examples, weights, batch_size
@@ -247,6 +249,7 @@ def _map_some(
         new, parts = jax.vmap(function)(pick(chosen))
         return _add(carry, places, new, jnp.where(lanes < count, weights[chosen], 0), parts)
 
+    function = jax.jit(function, inline=True)  # Traced once, though asked for its shapes first.
     told, part = jax.eval_shape(function, pick(0))
     stacked = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), told)
     total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), part)
