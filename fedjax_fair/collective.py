@@ -102,9 +102,9 @@ def map_and_sum(
     Examples:
         >>> import fedjax_fair as ff
         >>> train = jax.tree.map(jnp.asarray, ff.data.load("digits").train)
-        >>> weights, clients = jnp.array([0.5, 0.25]), jnp.array([2, 4])
+        >>> weights, values = jnp.array([0.5, 0.25]), jnp.array([6.0, 8.0])
         >>> told, total = map_and_sum(
-        ...     train, lambda client, value: (client, value), weights, clients, jnp.array([6.0, 8.0])
+        ...     train, lambda client, value: (client, value), weights, jnp.array([2, 4]), values
         ... )
         >>> told.tolist(), total.tolist()
         ([2, 4], 5.0)

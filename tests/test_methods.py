@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -221,7 +222,7 @@ def test_every_network_has_an_output_for_every_class(name):
 def test_layers_compute_in_the_numbers_of_the_configuration():
     def program(name):
         model = methods.method_round(SMALL, name, 10).model
-        x = np.zeros((2, 8, 8, 1), np.uint8)
+        x = jnp.zeros((2, 8, 8, 1), jnp.uint8)
         variables = model.init(jax.random.key(0), x)
         return str(jax.make_jaxpr(lambda v: model.apply(*v, x, train=False, key=None))(variables))
 
