@@ -188,7 +188,9 @@ def make_round(
             derive_key(state.key, Purpose.SELECT, state.round), state.selector, context
         )
         cohort = aggregator.prepare(state.aggregator, cohort, context)
-        weights = aggregator.weigh and aggregator.weigh(state.aggregator, cohort, context)
+        weights = None
+        if aggregator.weigh is not None:
+            weights = aggregator.weigh(state.aggregator, cohort, context)
         results = _train_cohort(model, solver, state, data, cohort, weights, clients_per_batch)
         update, aggregator_state, aggregation = aggregator.aggregate(
             state.aggregator, cohort, results, context

@@ -93,6 +93,14 @@ def make_context(examples, variables=None, model=None, round=0, **answers) -> Co
     )
 
 
+def aggregate(aggregator, state, cohort, results, context):
+    """Asks an aggregator as a round does, which sums updates for those who weigh beforehand."""
+    if aggregator.weigh is not None:
+        weights = aggregator.weigh(state, cohort, context)
+        results = results._replace(total=context.total(weights, results.update))
+    return aggregator.aggregate(state, cohort, results, context)
+
+
 _teardowns = itertools.count(1)
 
 

@@ -1,5 +1,6 @@
 """Averages against NumPy."""
 
+import conftest
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -24,9 +25,7 @@ def aggregate(aggregator, state=None):
     )
     context = make_context(make_federation(sizes=SIZES).train, MODEL)
     state = aggregator.init(context) if state is None else state
-    weights = aggregator.weigh(state, COHORT, context)
-    results = results._replace(total=context.total(weights, results.update))
-    return aggregator.aggregate(state, COHORT, results, context)
+    return conftest.aggregate(aggregator, state, COHORT, results, context)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Equitable weights against NumPy and scikit-learn, their limits, and what may go wrong."""
 
+import conftest
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +9,7 @@ from conftest import WIDTH, linear_model, make_federation, own
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from fedjax_fair.aggregators import equitable
+from fedjax_fair.aggregators import equitable, mean
 from fedjax_fair.aggregators.equitable import activation_vectors
 from fedjax_fair.base import Cohort, LocalResult
 from fedjax_fair.data.federated import FederatedData
@@ -51,7 +52,7 @@ def trained(data, clients, seed=0, scale=0.1, **changes):
 
 
 def aggregate(aggregator, cohort, results, context):
-    return aggregator.aggregate(aggregator.init(context), cohort, results, context)
+    return conftest.aggregate(aggregator, aggregator.init(context), cohort, results, context)
 
 
 def log_softmax(values):
@@ -129,11 +130,9 @@ def test_permuting_the_cohort_permutes_the_weights():
 def test_one_cluster_is_the_uniform_mean():
     round = trained(grouped(), [0, 2, 5, 2])
     update, _, info = aggregate(equitable(1), *round)
-    np.testing.assert_allclose(info.weights, 1 / 4, rtol=1e-6)
-    expected = jax.tree.map(lambda stacked: stacked.mean(axis=0), round[1].update)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), update, expected
-    )
+    expected, _, uniform = aggregate(mean("uniform"), *round)
+    np.testing.assert_allclose(info.weights, uniform.weights, rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), update, expected)
 
 
 def test_known_groups_are_weighed_equally():

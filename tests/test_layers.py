@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_fair.models import Conv, lenet, max_pool
-from fedjax_fair.models import pieces as parts
+from fedjax_fair.models import pieces as in_pieces
 from fedjax_fair.models.convolution import _native_if_shared, _native_pull_back_if_alone
-from fedjax_fair.models.tiles import _tile_width
+from fedjax_fair.models.tiles import _number, _tile_width
 
 CUDA = ("cuda",)
 
@@ -75,7 +75,8 @@ def test_parameters_are_those_of_flax():
         ((1, 5, 5, 2), 7, (5, 5), (1, 1), "VALID"),  # a single output
         ((8, 41, 20, 32), 64, (3, 3), (2, 1), "VALID"),  # two pieces of four images
         ((7, 50, 24, 32), 40, (3, 3), (2, 1), "SAME"),  # seven pieces of one
-        ((8, 20, 20, 32), 64, (3, 3), (1, 1), "VALID"),  # Winograd's form, in pieces
+        ((8, 20, 20, 32), 64, (3, 3), (1, 1), "VALID"),  # Winograd's form, the next too
+        ((7, 25, 24, 32), 40, (3, 3), (1, 1), "SAME"),
     ],
 )
 def test_convolution_is_the_one_of_flax(image, features, kernel_size, strides, padding):
@@ -142,11 +143,15 @@ def test_tiles_cover_a_row_and_stay_narrow():
 
 
 def test_a_batch_is_cut_into_pieces_that_fit_the_cache():
-    assert parts.number(50, parts.CACHE // 50) == 1
-    assert parts.number(8, parts.CACHE // 7) == 2
-    assert parts.number(7, parts.CACHE // 6) == 7  # Two pieces would do, but do not divide seven.
-    assert parts.number(6, 2 * parts.CACHE) == 6  # Not even one image fits.
-    assert parts.number(8, parts.CACHE // 7, room=2 * parts.CACHE) == 1
+    def pieces(batch, side, channels, features):
+        x, kernel = jnp.zeros((batch, side, side, channels)), jnp.zeros((3, 3, channels, features))
+        return _number(x, kernel, (1, 1), ((0, 0), (0, 0)))
+
+    assert pieces(50, 32, 1, 6) == 1  # A LeNet's tiles are a few kilobytes an image.
+    assert pieces(8, 20, 32, 64) == 2
+    assert pieces(7, 21, 32, 64) == 7  # Two pieces would do, but do not divide seven.
+    assert pieces(6, 66, 64, 64) == 6  # Not even one image fits.
+    assert in_pieces.number(8, in_pieces.CACHE // 7, room=2 * in_pieces.CACHE) == 1
 
 
 STRIDES, PADDING = (2, 1), ((1, 1), (0, 2))

@@ -19,7 +19,7 @@ from jax import lax
 from jaxtyping import Array
 
 from fedjax_fair.models import tiles, winograd
-from fedjax_fair.models.pieces import Padding, Pair
+from fedjax_fair.models.geometry import Padding, Pair
 
 __all__ = ["convolve"]
 

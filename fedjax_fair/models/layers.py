@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fedjax_fair.models.convolution import convolve
-from fedjax_fair.models.pieces import Padding, Pair
+from fedjax_fair.models.geometry import Padding, Pair
 
 __all__ = ["Conv", "max_pool"]
 

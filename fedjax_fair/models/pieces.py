@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import jax
-import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-__all__ = ["CACHE", "Padding", "Pair", "number", "over", "over_and_sum"]
-
-Pair = tuple[int, int]
-Padding = tuple[Pair, Pair]
+__all__ = ["CACHE", "number", "over", "over_and_sum"]
 
 CACHE = 5 * 2**19
 """Bytes that a part may take, so that a CPU still has them when it multiplies them."""
@@ -39,9 +34,12 @@ def over(number: int, function: Callable[[Array], Array], batch: Array) -> Array
 
 
 def over_and_sum(
-    number: int, function: Callable[[Array, Array], tuple[Array, Array]], *batches: Array
+    number: int,
+    function: Callable[[Array, Array], tuple[Array, Array]],
+    zero: Array,
+    *batches: Array,
 ) -> tuple[Array, Array]:
-    """The same, where a second result is summed over the parts."""
+    """The same, where a second result is summed over the parts, starting at ``zero``."""
     if number == 1:
         return function(*batches)
     parts = [_parts(number, batch) for batch in batches]
@@ -50,8 +48,7 @@ def over_and_sum(
         made, summed = function(*part)
         return total + summed, made
 
-    _, summed = jax.eval_shape(function, *(part[0] for part in parts))
-    total, made = lax.scan(piece, jnp.zeros(summed.shape, summed.dtype), tuple(parts))
+    total, made = lax.scan(piece, zero, tuple(parts))
     return made.reshape(-1, *made.shape[2:]), total
 
 

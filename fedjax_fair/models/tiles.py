@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array
 
 from fedjax_fair.models import pieces
-from fedjax_fair.models.pieces import Padding, Pair
+from fedjax_fair.models.geometry import Padding, Pair, output_shape
 
 __all__ = ["convolve", "in_pieces", "pull_back", "pull_back_in_pieces"]
 
@@ -44,7 +44,7 @@ def _tiles(x: Array, rows: int, shape: Pair, strides: Pair, padding: Padding, ti
     x = lax.pad(x, jnp.zeros((), x.dtype), edges)
     x = x.reshape(batch, x.shape[1], count + blocks - 1, block * channels)
     last_row = (rows - 1) * strides[0] + 1
-    pieces = [
+    cuts = [
         lax.slice(
             x,
             (0, i, j, 0),
@@ -54,7 +54,7 @@ def _tiles(x: Array, rows: int, shape: Pair, strides: Pair, padding: Padding, ti
         for i in range(height)
         for j in range(blocks)
     ]
-    return jnp.concatenate(pieces, axis=-1)
+    return jnp.concatenate(cuts, axis=-1)
 
 
 def _banded(kernel: Array, tile: int, stride: int) -> Array:
@@ -113,12 +113,7 @@ class _Layout(NamedTuple):
 
 
 def _layout(x: Array, kernel: Array, strides: Pair, padding: Padding) -> _Layout:
-    rows, columns = (
-        (side + sum(edges) - window) // stride + 1
-        for side, edges, window, stride in zip(
-            x.shape[1:3], padding, kernel.shape[:2], strides, strict=True
-        )
-    )
+    rows, columns = output_shape(x, kernel, strides, padding)
     kernel_width, channels = kernel.shape[1], kernel.shape[3]
     width = _tile_width(columns, channels, kernel_width, strides[1])
     span = kernel_width + (width - 1) * strides[1]
@@ -174,7 +169,8 @@ def pull_back_in_pieces(
     def piece(x, cotangent):
         return pull_back(x, kernel, cotangent, strides, padding, _narrow_gradient)
 
-    return pieces.over_and_sum(_number(x, kernel, strides, padding), piece, x, cotangent)
+    number = _number(x, kernel, strides, padding)
+    return pieces.over_and_sum(number, piece, jnp.zeros_like(kernel), x, cotangent)
 
 
 def _number(x: Array, kernel: Array, strides: Pair, padding: Padding) -> int:

@@ -27,7 +27,7 @@ from jax import lax
 from jaxtyping import Array
 
 from fedjax_fair.models import pieces
-from fedjax_fair.models.pieces import Padding, Pair
+from fedjax_fair.models.geometry import Padding, Pair, output_shape
 
 __all__ = ["in_pieces", "pays", "pull_back_in_pieces"]
 
@@ -76,7 +76,7 @@ def pays(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
     batch, (*taps, inputs, outputs) = x.shape[0], kernel.shape
     if strides != (1, 1) or x.dtype.itemsize < 4 or any(count not in _TAPS for count in taps):
         return False
-    rows, columns = _shape(x, taps, padding)
+    rows, columns = output_shape(x, kernel, strides, padding)
     tiles = _num_tiles(taps, (rows, columns))
     saved = 2 * tiles * _VALUES <= rows * columns * taps[0] * taps[1]
     return saved and batch * tiles >= _VALUES and min(inputs, outputs) >= _FEWEST_CHANNELS
@@ -94,7 +94,7 @@ def in_pieces(x: Array, kernel: Array, padding: Padding) -> Array:
         ``[batch, rows, columns, out]``.
     """
     taps, values = kernel.shape[:2], _kernel_values(kernel)
-    low, shape = (padding[0][0], padding[1][0]), _shape(x, taps, padding)
+    low, shape = (padding[0][0], padding[1][0]), output_shape(x, kernel, (1, 1), padding)
 
     def piece(x):
         products = _values(x, taps, low, shape) @ values
@@ -118,16 +118,9 @@ def pull_back_in_pieces(
         return by_x, _values_gradient(x, cotangent, taps, low)
 
     number = _number(x, kernel, shape)
-    by_x, by_values = pieces.over_and_sum(number, piece, x, cotangent)
+    zero = jnp.zeros((_VALUES, *kernel.shape[2:]), x.dtype)
+    by_x, by_values = pieces.over_and_sum(number, piece, zero, x, cotangent)
     return by_x, _kernel_gradient(by_values, taps)
-
-
-def _shape(x: Array, taps: Sequence[int], padding: Padding) -> list[int]:
-    """Rows and columns of the outputs."""
-    return [
-        side + sum(edges) - count + 1
-        for side, edges, count in zip(x.shape[1:3], padding, taps, strict=True)
-    ]
 
 
 def _num_tiles(taps: Sequence[int], shape: Sequence[int]) -> int:

@@ -1,0 +1,21 @@
+"""Sizes of convolutions, as all their forms need them."""
+
+from __future__ import annotations
+
+from jaxtyping import Array
+
+__all__ = ["Padding", "Pair", "output_shape"]
+
+Pair = tuple[int, int]
+Padding = tuple[Pair, Pair]
+
+
+def output_shape(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Pair:
+    """Rows and columns that come out of images ``[batch, height, width, in]``."""
+    rows, columns = (
+        (side + sum(edges) - window) // stride + 1
+        for side, edges, window, stride in zip(
+            x.shape[1:3], padding, kernel.shape[:2], strides, strict=True
+        )
+    )
+    return rows, columns
