@@ -8,7 +8,8 @@ from fedjax_fair.models.classic import (
     logistic,
     mlp,
 )
-from fedjax_fair.models.layers import Conv, max_pool
+from fedjax_fair.models.layers import Conv
+from fedjax_fair.models.pooling import max_pool
 from fedjax_fair.models.precision import in_bfloat16
 from fedjax_fair.models.resnet import resnet18
 from fedjax_fair.models.wrap import from_flax

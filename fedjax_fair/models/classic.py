@@ -1,7 +1,6 @@
 """Networks of the federated learning literature: a few convolutions, a few dense layers.
 
-They are one network up to its widths. ReLU stands after max-pooling, where it is the same function
-on a quarter of the elements.
+They are one network up to its widths.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from jaxtyping import Array, Float
 
 from fedjax_fair.base import Model
 from fedjax_fair.checks import positive_int
-from fedjax_fair.models.layers import Conv, max_pool
+from fedjax_fair.models.layers import Conv
 from fedjax_fair.models.wrap import classifier
 
 __all__ = ["cifar100_cnn", "cifar_cnn", "femnist_cnn", "lenet", "logistic", "mlp"]
@@ -46,8 +45,9 @@ class _Body(nn.Module):
         if self.convolutions:
             x = _framed(x, self.smallest_side)
         for channels, pooled in self.convolutions:
-            x = Conv(channels, (self.kernel, self.kernel), padding=self.padding)(x)
-            x = nn.relu(max_pool(x) if pooled else x)
+            shape = (self.kernel, self.kernel)
+            x = Conv(channels, shape, padding=self.padding, relu_pool=pooled)(x)
+            x = x if pooled else nn.relu(x)
         x = x.reshape(x.shape[0], -1)
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
         for width in self.hidden:

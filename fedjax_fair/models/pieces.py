@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
+import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 __all__ = ["CACHE", "number", "over", "over_and_sum"]
 
@@ -35,10 +37,10 @@ def over(number: int, function: Callable[[Array], Array], batch: Array) -> Array
 
 def over_and_sum(
     number: int,
-    function: Callable[[Array, Array], tuple[Array, Array]],
-    zero: Array,
+    function: Callable[[Array, Array], tuple[Array, PyTree]],
+    zero: PyTree,
     *batches: Array,
-) -> tuple[Array, Array]:
+) -> tuple[Array, PyTree]:
     """The same, where a second result is summed over the parts, starting at ``zero``."""
     if number == 1:
         return function(*batches)
@@ -46,7 +48,7 @@ def over_and_sum(
 
     def piece(total, part):
         made, summed = function(*part)
-        return total + summed, made
+        return jax.tree.map(jnp.add, total, summed), made
 
     total, made = lax.scan(piece, zero, tuple(parts))
     return made.reshape(-1, *made.shape[2:]), total

@@ -3,7 +3,7 @@
 import flax.linen as nn
 
 import fedjax_fair as ff
-from fedjax_fair.models import Conv, from_flax, max_pool
+from fedjax_fair.models import Conv, from_flax
 
 __all__ = ["NETWORKS"]
 
@@ -14,7 +14,7 @@ class _Cnn(nn.Module):
     @nn.compact
     def __call__(self, x, train):
         x = nn.relu(Conv(32, (3, 3), padding="VALID")(x))
-        x = nn.relu(max_pool(Conv(64, (3, 3), padding="VALID")(x)))
+        x = Conv(64, (3, 3), padding="VALID", relu_pool=True)(x)
         x = nn.Dropout(0.25, deterministic=not train)(x)
         x = nn.relu(nn.Dense(128)(x.reshape(x.shape[0], -1)))
         return nn.Dense(10)(nn.Dropout(0.5, deterministic=not train)(x))
