@@ -39,12 +39,10 @@ from fedjax_fair.config import (
     Maximize,
     MaximizeExemplars,
     MaximizeMovielens,
-    closest,
-    lookup,
-    read,
 )
 from fedjax_fair.console import Bars, sweep_table, tables
 from fedjax_fair.folder import RunFolder
+from fedjax_fair.settings import closest, lookup, read
 from fedjax_fair.sweep import sweep
 from fedjax_fair.training import SimulationError
 

@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_fair import config as configuration
+from fedjax_fair import settings
 from fedjax_fair.config import Config, Maximize
 from fedjax_fair.training import Callback, Evaluation
 
@@ -60,7 +60,7 @@ class RunFolder:
         """Makes a new folder under ``config.output``, named after the time and ``name``."""
         path = _unused(Path(config.output), f"{datetime.now():%Y%m%d-%H%M%S}-{name}")
         (path / "env.json").write_text(json.dumps(environment(), indent=2) + "\n")
-        configuration.save(config, path / "config.json")
+        settings.save(config, path / "config.json")
         return cls(path)
 
     @property
@@ -69,7 +69,7 @@ class RunFolder:
 
     def config(self) -> Config:
         """Reads the configuration of the run."""
-        return configuration.load(self._config)
+        return settings.load(self._config)
 
     def environment(self) -> dict[str, Any]:
         """Reads what the run was started with."""

@@ -17,10 +17,11 @@ from jax.sharding import Mesh
 from fedjax_fair import aggregators, checks, data, models, selectors, simulate, solvers
 from fedjax_fair.base import Aggregator, Model, Selector, Solver
 from fedjax_fair.centralised import make_centralised
-from fedjax_fair.config import Config, ModelConfig, lookup, override
+from fedjax_fair.config import Config, ModelConfig
 from fedjax_fair.cores import cores_if_any
 from fedjax_fair.data import FederatedData, Partitioner
 from fedjax_fair.placement import client_mesh
+from fedjax_fair.settings import lookup, override
 from fedjax_fair.simulate import Round
 
 __all__ = [

@@ -22,8 +22,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_fair import checks, methods, presets, results
-from fedjax_fair.config import Config, lookup, places
+from fedjax_fair.config import Config
 from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.settings import lookup, places
 from fedjax_fair.simulate import Round
 from fedjax_fair.training import Callback, MemoryLimitError, fit_points
 

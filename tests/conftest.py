@@ -101,6 +101,15 @@ def aggregate(aggregator, state, cohort, results, context):
     return aggregator.aggregate(state, cohort, results, context)
 
 
+def nearest_mixture(values):
+    """Projection onto the simplex, by bisection for the level above which mass is kept."""
+    low, high = values.min() - 1, values.max()
+    for _ in range(200):
+        level = (low + high) / 2
+        low, high = (level, high) if np.maximum(values - level, 0).sum() > 1 else (low, level)
+    return np.maximum(values - low, 0)
+
+
 _teardowns = itertools.count(1)
 
 

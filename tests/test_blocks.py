@@ -112,12 +112,13 @@ def test_steps_between_windows_leave_the_layers_apart():
 def test_a_batch_in_pieces_is_the_batch(monkeypatch):
     x, layer = normal(0, (6, 14, 14, 6)), Conv(16, (5, 5), padding="VALID", relu_pool=True)
     params = layer.init(jax.random.key(1), x)["params"]
-    kernel = params["kernel"]
-    assert blocks._number(x, kernel, ((0, 0), (0, 0))) == 1
+    cut = blocks.layout(x, params["kernel"], ((0, 0), (0, 0)))
+    band = blocks.banded(params["kernel"], cut)
+    assert blocks._number(x, band, cut) == 1
     whole = results(layer, params, x)
     # Of an image 25 blocks of 6 x 6 x 6 inputs and 2 x 2 x 16 outputs; two of them fit.
     monkeypatch.setattr(pieces, "CACHE", 2 * 25 * (216 + 64) * 4)
-    assert blocks._number(x, kernel, ((0, 0), (0, 0))) == 3
+    assert blocks._number(x, band, cut) == 3
     parts = results(layer, params, x)
     # Sums over the batch in another order.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), whole, parts)

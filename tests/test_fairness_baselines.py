@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import linear_model, make_context, make_federation
+from conftest import linear_model, make_context, make_federation, nearest_mixture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,15 +133,6 @@ def trained(model, client, steps=STEPS, factor=1.0):
         error = probabilities(model, x) - np.eye(model.shape[1])[y]
         model = model - RATE * factor * x.T @ error / len(y)
     return model
-
-
-def nearest_mixture(values):
-    """Projection onto the simplex, by bisection for the level above which mass is kept."""
-    low, high = values.min() - 1, values.max()
-    for _ in range(200):
-        level = (low + high) / 2
-        low, high = (level, high) if np.maximum(values - level, 0).sum() > 1 else (low, level)
-    return np.maximum(values - low, 0)
 
 
 def numpy_fairfed(beta, begin, seen):
@@ -412,82 +403,6 @@ def test_a_large_tilt_sees_one_client_only(t, chosen):
     losses = jnp.array([3.0, 0.25, 2.5])
     _, _, told = alone(aggregators.tilted(t), [5] * 3, [0, 1, 2], losses=losses)
     np.testing.assert_array_equal(told.weights, np.eye(3)[chosen])
-
-
-# --- The mixture of agnostic learning ---------------------------------------------------------
-
-
-@cache
-def afl_select():
-    train = FEDERATION.train
-
-    def select(step, mixture, losses):
-        context = make_context(train, losses=losses)
-        return selectors.agnostic(step).select(jax.random.key(0), mixture, context)
-
-    return jax.jit(select)
-
-
-@settings(deadline=None)
-@given(
-    step=st.sampled_from([0.0, 0.01, 1.0, 1e4]),
-    before=six(st.integers(0, 5)).filter(any),
-    losses=six(st.floats(0, 100, width=32)),
-)
-def test_the_mixture_climbs_and_is_projected(step, before, losses):
-    mixture = np.array(before, np.float32) / sum(before)
-    cohort, after, told = afl_select()(
-        jnp.float32(step), jnp.asarray(mixture), jnp.array(losses, jnp.float32)
-    )
-    expected = nearest_mixture(mixture + np.float64(step) * np.array(losses))
-    # Single precision resolves the values before projection to 1e-7 of the largest.
-    np.testing.assert_allclose(after, expected, atol=1e-6 * max(1, step * max(losses)))
-    np.testing.assert_allclose(np.sum(after), 1, rtol=1e-6)
-    assert (after >= 0).all()
-    np.testing.assert_array_equal(cohort.weights, after)
-    np.testing.assert_array_equal(cohort.clients, CLIENTS)
-    np.testing.assert_allclose(told["effective_clients"], 1 / (after**2).sum(), rtol=1e-5)
-
-
-def test_a_loss_that_is_not_finite_leaves_the_mixture_sound():
-    mixture, losses = jnp.full(6, 1 / 6), jnp.array([1.0, jnp.nan, 1.0, jnp.inf, 0.0, 1.0])
-    _, after, _ = afl_select()(jnp.float32(0.1), mixture, losses)
-    np.testing.assert_allclose(after, np.where([1, 0, 1, 0, 0, 1], 13 / 60, 7 / 60), rtol=1e-5)
-
-
-DRAWN = selectors.agnostic(0.1, cohort_size=4, local_steps=3)
-
-
-def test_draws_follow_the_mixture_and_questions_do_not():
-    context = make_context(FEDERATION.train)
-    mixture = jnp.array([0.0, 0.6, 0.0, 0.3, 0.1, 0.0])
-    state = DRAWN.init(context)._replace(mixture=mixture)
-    keys = jax.random.split(jax.random.key(0), 2000)
-    cohort, state, _ = jax.jit(jax.vmap(lambda key: DRAWN.select(key, state, context)))(keys)
-
-    def frequencies(values, count):
-        return np.bincount(np.ravel(values), minlength=count) / np.size(values)
-
-    # Standard deviations are at most 0.006 and 0.011.
-    np.testing.assert_allclose(frequencies(cohort.clients, 6), mixture, atol=0.025)
-    np.testing.assert_allclose(frequencies(state.asked, 6), np.full(6, 1 / 6), atol=0.025)
-    np.testing.assert_allclose(frequencies(cohort.snapshot, 4)[1:], np.full(3, 1 / 3), atol=0.045)
-    assert set(np.unique(cohort.clients)) == {1, 3, 4}
-    assert all(len(set(row)) == 4 for row in np.asarray(state.asked).tolist())
-
-
-def test_a_diverged_snapshot_leaves_the_mixture_alone():
-    context = make_context(
-        FEDERATION.train, Variables({"w": jnp.zeros(2)}, {}), losses=jnp.full(6, jnp.nan)
-    )
-    state = DRAWN.init(context)._replace(mixture=jnp.array([0.5, 0.0, 0.25, 0.25, 0.0, 0.0]))
-    cohort = Cohort(jnp.arange(4, dtype=jnp.int32), jnp.full(4, 0.25), snapshot=jnp.int32(1))
-    copies = Variables({"w": jnp.ones((4, 2))}, {})
-    results = LocalResult(copies, jnp.zeros(4), jnp.ones(4, jnp.int32), snapshot=copies)
-    after = DRAWN.observe(state, cohort, results, context)
-    np.testing.assert_allclose(after.mixture, state.mixture, atol=1e-6)
-    with pytest.raises(ValueError, match="snapshot=None: expected a solver"):
-        DRAWN.observe(state, cohort, results._replace(snapshot=None), context)
 
 
 # --- Bad input --------------------------------------------------------------------------------

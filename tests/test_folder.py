@@ -9,7 +9,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedjax_fair import config as configuration
+from fedjax_fair import settings
 from fedjax_fair import experiment, methods, presets, report, results
 from fedjax_fair.config import Config, DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.folder import MetricsLog, RunFolder, environment
@@ -79,8 +79,8 @@ def test_configurations_survive_the_file(tmp_path_factory, data):
         model=ModelConfig(hidden=tuple(data.draw(st.lists(st.integers())))),
     )
     path = tmp_path_factory.mktemp("config") / "config.json"
-    configuration.save(config, path)
-    assert configuration.load(path) == config
+    settings.save(config, path)
+    assert settings.load(path) == config
 
 
 @pytest.mark.parametrize("content", ["{", '{"dta": {}}', '{"data": {"nme": "digits"}}'])
@@ -88,7 +88,7 @@ def test_a_damaged_configuration_is_refused(tmp_path, content):
     path = tmp_path / "config.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=r"expected JSON|did you mean '(data|name)'"):
-        configuration.load(path)
+        settings.load(path)
 
 
 def test_a_new_folder_never_takes_the_place_of_another(tmp_path):

@@ -9,19 +9,10 @@ PROGRAM = """
 import sys
 from dataclasses import replace
 from fedjax_fair import methods, presets, training
+from experiments.benchmarks.memory import Watch, resident
 from fedjax_fair.config import ModelConfig
 
 runs, rounds, eval_every, clients, width = map(int, sys.argv[1:])
-
-def pages(field):
-    with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
-
-class Watch(training.Callback):
-    def on_compiled(self, num_bytes):
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # Forget the peak, which compilation made.
-        self.told, self.before = num_bytes, pages("VmRSS")
 
 config = presets.PRESETS["digits"].config
 config = presets.resolve(replace(
@@ -36,7 +27,7 @@ training.fit_points(
     make, (), data, rounds=rounds, seeds=range(runs), eval_every=eval_every,
     train_loss=False, callbacks=[watch],
 )
-print(watch.told, pages("VmHWM") - watch.before)
+print(watch.told, resident("VmHWM") - watch.before)
 """
 
 

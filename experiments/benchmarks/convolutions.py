@@ -1,12 +1,14 @@
 """Convolutions on a core: ``taskset -c 0 python -m experiments.benchmarks.convolutions``.
 
 Single layers, forward and backward within a compiled loop, as products of tiles with a banded
-matrix of the kernel and after Winograd. Prints milliseconds, and which form the library takes.
+matrix of the kernel and after Winograd; and layers that ReLU and pooling follow, one after another
+and at once. Prints milliseconds, and which form the library takes.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.benchmarks.timing import alternate, environment
-from fedjax_fair.models import tiles, winograd
+from fedjax_fair.models import Conv, blocks, max_pool, tiles, winograd
 
 # Images, output channels, side of the kernel, padding.
 LAYERS = {
@@ -27,6 +29,14 @@ LAYERS = {
     "FEMNIST, 32 to 64": ((50, 12, 12, 32), 64, 5, 0),
     "LeNet, 6 to 16": ((50, 14, 14, 6), 16, 5, 0),
     "ResNet-18, 3 to 64": ((32, 32, 32, 3), 64, 3, 1),
+}
+POOLED = {
+    "LeNet, 1 to 6": ((50, 32, 32, 1), 6, 5, 0),
+    "LeNet, 6 to 16": ((50, 14, 14, 6), 16, 5, 0),
+    "LeNet on CIFAR, 3 to 6": ((50, 32, 32, 3), 6, 5, 0),
+    "FEMNIST, 1 to 32": ((32, 28, 28, 1), 32, 5, 0),
+    "8 to 16": ((50, 14, 14, 8), 16, 3, 0),
+    "16 to 32": ((50, 14, 14, 16), 32, 3, 0),
 }
 STEPS = 5
 
@@ -47,17 +57,40 @@ def training(form: Any, image: tuple[int, ...], features: int, side: int, paddin
     return partial(steps, (x, kernel)), winograd.pays(x, kernel, (1, 1), edges)
 
 
+def pooled(at_once: bool, image: tuple[int, ...], features: int, side: int, padding: int):
+    """The same of a layer with ReLU and pooling."""
+    layer = Conv(features, (side, side), padding=padding, relu_pool=at_once)
+    x = jax.random.normal(jax.random.key(0), image)
+    variables: Any = layer.init(jax.random.key(1), x)
+
+    def objective(carry):
+        outputs: Any = layer.apply(*carry)
+        return jnp.sum(jnp.sin(outputs if at_once else jax.nn.relu(max_pool(outputs))))
+
+    def step(carry, _):
+        slopes = jax.grad(objective)(carry)
+        return jax.tree.map(lambda value, slope: value - 1e-6 * slope, carry, slopes), None
+
+    steps = jax.jit(lambda carry: jax.lax.scan(step, carry, length=STEPS)[0])
+    used = blocks.side_of_blocks(variables["params"]["kernel"], (1, 1)) > 0
+    return partial(steps, (variables, x)), used
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Forms of a convolution on a core")
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
     print(environment())
-    print("| layer | images | kernel | banded, ms | Winograd, ms | | used |")
-    print("|---|---|---|---|---|---|---|")
-    for name, (image, features, side, padding) in LAYERS.items():
-        layer = (image, features, side, padding)
-        (banded, _), (values, used) = (training(form, *layer) for form in (tiles, winograd))
-        own, other = alternate(banded, values, repeats=options.repeats)
+    compare("banded, ms | Winograd, ms", LAYERS, training, (tiles, winograd), options.repeats)
+    compare("one by one, ms | at once, ms", POOLED, pooled, (False, True), options.repeats)
+
+
+def compare(titles: str, layers: dict, make: Callable, forms: tuple, repeats: int) -> None:
+    print(f"| layer | images | kernel | {titles} | | used |\n|---|---|---|---|---|---|---|")
+    for name, layer in layers.items():
+        (former, _), (latter, used) = (make(form, *layer) for form in forms)
+        own, other = alternate(former, latter, repeats=repeats)
+        image, _, side, _ = layer
         print(
             f"| {name} | {' x '.join(map(str, image[:3]))} | {side} x {side} | "
             f"{1e3 * own.median / STEPS:.1f} | {1e3 * other.median / STEPS:.1f} | "

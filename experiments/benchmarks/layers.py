@@ -8,6 +8,7 @@ library's own form.
 """
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -42,28 +43,35 @@ class PatchConv(nn.Module):
 class LeNet(nn.Module):
     """LeNet-5 on 28 x 28 images with the given layers."""
 
-    convolution: Any
-    pool: Any
+    layer: Callable[[int, Any], Any]
 
     @nn.compact
     def __call__(self, x):
         """Returns logits."""
         x = jnp.pad(x, ((0, 0), (2, 2), (2, 2), (0, 0)))
         for channels in (6, 16):
-            x = nn.relu(self.pool(self.convolution(channels, (5, 5), padding="VALID")(x)))
+            x = self.layer(channels, x)
         x = x.reshape(x.shape[0], -1)
         for width in (120, 84):
             x = nn.relu(nn.Dense(width)(x))
         return nn.Dense(10)(x)
 
 
+def at_once(channels, x):
+    return Conv(channels, (5, 5), padding="VALID", relu_pool=True)(x)
+
+
+def apart(convolution, pool, channels, x):
+    return nn.relu(pool(convolution(channels, (5, 5), padding="VALID")(x)))
+
+
 def flax_pool(x):
     return nn.max_pool(x, (2, 2), strides=(2, 2))
 
 
-def make_training(layers, side_by_side, images, labels):
+def make_training(layer, side_by_side, images, labels):
     """The local training of all clients, compiled, as a function without arguments."""
-    model = from_flax(LeNet(*layers))
+    model = from_flax(LeNet(layer))
     variables = model.init(jax.random.key(0), images[0, 0])
 
     def loss(params, x, y):
@@ -91,12 +99,13 @@ def main():
     images = jax.random.normal(jax.random.key(1), (CLIENTS, STEPS, arguments.batch, 28, 28, 1))
     labels = jax.random.randint(jax.random.key(2), images.shape[:3], 0, 10)
     forms = {
-        "tiles (ours)": (Conv, max_pool),
-        "tiles, reduce_window pool": (Conv, flax_pool),
-        "patches": (PatchConv, max_pool),
+        "at once (ours)": at_once,
+        "tiles": partial(apart, Conv, max_pool),
+        "tiles, reduce_window pool": partial(apart, Conv, flax_pool),
+        "patches": partial(apart, PatchConv, max_pool),
     }
     if arguments.native:
-        forms["flax.linen"] = (nn.Conv, flax_pool)
+        forms["flax.linen"] = partial(apart, nn.Conv, flax_pool)
     print(environment())
     print(f"LeNet, batch {arguments.batch}: examples/s, speed relative to ours")
     for axis in ("map", "vmap"):

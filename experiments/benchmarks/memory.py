@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import jax
@@ -23,7 +21,7 @@ import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.ours import selector_of
 from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS, Workload
-from experiments.benchmarks.timing import environment
+from experiments.benchmarks.timing import environment, without_settings
 from fedjax_fair.cores import core_mesh
 from fedjax_fair.training import Callback, fit
 
@@ -61,7 +59,7 @@ def federation(workload: Workload) -> ff.data.FederatedData:
     )
 
 
-def measure(workload: Workload, side_by_side: int | None) -> dict[str, float]:
+def measure(workload: Workload, side_by_side: int) -> dict[str, float]:
     """MiB of a run of two rounds and two evaluations, in this process."""
     mesh, watch, model = core_mesh(), Watch(), NETWORKS[workload.network]()
     data = federation(workload)
@@ -87,33 +85,34 @@ def measure(workload: Workload, side_by_side: int | None) -> dict[str, float]:
     }
 
 
-def main(arguments: Iterable[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description="Memory of training")
     parser.add_argument("--only", nargs="*", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--side-by-side", nargs="*", type=int, default=[1, 4])
     parser.add_argument("--here", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if options.here:
         name, side_by_side = options.here
         print(json.dumps(measure(WORKLOADS[name], int(side_by_side))))
         return
     print(environment())
-    print("| | clients at once | data, MiB | model | told | used | used less data, in models |")
+    print("| | clients at once | data, MiB | model | told | used | used over told |")
     print("|---|---|---|---|---|---|---|")
     for name in options.only:
         for side_by_side in options.side_by_side:
             command = [sys.executable, "-m", __spec__.name, "--here", name, str(side_by_side)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=True, env=without_settings()
+            )
             told = json.loads(done.stdout.splitlines()[-1])
             at_once = side_by_side * told["cores"]
-            models = (told["used"] - told["data"]) / told["model"]
             print(
                 f"| {name} | {at_once} | {told['data']:.0f} | {told['model']:.1f} | "
-                f"{told['told']:.0f} | {told['used']:.0f} | {models:.1f} |",
+                f"{told['told']:.0f} | {told['used']:.0f} | "
+                f"{told['used'] / told['told']:.2f} |",
                 flush=True,
             )
 
 
 if __name__ == "__main__":
-    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
     main()

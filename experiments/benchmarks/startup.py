@@ -10,14 +10,13 @@ Each is a fresh process; medians, in turn.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
 
 import numpy as np
 
-from experiments.benchmarks.timing import environment
+from experiments.benchmarks.timing import environment, without_settings
 
 IMPORTS = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
 FIRST_ROUND = """
@@ -43,7 +42,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
     print(environment())
-    own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    own = without_settings()
     with tempfile.TemporaryDirectory() as folder:
         kept = own | {
             "JAX_COMPILATION_CACHE_DIR": folder,

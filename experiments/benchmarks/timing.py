@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-__all__ = ["Times", "alternate", "environment"]
+__all__ = ["Times", "alternate", "environment", "without_settings"]
 
 
 class Times(NamedTuple):
@@ -49,3 +49,8 @@ def environment() -> str:
         f"{device.device_kind} ({jax.device_count()}), {os.cpu_count()} CPU cores, "
         f"{platform.machine()}, Python {platform.python_version()}, JAX {jax.__version__}"
     )
+
+
+def without_settings() -> dict[str, str]:
+    """Variables for a process in which JAX has its defaults, and keeps or finds no programs."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}

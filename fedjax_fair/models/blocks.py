@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ from jaxtyping import Array
 from fedjax_fair.models import pieces
 from fedjax_fair.models.geometry import Padding, Pair, output_shape
 
-__all__ = ["in_pieces", "pull_back_in_pieces", "side_of_blocks"]
+__all__ = ["Layout", "banded", "in_pieces", "layout", "pull_back_in_pieces", "side_of_blocks"]
 
 # Rows of the matrix product that a block aims at: more of them multiply more zeros.
 _PRODUCT_ROWS = 128
@@ -52,72 +53,33 @@ def side_of_blocks(kernel: Array, strides: Pair) -> int:
     return max(fits, default=0)
 
 
-def in_pieces(x: Array, kernel: Array, bias: Array, padding: Padding) -> Array:
-    """Convolves, adds the bias, takes ReLU and the maxima of 2 x 2 windows.
+class Layout(NamedTuple):
+    """How an image is cut.
 
-    Args:
-        x: Images, ``[batch, height, width, in]``.
-        kernel: ``[kh, kw, in, out]``, of a kind that ``side_of_blocks`` accepts.
-        bias: ``[out]``.
-        padding: Zeros before and after rows and columns.
-
-    Returns:
-        ``[batch, rows // 2, columns // 2, out]`` for a convolution with ``rows`` and ``columns``.
+    Attributes:
+        side: Outputs a side of a block, before pooling.
+        near: Blocks under those of one block of outputs: that many rows, that many columns.
+        rows: Rows of pooled outputs.
+        columns: Columns of pooled outputs.
+        corner: Rows and columns of zeros in front of the image.
     """
-    form = partial(
-        _convolve, kernel=kernel, bias=bias, padding=padding, stack=_stack, largest=_largest
-    )
-    return pieces.over(_number(x, kernel, padding), form, x)
+
+    side: int
+    near: Pair
+    rows: int
+    columns: int
+    corner: Pair
 
 
-def pull_back_in_pieces(
-    x: Array, kernel: Array, bias: Array, cotangent: Array, padding: Padding
-) -> tuple[Array, tuple[Array, Array]]:
-    """Gradients by images, and by kernel and bias."""
-    form = partial(_convolve, padding=padding, stack=_stack_by_hand, largest=_largest_by_hand)
-
-    def piece(x, cotangent):
-        by_x, *by_parameters = jax.vjp(form, x, kernel, bias)[1](cotangent)
-        return by_x, tuple(by_parameters)
-
-    zero = jax.tree.map(jnp.zeros_like, (kernel, bias))
-    return pieces.over_and_sum(_number(x, kernel, padding), piece, zero, x, cotangent)
-
-
-def _convolve(
-    x: Array,
-    kernel: Array,
-    bias: Array,
-    padding: Padding,
-    stack: Callable[[Array, Pair], Array],
-    largest: Callable[[Array], Array],
-) -> Array:
-    batch, _, _, channels = x.shape
-    side, outputs = side_of_blocks(kernel, (1, 1)), kernel.shape[3]
-    below, right = (taps // side + 1 for taps in (kernel.shape[0] - 1, kernel.shape[1] - 1))
+def layout(x: Array, kernel: Array, padding: Padding) -> Layout:
+    """How to cut images ``[batch, height, width, in]`` for a kernel ``[kh, kw, in, out]``."""
+    side = side_of_blocks(kernel, (1, 1))
+    below, right = ((taps - 1) // side + 1 for taps in kernel.shape[:2])
     rows, columns = (count // 2 for count in output_shape(x, kernel, (1, 1), padding))
-    half = side // 2
-    num_rows, num_columns = -(-rows // half), -(-columns // half)
-
-    x = _pad(x, (num_rows + below - 1) * side, (num_columns + right - 1) * side, padding)
-    x = x.reshape(batch, x.shape[1] // side, side, x.shape[2] // side, side, channels)
-    blocks = x.transpose(2, 4, 5, 1, 3, 0).reshape(side * side * channels, *x.shape[1:4:2], batch)
-    band = _banded(kernel, side, (below, right))
-    stacked = stack(blocks, (below, right)).reshape(band.shape[1], num_rows * num_columns * batch)
-    y = largest((band @ stacked).reshape(4, half * half * outputs, stacked.shape[1]))
-    y = y.reshape(half, half, outputs, num_rows, num_columns, batch)
-    y = jax.nn.relu(y + bias.reshape(1, 1, -1, 1, 1, 1)).transpose(5, 3, 0, 4, 1, 2)
-    return y.reshape(batch, num_rows * half, num_columns * half, outputs)[:, :rows, :columns]
+    return Layout(side, (below, right), rows, columns, (padding[0][0], padding[1][0]))
 
 
-def _pad(x: Array, height: int, width: int, padding: Padding) -> Array:
-    """Adds the zeros in front, and behind as many as make up the sides, or cuts what exceeds."""
-    (above, _), (left, _) = padding
-    edges = ((above, height - above - x.shape[1], 0), (left, width - left - x.shape[2], 0))
-    return lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *edges, (0, 0, 0)))
-
-
-def _banded(kernel: Array, side: int, near: Pair) -> Array:
+def banded(kernel: Array, cut: Layout) -> Array:
     """The matrix ``[4 * windows * out, near * block]`` from stacked blocks to a block of outputs.
 
     Rows are ordered by place in a window, window and channel; columns as blocks are stacked.
@@ -125,13 +87,78 @@ def _banded(kernel: Array, side: int, near: Pair) -> Array:
 
     def leads(taps: int, near: int) -> Array:
         """Which tap leads from a pixel to an output: ``[taps, near, side, side // 2, 2]``."""
-        tap, pixel, output = np.ogrid[:taps, : near * side, :side]
+        tap, pixel, output = np.ogrid[:taps, : near * cut.side, : cut.side]
         places = pixel == output + tap
-        return jnp.asarray(places.reshape(taps, near, side, side // 2, 2), kernel.dtype)
+        return jnp.asarray(places.reshape(taps, near, cut.side, cut.side // 2, 2), kernel.dtype)
 
-    rows, columns = (leads(*sizes) for sizes in zip(kernel.shape[:2], near, strict=True))
+    rows, columns = (leads(*sizes) for sizes in zip(kernel.shape[:2], cut.near, strict=True))
     band = jnp.einsum("hnbtp,wmcuq,hwio->pqtuonmbci", rows, columns, kernel)
-    return band.reshape(side * side * kernel.shape[3], -1)
+    return band.reshape(cut.side**2 * kernel.shape[3], -1)
+
+
+def in_pieces(x: Array, band: Array, bias: Array, cut: Layout) -> Array:
+    """Convolves, adds the bias, takes ReLU and the maxima of 2 x 2 windows.
+
+    Args:
+        x: Images, ``[batch, height, width, in]``.
+        band: The kernel's matrix, from ``banded``.
+        bias: ``[out]``.
+        cut: Its layout.
+
+    Returns:
+        ``[batch, rows, columns, out]``.
+    """
+    form = partial(_convolve, band=band, bias=bias, cut=cut, stack=_stack, largest=_largest)
+    return pieces.over(_number(x, band, cut), form, x)
+
+
+def pull_back_in_pieces(
+    x: Array, band: Array, bias: Array, cotangent: Array, cut: Layout
+) -> tuple[Array, tuple[Array, Array]]:
+    """Gradients by images, and by matrix and bias."""
+    form = partial(_convolve, cut=cut, stack=_stack_by_hand, largest=_largest_by_hand)
+
+    def piece(x, cotangent):
+        by_x, *by_parameters = jax.vjp(form, x, band, bias)[1](cotangent)
+        return by_x, tuple(by_parameters)
+
+    zero = jax.tree.map(jnp.zeros_like, (band, bias))
+    return pieces.over_and_sum(_number(x, band, cut), piece, zero, x, cotangent)
+
+
+def _convolve(
+    x: Array,
+    band: Array,
+    bias: Array,
+    cut: Layout,
+    stack: Callable[[Array, Pair], Array],
+    largest: Callable[[Array], Array],
+) -> Array:
+    batch, _, _, channels = x.shape
+    side, half, outputs = cut.side, cut.side // 2, bias.shape[0]
+    num_rows, num_columns = _num_blocks(cut)
+    x = _pad(x, (num_rows + cut.near[0] - 1) * side, (num_columns + cut.near[1] - 1) * side, cut)
+    x = x.reshape(batch, x.shape[1] // side, side, x.shape[2] // side, side, channels)
+    blocks = x.transpose(2, 4, 5, 1, 3, 0).reshape(side * side * channels, *x.shape[1:4:2], batch)
+    stacked = stack(blocks, cut.near).reshape(band.shape[1], num_rows * num_columns * batch)
+    y = largest((band @ stacked).reshape(4, half * half * outputs, stacked.shape[1]))
+    y = y.reshape(half, half, outputs, num_rows, num_columns, batch)
+    y = jax.nn.relu(y + bias.reshape(1, 1, -1, 1, 1, 1)).transpose(5, 3, 0, 4, 1, 2)
+    y = y.reshape(batch, num_rows * half, num_columns * half, outputs)
+    return y[:, : cut.rows, : cut.columns]
+
+
+def _num_blocks(cut: Layout) -> Pair:
+    """Blocks of outputs in rows and columns; the last may reach beyond the image."""
+    half = cut.side // 2
+    return -(-cut.rows // half), -(-cut.columns // half)
+
+
+def _pad(x: Array, height: int, width: int, cut: Layout) -> Array:
+    """Adds the zeros in front, and behind as many as make up the sides, or cuts what exceeds."""
+    above, left = cut.corner
+    edges = ((above, height - above - x.shape[1], 0), (left, width - left - x.shape[2], 0))
+    return lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *edges, (0, 0, 0)))
 
 
 def _stack(blocks: Array, near: Pair) -> Array:
@@ -194,10 +221,6 @@ _largest_by_hand = jax.custom_vjp(_largest)
 _largest_by_hand.defvjp(_largest_forward, _largest_backward)
 
 
-def _number(x: Array, kernel: Array, padding: Padding) -> int:
-    rows, columns = output_shape(x, kernel, (1, 1), padding)
-    height, width, inputs, outputs = kernel.shape
-    side = side_of_blocks(kernel, (1, 1))
-    stacked = (height - 1 + side) * (width - 1 + side) * inputs
-    blocks = -(-rows // side) * -(-columns // side)
-    return pieces.number(x.shape[0], blocks * (stacked + side**2 * outputs) * x.dtype.itemsize)
+def _number(x: Array, band: Array, cut: Layout) -> int:
+    bytes_of_one = math.prod(_num_blocks(cut)) * sum(band.shape) * x.dtype.itemsize
+    return pieces.number(x.shape[0], bytes_of_one)

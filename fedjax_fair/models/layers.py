@@ -59,6 +59,7 @@ class Conv(nn.Module):
 
     Examples:
         >>> import jax
+        >>> import jax.numpy as jnp
         >>> layer = Conv(features=6, kernel_size=(5, 5), padding="VALID")
         >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((2, 28, 28, 1)))
         >>> y.shape, variables["params"]["kernel"].shape

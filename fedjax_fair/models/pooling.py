@@ -62,21 +62,32 @@ def _one_by_one(x: Array, kernel: Array, bias: Array, strides: Pair, padding: Pa
 
 
 def _forward(x: Array, kernel: Array, bias: Array, padding: Padding) -> Array:
-    on_cpu = partial(blocks.in_pieces, padding=padding)
-    elsewhere = partial(_one_by_one, strides=(1, 1), padding=padding)
-    return lax.platform_dependent(x, kernel, bias, cpu=on_cpu, default=elsewhere)
+    return _forward_with_residuals(x, kernel, bias, padding)[0]
 
 
 def _forward_with_residuals(x, kernel, bias, padding):
-    return _forward(x, kernel, bias, padding), (x, kernel, bias)
+    cut = blocks.layout(x, kernel, padding)
+    # Kept for the gradient, where XLA does not find that a second matrix would be the same.
+    band = blocks.banded(kernel, cut)
+
+    def on_cpu(x, _kernel, bias, band):
+        return blocks.in_pieces(x, band, bias, cut)
+
+    def elsewhere(x, kernel, bias, _band):
+        return _one_by_one(x, kernel, bias, (1, 1), padding)
+
+    residuals = (x, kernel, bias, band)
+    return lax.platform_dependent(*residuals, cpu=on_cpu, default=elsewhere), residuals
 
 
 def _backward(padding, residuals, cotangent):
-    def on_cpu(*args):
-        by_x, by_parameters = blocks.pull_back_in_pieces(*args, padding=padding)
-        return by_x, *by_parameters
+    def on_cpu(x, kernel, bias, band, cotangent):
+        cut = blocks.layout(x, kernel, padding)
+        by_x, (by_band, by_bias) = blocks.pull_back_in_pieces(x, band, bias, cotangent, cut)
+        (by_kernel,) = jax.vjp(partial(blocks.banded, cut=cut), kernel)[1](by_band)
+        return by_x, by_kernel, by_bias
 
-    def elsewhere(x, kernel, bias, cotangent):
+    def elsewhere(x, kernel, bias, _band, cotangent):
         form = partial(_one_by_one, strides=(1, 1), padding=padding)
         return jax.vjp(form, x, kernel, bias)[1](cotangent)
 

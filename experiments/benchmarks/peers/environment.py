@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from experiments.benchmarks.timing import without_settings
 
 __all__ = ["Worker"]
 
@@ -30,14 +31,12 @@ class Worker:
         python = environment(requirements, cache) if requirements.exists() else sys.executable
         # -P: some programs bear the name of the package that they measure.
         program = command or ("-P", PROGRAMS / f"{name}.py")
-        # Nobody finds programs that an earlier run has compiled.
-        own = {key: value for key, value in os.environ.items() if not key.startswith("JAX_")}
         self.process = subprocess.Popen(
             [python, "-W", "ignore", *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=own | {"PYTHONPATH": str(PROGRAMS / "shared")},
+            env=without_settings() | {"PYTHONPATH": str(PROGRAMS / "shared")},
         )
 
     def ask(self, **request: Any) -> dict[str, Any]:

@@ -10,7 +10,6 @@ the rest are taken to last as long.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import environment
+from experiments.benchmarks.timing import environment, without_settings
 from fedjax_fair import methods
 from fedjax_fair.config import Config
 from fedjax_fair.evaluate import client_means
@@ -80,10 +79,9 @@ PROGRAMS = {"sweep": as_a_sweep, "loop": as_a_loop, "point": as_one_point}
 
 def seconds_of(program: str) -> float:
     """Wall-clock time of a process of its own."""
-    own = {key: value for key, value in os.environ.items() if not key.startswith("JAX_")}
     command = [sys.executable, "-m", "experiments.benchmarks.peers.sweeps", program]
     start = time.perf_counter()
-    subprocess.run(command, check=True, env=own, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, env=without_settings(), stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
 
 
