@@ -9,8 +9,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedjax_fair import settings
-from fedjax_fair import experiment, methods, presets, report, results
+from fedjax_fair import experiment, methods, presets, report, results, settings
 from fedjax_fair.config import Config, DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.folder import MetricsLog, RunFolder, environment
 from fedjax_fair.training import Callback, Evaluation

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import make_context, make_federation
 
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Selector, Variables
