@@ -11,6 +11,8 @@ composition is one for every ``n``, also a traced one.
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, UInt32
@@ -56,11 +58,22 @@ def permuted(
     mirrors, salts = _hash(start + counter) % length, _hash(salt_start + counter)
     entry = positions.astype(jnp.uint32)
     for mirror, salt in zip(mirrors, salts, strict=True):
-        # (mirror - entry) mod length, without leaving the unsigned range
-        partner = jnp.where(entry <= mirror, mirror - entry, mirror + (length - entry))
-        coin = _hash(jnp.maximum(entry, partner) ^ salt) >> 31
-        entry = jnp.where(coin == 1, partner, entry)
+        entry = _swap_or_not(entry, mirror, salt, length)
     return entry.astype(positions.dtype)
+
+
+# Traced once for all rounds: it would be half of what a run's program takes to trace.
+@partial(jax.jit, inline=True)
+def _swap_or_not(
+    entry: UInt32[Array, "..."],
+    mirror: UInt32[Array, ""],
+    salt: UInt32[Array, ""],
+    length: UInt32[Array, ""],
+) -> UInt32[Array, "..."]:
+    # (mirror - entry) mod length, without leaving the unsigned range
+    partner = jnp.where(entry <= mirror, mirror - entry, mirror + (length - entry))
+    coin = _hash(jnp.maximum(entry, partner) ^ salt) >> 31
+    return jnp.where(coin == 1, partner, entry)
 
 
 def _hash(word: UInt32[Array, "..."]) -> UInt32[Array, "..."]:

@@ -39,7 +39,7 @@ def side_of_blocks(kernel: Array, strides: Pair) -> int:
     """Outputs a side of a block: an even divisor of both sides of the kernel less one, or 0.
 
     With such a side, neighbouring blocks cover exactly what their kernels reach. It is 0 where no
-    side has that property or leaves the product narrow; the form is not for these layers.
+    such side leaves the product narrow: the form is not for these layers.
     """
     height, width, _, outputs = kernel.shape
     if strides != (1, 1):
