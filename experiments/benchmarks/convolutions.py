@@ -48,13 +48,11 @@ def training(form: Any, image: tuple[int, ...], features: int, side: int, paddin
     x = jax.random.normal(jax.random.key(0), image)
     kernel = 0.05 * jax.random.normal(jax.random.key(1), (side, side, image[3], features))
 
-    def step(carry, _):
+    def slopes(carry):
         outputs = form.in_pieces(*carry, padding=edges, **banded)
-        slopes = form.pull_back_in_pieces(*carry, jnp.cos(outputs), padding=edges, **banded)
-        return jax.tree.map(lambda value, slope: value - 1e-6 * slope, carry, slopes), None
+        return form.pull_back_in_pieces(*carry, jnp.cos(outputs), padding=edges, **banded)
 
-    steps = jax.jit(lambda carry: jax.lax.scan(step, carry, length=STEPS)[0])
-    return partial(steps, (x, kernel)), winograd.pays(x, kernel, (1, 1), edges)
+    return steps(slopes, (x, kernel)), winograd.pays(x, kernel, (1, 1), edges)
 
 
 def pooled(at_once: bool, image: tuple[int, ...], features: int, side: int, padding: int):
@@ -67,13 +65,17 @@ def pooled(at_once: bool, image: tuple[int, ...], features: int, side: int, padd
         outputs: Any = layer.apply(*carry)
         return jnp.sum(jnp.sin(outputs if at_once else jax.nn.relu(max_pool(outputs))))
 
-    def step(carry, _):
-        slopes = jax.grad(objective)(carry)
-        return jax.tree.map(lambda value, slope: value - 1e-6 * slope, carry, slopes), None
-
-    steps = jax.jit(lambda carry: jax.lax.scan(step, carry, length=STEPS)[0])
     used = blocks.side_of_blocks(variables["params"]["kernel"], (1, 1)) > 0
-    return partial(steps, (variables, x)), used
+    return steps(jax.grad(objective), (variables, x)), used
+
+
+def steps(slopes: Callable, start: Any) -> Callable:
+    """Small steps along a gradient, in one compiled loop, as a function without arguments."""
+
+    def step(carry, _):
+        return jax.tree.map(lambda value, slope: value - 1e-6 * slope, carry, slopes(carry)), None
+
+    return partial(jax.jit(lambda carry: jax.lax.scan(step, carry, length=STEPS)[0]), start)
 
 
 def main() -> None:
