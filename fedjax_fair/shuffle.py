@@ -62,7 +62,7 @@ def permuted(
     return entry.astype(positions.dtype)
 
 
-# Traced once for all rounds: it would be half of what a run's program takes to trace.
+# Traced once for all rounds, which were a third of what a run takes to trace.
 @partial(jax.jit, inline=True)
 def _swap_or_not(
     entry: UInt32[Array, "..."],
