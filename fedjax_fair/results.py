@@ -63,7 +63,7 @@ def to_dataset(
         history: What was recorded.
         seeds: The seeds, in the order of the history's leading axes.
         data: The federation.
-        variables: Variables of one model, for the bytes that a round moves.
+        variables: Variables of one model, or their shapes, for the bytes that a round moves.
 
     Returns:
         The Dataset described at the top of this module.

@@ -11,8 +11,6 @@ composition is one for every ``n``, also a traced one.
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, UInt32
@@ -62,8 +60,8 @@ def permuted(
     return entry.astype(positions.dtype)
 
 
-# Traced once for all rounds, which were a third of what a run takes to trace.
-@partial(jax.jit, inline=True)
+# Traced once for all rounds and once more under a `vmap`.
+@jax.jit
 def _swap_or_not(
     entry: UInt32[Array, "..."],
     mirror: UInt32[Array, ""],

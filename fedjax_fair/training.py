@@ -257,9 +257,10 @@ def fit_points(
             if store is not None:
                 store.save(state, history)
 
-    dataset = results.to_dataset(
-        history, seeds, data, jax.tree.map(lambda leaf: leaf[0], state.variables)
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
     )
+    dataset = results.to_dataset(history, seeds, data, shapes)
     if go_on:
         described = {"long_name": "First round whose update was not finite, or -1"}
         dataset["diverged"] = ("seed", diverged, described)
