@@ -73,8 +73,9 @@ def federation(num_clients: int, cache: Path) -> FederatedData:
         _save(_make(num_clients), folder)
 
     def part(name: str) -> ClientExamples:
-        paths = (folder / f"{name}_{field}.npy" for field in ClientExamples._fields)
-        return ClientExamples(*(np.load(path, mmap_mode="r") for path in paths))
+        paths = {path.stem.removeprefix(f"{name}_"): path for path in folder.glob(f"{name}_*.npy")}
+        arrays = {field: np.load(path, mmap_mode="r") for field, path in paths.items()}
+        return ClientExamples(**arrays)
 
     data = FederatedData(part("train"), part("test"), None, 10, "synthetic(1.0, 1.0)")
     return jax.device_put(data)  # Which on a CPU copies nothing.
@@ -84,7 +85,8 @@ def _save(data: FederatedData, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for part in ("train", "test"):
         for name, array in getattr(data, part)._asdict().items():
-            np.save(folder / f"{part}_{name}.npy", array)
+            if array is not None:
+                np.save(folder / f"{part}_{name}.npy", array)
     (folder / "done").touch()
 
 
