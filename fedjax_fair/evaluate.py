@@ -17,10 +17,11 @@ from fedjax_fair.population import sums_of_clients
 
 __all__ = ["ClientMeans", "client_means", "evaluate"]
 
-# Examples per forward pass: large enough for full speed, small enough for the activations of a
-# wide network to stay in a processor's cache, or far below an accelerator's memory.
-_CHUNK = {"cpu": 250}
-_CHUNK_DEFAULT = 2000
+# Examples per forward pass: large enough for full speed, small enough for activations to stay in a
+# processor's cache, or far below an accelerator's memory. Convolutions fill the cache with fewer.
+_VECTORS_ON_CPU = 250
+_IMAGES_ON_CPU = 50
+_CHUNK = 2000
 
 
 class ClientMeans(NamedTuple):
@@ -81,7 +82,10 @@ def client_means(
 def _flat_sums(measure: Callable[[Int[Array, " chunk"]], PyTree], examples: ClientExamples):
     """Sums what is measured of every example over the examples of each client."""
     owned = examples.order.shape[0]
-    chunk = max(1, min(owned, _CHUNK.get(jax.default_backend(), _CHUNK_DEFAULT)))
+    chunk = _CHUNK
+    if jax.default_backend() == "cpu":
+        chunk = _IMAGES_ON_CPU if examples.features.ndim > 2 else _VECTORS_ON_CPU
+    chunk = max(1, min(owned, chunk))
     nobody = examples.num_clients
 
     def chunks(values, fill):

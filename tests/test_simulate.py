@@ -309,23 +309,25 @@ def test_means_of_every_client_equal_a_loop(model, federation):
         )
 
 
-@pytest.mark.parametrize("owned", [249, 250, 251, 500, 777])
-def test_chunks_of_the_evaluation_leave_nothing_out(model, owned):
+@pytest.mark.parametrize("shape", [(4,), (2, 2, 1)])
+@pytest.mark.parametrize("owned", [49, 50, 51, 77, 249, 250, 251, 777])
+def test_chunks_of_the_evaluation_leave_nothing_out(owned, shape):
     """All sizes around the length of a chunk, with a client that owns no examples."""
     rng = np.random.default_rng(0)
-    sizes = np.array([0, owned - 200, 0, 200], np.int32)
+    model, first = models.logistic(3), owned - 20
+    sizes = np.array([0, first, 0, 20], np.int32)
     offsets = (np.cumsum(sizes) - sizes).astype(np.int32)
-    features = rng.normal(size=(owned, 4)).astype(np.float32)
+    features = jnp.asarray(rng.normal(size=(owned, *shape)), jnp.float32)
     labels = rng.integers(0, 3, owned).astype(np.int32)
     examples = ClientExamples(features, labels, np.arange(owned, dtype=np.int32), offsets, sizes)
     variables = model.init(jax.random.key(1), features[:1])
     means = client_means(model, variables, examples)
-    logits = features @ np.asarray(variables.params["kernel"])
+    logits, _ = model.apply(*variables, features, train=False, key=None)
     correct = logits.argmax(axis=1) == labels
     assert np.isnan(means.accuracy[0])
     assert np.isnan(means.loss[2])
-    np.testing.assert_allclose(means.accuracy[1], correct[: owned - 200].mean(), rtol=1e-6)
-    np.testing.assert_allclose(means.accuracy[3], correct[owned - 200 :].mean(), rtol=1e-6)
+    np.testing.assert_allclose(means.accuracy[1], correct[:first].mean(), rtol=1e-6)
+    np.testing.assert_allclose(means.accuracy[3], correct[first:].mean(), rtol=1e-6)
 
 
 def test_training_loss_is_measured_on_request(model, federation):

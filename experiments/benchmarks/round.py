@@ -187,11 +187,11 @@ class _Carried:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=9, help="alternating repetitions")
-    parser.add_argument("--only", nargs="*", help="workloads, evaluation, populations")
+    usual = [*WORKLOADS, "evaluation", "populations"]
+    parser.add_argument("--only", nargs="*", choices=[*usual, "side by side"], default=usual)
     arguments = parser.parse_args()
-    chosen = arguments.only or [*WORKLOADS, "evaluation", "populations"]
     print(environment())
-    for name in chosen:
+    for name in arguments.only:
         if name == "side by side":
             compare_side_by_side(arguments.repeats)
         elif name == "evaluation":
