@@ -4,7 +4,8 @@
 
 SubTrunc on the digits with ten seeds and eight weights of its bonus. Seconds are those of whole
 processes, from start to end, with nothing compiled before. Of the separate ones a few are run and
-the rest are taken to last as long.
+the rest are taken to last as long. With the name of a program it runs that alone and tells how much
+of its time XLA compiled.
 """
 
 from __future__ import annotations
@@ -85,6 +86,21 @@ def seconds_of(program: str) -> float:
     return time.perf_counter() - start
 
 
+def tell_compilation(program: str) -> None:
+    """Runs a program here and prints its seconds, and those in which XLA compiled."""
+    compiling: list[float] = []
+
+    def listen(event: str, seconds: float, **_: Any) -> None:
+        if event.endswith("backend_compile_duration"):
+            compiling.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    start = time.perf_counter()
+    PROGRAMS[program]()
+    whole = time.perf_counter() - start
+    print(f"{program}: {whole:.1f} s, of which compiling {sum(compiling):.1f} s")
+
+
 def compare(repeats: int) -> dict[str, list[float]]:
     """Seconds of every repetition; of a point, all that were run."""
     seconds: dict[str, list[float]] = {program: [] for program in PROGRAMS}
@@ -97,11 +113,11 @@ def compare(repeats: int) -> dict[str, list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A sweep beside its points")
-    parser.add_argument("program", nargs="?", choices=PROGRAMS, help="run only this, untimed")
+    parser.add_argument("program", nargs="?", choices=PROGRAMS, help="run only this")
     parser.add_argument("--repeats", type=int, default=1)
     options = parser.parse_args()
     if options.program:
-        PROGRAMS[options.program]()
+        tell_compilation(options.program)
         return
     print(environment())
     seconds = compare(options.repeats)
