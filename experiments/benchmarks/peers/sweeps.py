@@ -90,9 +90,9 @@ def tell_compilation(program: str) -> None:
     """Runs a program here and prints its seconds, and those in which XLA compiled."""
     compiling: list[float] = []
 
-    def listen(event: str, seconds: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
         if event.endswith("backend_compile_duration"):
-            compiling.append(seconds)
+            compiling.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     start = time.perf_counter()
