@@ -10,8 +10,7 @@ import pytest
 
 from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.base import Client, Cohort, Extra, Selector
-from fedjax_fair.data.federated import ClientExamples
-from fedjax_fair.evaluate import client_means, evaluate
+from fedjax_fair.evaluate import client_means
 from fedjax_fair.simulate import Purpose, derive_key, make_context, make_round, run
 
 LARGE = 100
@@ -292,51 +291,6 @@ def test_context_tells_losses_and_accuracies_of_the_current_model(model, federat
     after, _ = round.step(before, federation)
     expected = client_means(model, before.variables, federation.train)
     assert_close(after.selector, (expected.loss, expected.accuracy), rtol=1e-6)
-
-
-def test_means_of_every_client_equal_a_loop(model, federation):
-    variables = model.init(jax.random.key(1), federation.train.features[:1])
-    means = client_means(model, variables, federation.test)
-    test = federation.test
-    for client in range(6):
-        rows = test.order[test.offsets[client] :][: test.sizes[client]]
-        logits = test.features[rows] @ np.asarray(variables.params["kernel"], np.float64)
-        labels = test.labels[rows]
-        loss = (np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(rows)), labels]).mean()
-        np.testing.assert_allclose(means.loss[client], loss, rtol=1e-5)
-        np.testing.assert_allclose(
-            means.accuracy[client], (logits.argmax(axis=1) == labels).mean(), rtol=1e-6
-        )
-
-
-@pytest.mark.parametrize("shape", [(4,), (2, 2, 1)])
-@pytest.mark.parametrize("owned", [49, 50, 51, 77, 249, 250, 251, 777])
-def test_chunks_of_the_evaluation_leave_nothing_out(owned, shape):
-    """All sizes around the length of a chunk, with a client that owns no examples."""
-    rng = np.random.default_rng(0)
-    model, first = models.logistic(3), owned - 20
-    sizes = np.array([0, first, 0, 20], np.int32)
-    offsets = (np.cumsum(sizes) - sizes).astype(np.int32)
-    features = jnp.asarray(rng.normal(size=(owned, *shape)), jnp.float32)
-    labels = rng.integers(0, 3, owned).astype(np.int32)
-    examples = ClientExamples(features, labels, np.arange(owned, dtype=np.int32), offsets, sizes)
-    variables = model.init(jax.random.key(1), features[:1])
-    means = client_means(model, variables, examples)
-    logits, _ = model.apply(*variables, features, train=False, key=None)
-    correct = logits.argmax(axis=1) == labels
-    assert np.isnan(means.accuracy[0])
-    assert np.isnan(means.loss[2])
-    np.testing.assert_allclose(means.accuracy[1], correct[:first].mean(), rtol=1e-6)
-    np.testing.assert_allclose(means.accuracy[3], correct[first:].mean(), rtol=1e-6)
-
-
-def test_training_loss_is_measured_on_request(model, federation):
-    variables = model.init(jax.random.key(1), federation.train.features[:1])
-    idle = jnp.zeros(6, jnp.int32)
-    asked = evaluate(model, variables, federation, idle, idle[:2])
-    silent = evaluate(model, variables, federation, idle, idle[:2], train_loss=False)
-    assert np.isfinite(asked.train_loss).all()
-    assert np.isnan(silent.train_loss).all()
 
 
 @pytest.mark.parametrize("clients_per_batch", [0, -1])
