@@ -1,10 +1,30 @@
 """Fair federated learning as one compiled JAX program."""
 
-from fedjax_fair import aggregators, data, metrics, models, report, results, selectors, solvers
-from fedjax_fair.centralised import make_centralised
-from fedjax_fair.simulate import make_round, run
-from fedjax_fair.sweep import sweep
-from fedjax_fair.training import Callback, SimulationError, fit
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedjax_fair import (
+        aggregators,
+        data,
+        metrics,
+        models,
+        parallel,
+        report,
+        results,
+        selectors,
+        solvers,
+        submodular,
+    )
+    from fedjax_fair.app.sweep import sweep
+    from fedjax_fair.simulate import make_round, run
+    from fedjax_fair.training import (
+        Callback,
+        SimulationError,
+        fit,
+        fit_batch,
+        make_centralized,
+    )
 
 __all__ = [
     "Callback",
@@ -12,14 +32,43 @@ __all__ = [
     "aggregators",
     "data",
     "fit",
-    "make_centralised",
+    "fit_batch",
+    "make_centralized",
     "make_round",
     "metrics",
     "models",
+    "parallel",
     "report",
     "results",
     "run",
     "selectors",
     "solvers",
+    "submodular",
     "sweep",
 ]
+
+_MODULE_OF = {
+    "Callback": "training",
+    "SimulationError": "training",
+    "fit": "training",
+    "fit_batch": "training",
+    "make_centralized": "training",
+    "make_round": "simulate",
+    "run": "simulate",
+    "sweep": "app.sweep",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name when it is first used, so that each part can be imported alone."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULE_OF:
+        return import_module(f"{__name__}.{name}")
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

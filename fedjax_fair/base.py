@@ -8,8 +8,10 @@ State is what the next round needs, info is what a person wants to look at.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair.data.federated import ClientExamples
@@ -22,126 +24,138 @@ __all__ = [
     "ClientMetrics",
     "Cohort",
     "Context",
-    "Extra",
+    "Info",
+    "Integer",
     "LocalResult",
     "Metric",
     "Model",
+    "Number",
     "Selector",
     "Solver",
     "Variables",
+    "empty_state",
+    "is_correct",
+    "keep_state",
 ]
+
+Number = float | Float[Array, ""]
+"""A setting that only enters arithmetic: it may be traced, so a sweep over it compiles once."""
+
+Integer = int | Int[Array, ""]
+"""A whole number of this kind."""
+
+Info = dict[str, Shaped[Array, "..."]]
+"""What a person wants to know of a round: scalars, or one number a member, by name."""
 
 
 class Variables(NamedTuple):
-    """What a model holds.
+    """The variables of a model.
 
     Attributes:
         params: What is trained.
-        state: Running statistics of normalisation layers; an empty dict for most models. They are
-            averaged like parameters, but no distance or server optimiser sees them.
+        state: Running statistics of normalization layers; an empty dict for most models. They are
+            averaged like parameters, but no distance or server optimizer sees them.
     """
 
     params: PyTree
     state: PyTree
 
 
+def is_correct(
+    logits: Float[Array, "batch classes"], labels: Int[Array, " batch"]
+) -> Float[Array, " batch"]:
+    """1 where the largest logit is that of the label, 0 elsewhere."""
+    return (jnp.argmax(logits, axis=-1) == labels).astype(logits.dtype)
+
+
 class Model(NamedTuple):
-    """A network as pure functions.
+    """A network and its loss as pure functions.
 
     Attributes:
         init: ``init(key, x) -> Variables`` for a batch ``x`` of inputs, of which only the shape and
             dtype matter.
-        apply: ``apply(params, state, x, *, train, key) -> (logits, state)``. ``x`` is a batch of
+        apply: ``apply(params, state, x, *, train, key) -> (outputs, state)``. ``x`` is a batch of
             raw inputs (``uint8`` images are scaled inside), ``train`` a Python bool, ``key`` feeds
             dropout and may be None when ``train`` is false.
         features: ``features(params, state, x) -> activations`` of the last hidden layer, ``[batch,
             width]``, in evaluation mode.
+        loss: ``loss(outputs, labels) -> [batch]``, the loss of each example; cross-entropy of
+            logits and integer labels, in nats, unless another one is given.
+        accuracy: ``accuracy(outputs, labels) -> [batch]``, the share of an example's labels that is
+            right, in ``[0, 1]``; NaN where there is no such share, as in regression.
     """
 
     init: Callable[..., Variables]
-    apply: Callable[..., tuple[Float[Array, "batch classes"], PyTree]]
+    apply: Callable[..., tuple[Float[Array, "batch outputs"], PyTree]]
     features: Callable[..., Float[Array, "batch width"]]
+    loss: Callable[..., Float[Array, " batch"]] = optax.softmax_cross_entropy_with_integer_labels
+    accuracy: Callable[..., Float[Array, " batch"]] = is_correct
 
 
 class Client(NamedTuple):
-    """One client, as its local solver sees it.
+    """One member of a cohort, as its local solver sees it.
 
     Attributes:
-        model: The network that everyone trains.
+        model: The network.
         examples: The examples of all clients; a solver reads only its own.
         offset: Where this client's run in ``examples.order`` starts.
         size: Number of its examples.
+        round: The absolute round, counted from 0.
+        instructions: This member's own entries of ``Cohort.instructions``.
     """
 
     model: Model
     examples: ClientExamples
     offset: Int[Array, ""]
     size: Int[Array, ""]
-
-
-class Extra(NamedTuple):
-    """What the server tells a client besides the model.
-
-    Attributes:
-        round: The absolute round, counted from 0.
-        loss_weight: Factor of the client's loss in its own training, or None for 1. It leaves the
-            proximal term and the decay alone.
-        snapshot: Number of local steps after which to keep a copy of the model, or None.
-    """
-
     round: Int[Array, ""]
-    loss_weight: Float[Array, ""] | None = None
-    snapshot: Int[Array, ""] | None = None
+    instructions: dict[str, PyTree]
 
 
 class LocalResult(NamedTuple):
-    """What a client sends back (with a leading axis ``cohort`` once stacked).
+    """The result of one client's local training (with a leading axis ``cohort`` once stacked).
 
-    Where clients are dealt to several devices, ``loss`` and ``steps`` of all are known everywhere.
-    The rest stays on the member's own device, zeros stand for it elsewhere, and `Context.total` and
-    `Context.each` are the ways to it.
+    Where clients are assigned to several devices, ``loss`` and ``steps`` are all-reduced. The rest
+    stays on the device of the client, with zeros elsewhere; `Context.weighted_sum` and
+    `Context.map_clients` are the ways to it.
 
     Attributes:
         update: New minus old variables.
-        loss: Mean of the minibatch losses seen during local training, nats per example.
+        loss: Mean of the minibatch losses seen during local training.
         steps: Number of local steps taken.
-        last_batch: Rows of the examples in the last minibatch, -1 in lanes without one; None from
-            a solver that does not tell.
-        snapshot: The update after as many steps as ``Extra.snapshot`` says, at most all; None if
-            nobody asked.
-        total: Sum of the cohort's updates with the weights of ``Aggregator.weigh``, known
-            everywhere; None from a solver, and where the aggregator weighs afterwards.
+        reports: Anything else that the client sends, by name. `fedjax_fair.solvers.sgd` lists what
+            it reports, and on which instruction.
+        weighted_sum: Sum of the cohort's updates with the weights of ``Aggregator.weigh``, on all
+            devices; None from a solver, and where the aggregator weighs afterwards.
     """
 
     update: Variables
     loss: Float[Array, "..."]
     steps: Int[Array, "..."]
-    last_batch: Int[Array, "... batch"] | None = None
-    snapshot: Variables | None = None
-    total: Variables | None = None
+    reports: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
+    weighted_sum: Variables | None = None
 
 
 class Cohort(NamedTuple):
-    """Who trains in a round, and what they are told.
+    """The clients that train in a round, and their instructions.
 
     Attributes:
         clients: Client ids; a repeated id trains independently each time.
         weights: The selector's own aggregation weights, non-negative, summing to 1.
-        loss_weights: Factor of each member's loss in its own training, or None for 1.
-        snapshot: Number of local steps after which everyone keeps a copy of its model, or None.
+        instructions: What members receive besides the model, by name, leaves ``[cohort, ...]``. A
+            solver follows the instructions that it knows; see `fedjax_fair.solvers.sgd`.
     """
 
     clients: Int[Array, " cohort"]
     weights: Float[Array, " cohort"]
-    loss_weights: Float[Array, " cohort"] | None = None
-    snapshot: Int[Array, ""] | None = None
+    instructions: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
 
 
 class ClientGradients(NamedTuple):
-    """What the server learns when it asks clients for their gradients at one model.
+    """Losses and gradients of clients at one model.
 
     Attributes:
-        loss: Mean training loss of each client asked, nats.
+        loss: Mean training loss of each client.
         gradient: Gradient of that loss, one row a client, projected to a vector.
     """
 
@@ -149,11 +163,59 @@ class ClientGradients(NamedTuple):
     gradient: Float[Array, "clients width"]
 
 
-class Context(NamedTuple):
-    """What a selector or an aggregator may ask for.
+class ClientValuesFn(Protocol):
+    """Measures one number a client at a model."""
 
-    Functions rather than values: what nobody calls is never traced. Each takes variables and, if
-    not everybody is asked, the ids of those who are.
+    def __call__(
+        self, variables: Variables, clients: Int[Array, " ids"] | None = None
+    ) -> Float[Array, " ids"]:
+        """Measures the given clients, all by default."""
+        ...
+
+
+class ClientGradientsFn(Protocol):
+    """Computes losses and gradients of clients at a model."""
+
+    def __call__(
+        self,
+        variables: Variables,
+        clients: Int[Array, " ids"] | None = None,
+        project: Callable[[PyTree], Float[Array, " width"]] = ...,
+    ) -> ClientGradients:
+        """Makes a vector of each gradient, shaped like the parameters, by ``project``."""
+        ...
+
+
+class ClientMeansFn(Protocol):
+    """Averages a measurement over all training examples of each client."""
+
+    def __call__(
+        self,
+        measure: Callable[..., PyTree],
+        clients: Int[Array, " ids"],
+        updates: Variables | None = None,
+    ) -> PyTree:
+        """Averages ``measure(variables, features, labels)``, ``[batch, ...]``, to ``[ids, ...]``.
+
+        At the global model, or with each client's own of the stacked ``updates`` added to it.
+        """
+        ...
+
+
+class MapClientsFn(Protocol):
+    """Maps a function over clients, each on a device that holds its examples."""
+
+    def __call__(
+        self, function: Callable[..., PyTree], clients: Int[Array, " ids"], values: PyTree = None
+    ) -> PyTree:
+        """Maps ``function(client, value)`` to ``[ids, ...]``, known on all devices."""
+        ...
+
+
+class Context(NamedTuple):
+    """What a selector or an aggregator can compute at the start of a round.
+
+    Functions rather than values: what no role calls is never traced.
 
     Attributes:
         round: The absolute round, counted from 0.
@@ -161,19 +223,15 @@ class Context(NamedTuple):
         model: The network.
         examples: Training examples of all clients.
         groups: Planted group of each client, or None.
-        losses: ``losses(variables, clients=None) -> [clients]``, mean training losses.
-        accuracies: ``accuracies(variables, clients=None) -> [clients]``, training accuracies.
+        losses: ``losses(variables, clients=None) -> [ids]``, mean training losses.
+        accuracies: ``accuracies(variables, clients=None) -> [ids]``, training accuracies.
         gradients: ``gradients(variables, clients=None, project=ravel) -> ClientGradients`` of the
-            mean training losses; ``project`` makes a vector of a gradient shaped like the
-            parameters, for one client at a time.
-        means: ``means(measure, clients, updates=None)``: what ``measure(variables, features,
-            labels)`` says of a batch, ``[batch, ...]``, averaged over all training examples of each
-            client, ``[asked, ...]``; at the global model, or with each one's own of the stacked
-            ``updates`` added to it.
-        total: ``total(weights, updates)``: the sum of stacked updates of a cohort, weighted.
-        each: ``each(function, clients, values=None) -> [asked, ...]``: what ``function(client,
-            value)`` says of each one asked, for example of its examples or its own of the stacked
-            updates.
+            mean training losses.
+        client_means: ``client_means(measure, clients, updates=None) -> [ids, ...]``, means of a
+            measurement over the training examples of each client.
+        weighted_sum: ``weighted_sum(weights, updates)``: the sum of stacked updates of a cohort.
+        map_clients: ``map_clients(function, clients, values=None) -> [ids, ...]``: a function of
+            each client, for example of its examples or its own of the stacked updates.
     """
 
     round: Int[Array, ""]
@@ -181,12 +239,12 @@ class Context(NamedTuple):
     model: Model
     examples: ClientExamples
     groups: Int[Array, " clients"] | None
-    losses: Callable[..., Float[Array, " clients"]]
-    accuracies: Callable[..., Float[Array, " clients"]]
-    gradients: Callable[..., ClientGradients]
-    means: Callable[..., PyTree]
-    total: Callable[[Float[Array, " cohort"], PyTree], PyTree]
-    each: Callable[..., PyTree]
+    losses: ClientValuesFn
+    accuracies: ClientValuesFn
+    gradients: ClientGradientsFn
+    client_means: ClientMeansFn
+    weighted_sum: Callable[[Float[Array, " cohort"], PyTree], PyTree]
+    map_clients: MapClientsFn
 
     @property
     def sizes(self) -> Int[Array, " clients"]:
@@ -199,51 +257,120 @@ class Context(NamedTuple):
         return self.examples.num_clients
 
 
+class InitFn(Protocol):
+    """Makes the state of a role."""
+
+    def __call__(self, context: Context) -> PyTree:
+        """Makes the state at the initial model."""
+        ...
+
+
+def empty_state(context: Context) -> tuple[()]:
+    """The state of a role that remembers nothing."""
+    return ()
+
+
+class SelectFn(Protocol):
+    """Chooses the cohort of a round."""
+
+    def __call__(
+        self, key: Key[Array, ""], state: PyTree, context: Context
+    ) -> tuple[Cohort, PyTree, Info]:
+        """Returns the cohort, the new state, and scalars for people by name."""
+        ...
+
+
+class ObserveFn(Protocol):
+    """Learns from the local training of a cohort."""
+
+    def __call__(
+        self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
+    ) -> PyTree:
+        """Returns the new state; the context is still that of the start of the round."""
+        ...
+
+
+def keep_state(state: PyTree, cohort: Cohort, results: LocalResult, context: Context) -> PyTree:
+    """What a selector does that learns nothing from local training."""
+    return state
+
+
 class Selector(NamedTuple):
-    """Chooses who trains.
+    """Chooses the clients that train.
 
     Attributes:
         init: ``init(context) -> state``, at the initial model.
-        select: ``select(key, state, context) -> (Cohort, state, info)``. ``info`` is a dict of
-            scalars that results keep for every round; empty where there is nothing to tell.
-        observe: ``observe(state, cohort, local_results, context) -> state``, after local training;
-            the context is still that of the start of the round.
+        select: ``select(key, state, context) -> (Cohort, state, info)``. Results keep the scalars
+            of ``info`` for every round, as ``selection_<name>``.
+        observe: ``observe(state, cohort, results, context) -> state``, after local training.
     """
 
-    init: Callable[[Context], PyTree]
-    select: Callable[
-        [Key[Array, ""], PyTree, Context], tuple[Cohort, PyTree, dict[str, Shaped[Array, ""]]]
-    ]
-    observe: Callable[[PyTree, Cohort, LocalResult, Context], PyTree]
+    init: InitFn
+    select: SelectFn
+    observe: ObserveFn = keep_state
+
+
+class SolveFn(Protocol):
+    """Trains one client."""
+
+    def __call__(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:
+        """Trains from the given variables on the client's own examples."""
+        ...
 
 
 class Solver(NamedTuple):
     """Trains one client.
 
     Attributes:
-        solve: ``solve(key, variables, client, extra) -> LocalResult``.
-        same_steps: Whether all clients take equally many steps, so that none of those that train
-            side by side waits for another.
+        solve: ``solve(key, variables, client) -> LocalResult``.
+        same_steps: Whether all clients take equally many steps, so that clients side by side do not
+            wait for each other.
     """
 
-    solve: Callable[[Key[Array, ""], Variables, Client, Extra], LocalResult]
+    solve: SolveFn
     same_steps: bool = False
 
 
 class Aggregation(NamedTuple):
-    """What an aggregator has to tell about a round, for people.
+    """Info of an aggregator.
 
     Attributes:
         weights: Weight given to each member of the cohort, non-negative, summing to 1.
-        told: Anything else by name, scalars or one number a member, ``[cohort]``; results keep it
-            as ``aggregation_<name>``. Empty where there is nothing to tell.
+        info: Anything else by name, scalars or one number a member, ``[cohort]``; results keep it
+            as ``aggregation_<name>``.
     """
 
     weights: Float[Array, " cohort"]
-    told: dict[str, Shaped[Array, "..."]]
+    info: Info
 
 
-def _as_chosen(state: PyTree, cohort: Cohort, context: Context) -> Cohort:
+class AggregateFn(Protocol):
+    """Turns the results of a cohort into an update."""
+
+    def __call__(
+        self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
+    ) -> tuple[Variables, PyTree, Aggregation]:
+        """Returns the update of the global variables, the new state, and what people look at."""
+        ...
+
+
+class PrepareFn(Protocol):
+    """Completes the instructions of a cohort before local training."""
+
+    def __call__(self, state: PyTree, cohort: Cohort, context: Context) -> Cohort:
+        """Returns the cohort with its instructions."""
+        ...
+
+
+class WeighFn(Protocol):
+    """Weighs a cohort before local training."""
+
+    def __call__(self, state: PyTree, cohort: Cohort, context: Context) -> Float[Array, " cohort"]:
+        """Returns weights that do not depend on the results."""
+        ...
+
+
+def _keep_cohort(state: PyTree, cohort: Cohort, context: Context) -> Cohort:
     return cohort
 
 
@@ -254,28 +381,26 @@ class Aggregator(NamedTuple):
         init: ``init(context) -> state``, at the initial model.
         aggregate: ``aggregate(state, cohort, results, context) -> (update, state, Aggregation)``;
             the update is added to the global variables.
-        prepare: ``prepare(state, cohort, context) -> cohort``, before local training: completes
-            what the members are told. By default they are told nothing.
+        prepare: ``prepare(state, cohort, context) -> cohort``, before local training: completes the
+            instructions of the members. By default there are none.
         weigh: ``weigh(state, cohort, context) -> [cohort]``, before local training, for weights
-            that depend on nothing it tells. Updates are then added up as they come, in
-            ``LocalResult.total``, and take memory only if something else asks for them. None for
-            an aggregator that weighs afterwards.
+            that do not depend on its results. Updates are then added up one by one, in
+            ``LocalResult.weighted_sum``, and take memory only if something else reads them. None
+            for an aggregator that weighs afterwards.
     """
 
-    init: Callable[[Context], PyTree]
-    aggregate: Callable[
-        [PyTree, Cohort, LocalResult, Context], tuple[Variables, PyTree, Aggregation]
-    ]
-    prepare: Callable[[PyTree, Cohort, Context], Cohort] = _as_chosen
-    weigh: Callable[[PyTree, Cohort, Context], Float[Array, " cohort"]] | None = None
+    init: InitFn
+    aggregate: AggregateFn
+    prepare: PrepareFn = _keep_cohort
+    weigh: WeighFn | None = None
 
 
 class ClientMetrics(NamedTuple):
-    """How well the global model serves every client, and what the clients have been through.
+    """How well the global model serves every client, and the clients' participation so far.
 
     Attributes:
         test_accuracy: Fraction correct on each client's test examples; NaN for a client without.
-        test_loss: Mean cross-entropy on each client's test examples, nats; NaN without.
+        test_loss: Mean loss on each client's test examples; NaN without.
         train_loss: The same on its training examples; NaN where it was not measured.
         test_sizes: Test examples of each client.
         train_sizes: Training examples of each client.
@@ -295,13 +420,13 @@ class ClientMetrics(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """One number that summarises a federation.
+    """One number that summarizes a federation.
 
     Attributes:
         name: Name of the variable in results.
         description: One line for people.
         unit: Unit of the value, "1" for a dimensionless one.
-        population: Who is counted, for example "clients with test examples" or "cohort".
+        population: The clients that are counted, for example "clients with test examples".
         weighting: "uniform" over the population or "examples".
         function: Pure function from ``ClientMetrics`` to a scalar.
     """

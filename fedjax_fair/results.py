@@ -1,4 +1,6 @@
-"""Results as one ``xarray.Dataset``, which plots and notebooks read and nothing else.
+"""Results: recorded during a run as a ``History``, kept as one ``xarray.Dataset``.
+
+Plots and notebooks read nothing but the Dataset.
 
 Dimensions:
 
@@ -13,10 +15,10 @@ Dimensions:
 
 Variables over ``(seed, round, client)`` are ``test_accuracy``, ``test_loss``, ``train_loss`` and
 ``participation``; every summary metric is one over ``(seed, round)``, named as in
-``fedjax_fair.metrics.SUMMARIES``, whose attributes tell population and weighting. What happened in
-the rounds themselves is over ``(seed, training_round, slot)``: ``cohort_clients``,
-``cohort_weights``, ``cohort_loss`` and ``cohort_steps``. What the selector told of a round is over
-``(seed, training_round)``, as ``selection_<name>``, and so is what the aggregator told, as
+``fedjax_fair.metrics.SUMMARIES``, whose attributes say population and weighting. Rounds
+themselves are over ``(seed, training_round, slot)``: ``cohort_clients``,
+``cohort_weights``, ``cohort_loss`` and ``cohort_steps``. Info of the selector is over ``(seed,
+training_round)``, as ``selection_<name>``, and so is that of the aggregator, as
 ``aggregation_<name>``, some of it for every ``slot``. ``train_examples`` and ``test_examples`` are
 over ``(client, class)``, and over ``seed`` where every run has a partition of its own.
 """
@@ -29,22 +31,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair import metrics
-from fedjax_fair.base import Variables
+from fedjax_fair.base import ClientMetrics, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
-from fedjax_fair.history import History
 from fedjax_fair.metrics.communication import bytes_per_round
+from fedjax_fair.simulate import RoundInfo
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["combine", "final", "open", "save", "to_dataset"]
+__all__ = ["PER_CLIENT", "History", "combine", "final", "open", "save", "to_dataset"]
 
-_PER_CLIENT = {
+PER_CLIENT = {
     "test_accuracy": ("Test accuracy", "1"),
     "test_loss": ("Test loss", "nat"),
     "train_loss": ("Training loss", "nat"),
     "participation": ("Rounds trained in", "rounds"),
 }
+"""Fields of ``ClientMetrics`` that change during a run: what they are called, and their units."""
+
 _PER_SLOT = {
     "clients": ("Client in the cohort", "1"),
     "weights": ("Aggregation weight", "1"),
@@ -52,6 +56,74 @@ _PER_SLOT = {
     "steps": ("Local steps", "steps"),
 }
 _SHARED = ("train_examples", "test_examples", "group")
+
+
+class History:
+    """Evaluations and rounds, in the order they happened.
+
+    Arrays are kept as they come, with seeds first; ``arrays`` puts time second.
+    """
+
+    def __init__(self) -> None:
+        self._evaluated: list[int] = []
+        self._summaries: list[dict[str, np.ndarray]] = []
+        self._clients: list[dict[str, np.ndarray]] = []
+        self._rounds: list[dict[str, np.ndarray]] = []
+        self._selection: list[dict[str, np.ndarray]] = []
+        self._aggregation: list[dict[str, np.ndarray]] = []
+
+    @property
+    def round(self) -> int:
+        """The round of the latest evaluation; -1 before the first."""
+        return self._evaluated[-1] if self._evaluated else -1
+
+    def add_evaluation(
+        self, round: int, summaries: dict[str, np.ndarray], clients: ClientMetrics
+    ) -> None:
+        """Records an evaluation: summaries ``[seeds]`` and metrics ``[seeds, clients]``."""
+        self._evaluated.append(round)
+        self._summaries.append(summaries)
+        self._clients.append({name: getattr(clients, name) for name in PER_CLIENT})
+
+    def add_rounds(self, info: RoundInfo) -> None:
+        """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
+        self._rounds.append({name: getattr(info, name) for name in _PER_SLOT})
+        self._selection.append({name: np.asarray(value) for name, value in info.selector.items()})
+        self._aggregation.append(
+            {name: np.asarray(value) for name, value in info.aggregator.items()}
+        )
+
+    def arrays(self) -> dict[str, Any]:
+        """Everything as arrays: ``[seeds, evaluations, ...]`` and ``[seeds, rounds, ...]``."""
+        return {
+            "evaluated": np.asarray(self._evaluated, np.int64),
+            "summaries": _join(self._summaries, np.stack),
+            "clients": _join(self._clients, np.stack),
+            "rounds": _join(self._rounds, np.concatenate),
+            "selection": _join(self._selection, np.concatenate),
+            "aggregation": _join(self._aggregation, np.concatenate),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any]) -> History:
+        """Rebuilds a history from what ``arrays`` returned."""
+        history = cls()
+        history._evaluated = [int(round) for round in arrays["evaluated"]]
+        history._summaries = _split(arrays["summaries"], len(history._evaluated))
+        history._clients = _split(arrays["clients"], len(history._evaluated))
+        history._rounds = [arrays["rounds"]] if arrays["rounds"] else []
+        history._selection = [arrays["selection"]] if arrays["rounds"] else []
+        history._aggregation = [arrays["aggregation"]] if arrays["rounds"] else []
+        return history
+
+
+def _join(records: list[dict[str, np.ndarray]], along_time) -> dict[str, np.ndarray]:
+    names = records[0] if records else ()
+    return {name: along_time([record[name] for record in records], axis=1) for name in names}
+
+
+def _split(joined: dict[str, np.ndarray], count: int) -> list[dict[str, np.ndarray]]:
+    return [{name: values[:, i] for name, values in joined.items()} for i in range(count)]
 
 
 def to_dataset(
@@ -72,7 +144,7 @@ def to_dataset(
 
     recorded = history.arrays()
     columns: dict[str, Any] = {}
-    for name, (long_name, unit) in _PER_CLIENT.items():
+    for name, (long_name, unit) in PER_CLIENT.items():
         described = {"long_name": long_name, "units": unit}
         columns[name] = (("seed", "round", "client"), recorded["clients"][name], described)
     for metric in metrics.SUMMARIES + metrics.GROUP_SUMMARIES:

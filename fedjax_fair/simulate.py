@@ -9,24 +9,25 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair import checks, collective
+from fedjax_fair import checks
 from fedjax_fair.base import (
     Aggregator,
     Client,
     Cohort,
     Context,
-    Extra,
+    Info,
     LocalResult,
     Model,
     Selector,
     Solver,
     Variables,
 )
+from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.evaluate import client_means
-from fedjax_fair.population import client_gradients, local_means, ravel
+from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.parallel import collectives
 
 __all__ = [
     "Purpose",
@@ -81,13 +82,13 @@ class RoundInfo(NamedTuple):
     """What a person wants to know about a round.
 
     Attributes:
-        clients: Ids of those who trained, ``[cohort]``.
+        clients: Ids of the clients that trained, ``[cohort]``.
         weights: The weight each had in the update, ``[cohort]``.
         loss: Mean minibatch loss of each during local training, ``[cohort]``, nats.
         steps: Local steps of each, ``[cohort]``.
         finite: Whether the update was finite. One that is not leaves the global model as it was.
-        selector: The selector's own info, scalars by name.
-        aggregator: What else the aggregator told, scalars or ``[cohort]`` by name.
+        selector: Info of the selector, scalars by name.
+        aggregator: Info of the aggregator, scalars or ``[cohort]`` by name.
     """
 
     clients: Int[Array, " cohort"]
@@ -95,8 +96,8 @@ class RoundInfo(NamedTuple):
     loss: Float[Array, " cohort"]
     steps: Int[Array, " cohort"]
     finite: Bool[Array, ""]
-    selector: dict[str, Shaped[Array, ""]]
-    aggregator: dict[str, Shaped[Array, "..."]]
+    selector: Info
+    aggregator: Info
 
 
 class Round(NamedTuple):
@@ -140,14 +141,14 @@ def make_round(
 
     Args:
         model: The network.
-        selector: Who trains.
-        solver: How each client trains.
-        aggregator: How their updates are weighed.
+        selector: Chooses the clients that train.
+        solver: Trains each of them.
+        aggregator: Weighs their updates.
         clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow
             each other. More use more memory. It changes results only by floating-point
-            reassociation. The default is everybody on an accelerator. On a CPU it is as many as fit
-            into its cache if all take equally many steps (fewer where each core is a device), and
-            one if not, because the others would wait for the one that takes most.
+            reassociation. The default is all of them on an accelerator. On a CPU it is as many as
+            fit into its cache if all take equally many steps (fewer where each core is a device),
+            and one if not, because the others would wait for the one that takes most.
 
     Returns:
         A ``Round``.
@@ -212,7 +213,7 @@ def make_round(
             steps=results.steps,
             finite=finite,
             selector=selector_info,
-            aggregator=aggregation.told,
+            aggregator=aggregation.info,
         )
 
     return Round(model, init, step)
@@ -236,7 +237,7 @@ def run(round: Round, state: RoundState, data: FederatedData, num_rounds: int):
 def make_context(
     model: Model, round: Int[Array, ""], variables: Variables, data: FederatedData
 ) -> Context:
-    """What selectors and aggregators may ask for at the start of a round.
+    """What selectors and aggregators can compute at the start of a round.
 
     Args:
         model: The network.
@@ -247,23 +248,23 @@ def make_context(
     Returns:
         A ``Context``.
     """
-    means = partial(client_means, model)
+    performance = partial(client_performance, model, examples=data.train)
     return Context(
         round=round,
         variables=variables,
         model=model,
         examples=data.train,
         groups=data.groups,
-        losses=lambda variables, clients=None: means(variables, data.train, clients).loss,
-        accuracies=lambda variables, clients=None: means(variables, data.train, clients).accuracy,
+        losses=lambda variables, clients=None: performance(variables, clients=clients).loss,
+        accuracies=lambda variables, clients=None: performance(variables, clients=clients).accuracy,
         gradients=lambda variables, clients=None, project=ravel: client_gradients(
             model, variables, data.train, clients, project
         ),
-        means=lambda measure, clients, updates=None: local_means(
+        client_means=lambda measure, clients, updates=None: client_means(
             measure, variables, data.train, clients, updates
         ),
-        total=partial(collective.total, data.train),
-        each=partial(collective.each, data.train),
+        weighted_sum=partial(collectives.weighted_sum, data.train),
+        map_clients=partial(collectives.map_clients, data.train),
     )
 
 
@@ -283,20 +284,21 @@ def _train_cohort(
     key = derive_key(state.key, Purpose.SOLVE, state.round)
     examples = data.train
 
-    def train(client, told):
-        occurrence, loss_weight = told
-        view = Client(
+    def train(client, own):
+        occurrence, instructions = own
+        member = Client(
             model=model,
             examples=examples,
             offset=examples.offsets[client],
             size=examples.sizes[client],
+            round=state.round,
+            instructions=instructions,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        extra = Extra(round=state.round, loss_weight=loss_weight, snapshot=cohort.snapshot)
-        return solver.solve(key_client, state.variables, view, extra)
+        return solver.solve(key_client, state.variables, member)
 
-    told = (_occurrences(cohort.clients), cohort.loss_weights)
-    size = collective.per_device(examples, cohort.clients.shape[0])
+    own = (_occurrences(cohort.clients), cohort.instructions)
+    size = collectives.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:
         clients_per_batch = _default_clients_per_batch(solver, state.variables, size)
     # Batches of one size: twice nine clients rather than sixteen and two.
@@ -304,18 +306,18 @@ def _train_cohort(
     batch_size = side_by_side if side_by_side > 1 else None
     total = None
     if weights is None:
-        results = collective.map_clients(examples, train, cohort.clients, told, batch_size)
+        results = collectives.map_local_clients(examples, train, cohort.clients, own, batch_size)
     else:
 
-        def train_and_weigh(client, told):
-            result = train(client, told)
+        def train_and_weigh(client, own):
+            result = train(client, own)
             return result, result.update
 
-        results, total = collective.map_and_sum(
-            examples, train_and_weigh, weights, cohort.clients, told, batch_size
+        results, total = collectives.map_and_sum(
+            examples, train_and_weigh, weights, cohort.clients, own, batch_size
         )
-    loss, steps = collective.everywhere(examples, (results.loss, results.steps))
-    return results._replace(loss=loss, steps=steps, total=total)
+    loss, steps = collectives.all_reduce(examples, (results.loss, results.steps))
+    return results._replace(loss=loss, steps=steps, weighted_sum=total)
 
 
 def _default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:
@@ -332,7 +334,7 @@ def _occurrences(clients: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
     """How many earlier slots of the cohort hold the same client.
 
     It keeps the random numbers of a repeated client apart, while those of a client do not depend on
-    who else was chosen.
+    the other members.
     """
     order = jnp.argsort(clients, stable=True)
     ranked = clients[order]

@@ -108,7 +108,7 @@ model = ff.models.mlp(digits.num_classes, hidden=(64,))
 solver = ff.solvers.sgd(learning_rate=0.1, batch_size=10, steps=20)
 methods = {
     "fedavg": ff.make_round(model, ff.selectors.uniform(10), solver, ff.aggregators.mean()),
-    "centralised": ff.make_centralised(model, solver),
+    "centralized": ff.make_centralized(model, solver),
 }
 runs = ff.results.combine(
     {

@@ -27,14 +27,14 @@ import numpy as np
 
 import fedjax_fair as ff
 from fedjax_fair import submodular
-from fedjax_fair.distances import pairwise_distances
-from fedjax_fair.population import client_gradients
+from fedjax_fair.client_evaluation import client_gradients
+from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.report import selection
 
 # %% [markdown]
 # ## Representatives
 #
-# *Facility location* is worth what its members offer to those they serve best. Maximising it
+# *Facility location* is worth what its members offer to those they serve best. Maximizing it
 # greedily picks a point in the middle of the largest crowd first, then ever smaller crowds. What
 # each further member adds shrinks: the function is submodular, and greedy provably reaches at least
 # 63 % of the best value, in practice nearly all of it.
@@ -84,7 +84,7 @@ most = owned.argmax(axis=1)
 
 # %% [markdown]
 # Dark squares are clients with similar gradients; clients are sorted by the digit they own most of.
-# DivFL maximises the representation alone. SubTrunc adds a bonus for clients with high losses that
+# DivFL maximizes the representation alone. SubTrunc adds a bonus for clients with high losses that
 # stops growing at a bound; with a large weight on it, it goes for those on whom the model does
 # worst. Triangles mark who was chosen.
 

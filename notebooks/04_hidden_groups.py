@@ -26,7 +26,7 @@ import numpy as np
 
 import fedjax_fair as ff
 from fedjax_fair.aggregators.equitable import activation_vectors
-from fedjax_fair.clustering import spectral_embedding
+from fedjax_fair.numerics.clustering import spectral_embedding
 from fedjax_fair.report import groups, plots
 
 digits = ff.data.load("digits", partition=ff.data.planted_clusters("digits"), seed=0)
@@ -61,7 +61,7 @@ groups.embedding(points, found=(points[:, 0] > 0).astype(int), planted=planted)
 
 # %% [markdown]
 # The first eigenvector is nearly constant, since all activations share a sign; the second separates
-# the groups. Colours are its sign, shapes are the planted groups: they agree.
+# the groups. Colors are its sign, shapes are the planted groups: they agree.
 
 # %%
 sides = [set((points[planted == group, 0] > 0).tolist()) for group in (0, 1)]
@@ -95,7 +95,7 @@ results = ff.results.combine(
 groups.group_curves(results)
 
 # %% [markdown]
-# How well found clusters match the groups is told for every round, as normalised mutual
+# How well found clusters match the groups is told for every round, as normalized mutual
 # information. A cohort from one group only has nothing to match: splitting it counts as zero.
 
 # %%

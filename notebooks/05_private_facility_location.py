@@ -29,8 +29,8 @@ from fedjax_fair.submodular import matroids, rounding
 from fedjax_fair.submodular.federated import bounds
 
 rng = np.random.default_rng(0)
-centres = rng.uniform(size=(12, 2))
-homes = centres[rng.integers(12, size=200)] + 0.05 * rng.normal(size=(200, 2))
+centers = rng.uniform(size=(12, 2))
+homes = centers[rng.integers(12, size=200)] + 0.05 * rng.normal(size=(200, 2))
 sites = rng.uniform(size=(60, 2))
 distances = np.linalg.norm(homes[:, None] - sites, axis=-1)
 closeness = np.maximum(1 - distances / 0.4, 0).astype(np.float32)  # Nobody walks further.
@@ -48,8 +48,8 @@ five = matroids.uniform(5, len(sites))
 
 
 @jax.jit
-def centralised(closeness):
-    return fed.centralised_greedy(fed.facility_location(closeness), five)
+def centralized(closeness):
+    return fed.centralized_greedy(fed.facility_location(closeness), five)
 
 
 @jax.jit
@@ -59,7 +59,7 @@ def voting(key, closeness):
     return run, bounds.largest_single(problem)
 
 
-greedy = centralised(closeness)
+greedy = centralized(closeness)
 run, largest = voting(jax.random.key(0), closeness)
 
 # %% [markdown]
@@ -76,7 +76,7 @@ value = jax.jit(lambda closeness, mask: fed.facility_location(closeness).value(m
 decomposed = rounding.decompose(five, run.x)
 swapped = [rounding.swap(jax.random.key(seed), five, decomposed) for seed in range(5)]
 found = {
-    "centralised greedy": greedy.chosen,
+    "centralized greedy": greedy.chosen,
     "voting, heaviest base": rounding.greedy(five, run.x),
     "voting, best of five swap roundings": max(swapped, key=lambda mask: value(closeness, mask)),
     "random": fed.random_base(jax.random.key(1), five),
@@ -108,7 +108,7 @@ told = bounds.report(
     run,
     guarantee,
     value=worth["voting, best of five swap roundings"],
-    greedy=worth["centralised greedy"],
+    greedy=worth["centralized greedy"],
 )
 assert told["slack"] > 0 > told["guaranteed"]
 {name: round(number, 3) for name, number in told.items()}
@@ -116,7 +116,7 @@ assert told["slack"] > 0 > told["guaranteed"]
 # %%
 figure, panels = plt.subplots(1, 2, figsize=(9, 4.4), sharex=True, sharey=True)
 for axes, name in zip(
-    panels, ("centralised greedy", "voting, best of five swap roundings"), strict=True
+    panels, ("centralized greedy", "voting, best of five swap roundings"), strict=True
 ):
     mask = np.asarray(found[name])
     axes.scatter(*homes.T, s=6, color="0.6", label="homes, private")

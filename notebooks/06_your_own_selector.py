@@ -23,7 +23,7 @@
 import jax.numpy as jnp
 
 import fedjax_fair as ff
-from fedjax_fair.distances import pairwise_distances
+from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.report import plots, selection
 from fedjax_fair.submodular import coverage, facility_location_from_distances, scaled, sum_of
 

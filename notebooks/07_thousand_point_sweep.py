@@ -27,8 +27,9 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from fedjax_fair import presets, results, sweep
-from fedjax_fair.config import ModelConfig
+from fedjax_fair import results, sweep
+from fedjax_fair.app import presets
+from fedjax_fair.app.config import ModelConfig
 
 base = presets.PRESETS["digits"].config
 base = replace(

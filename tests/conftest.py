@@ -11,9 +11,9 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from fedjax_fair import collective
 from fedjax_fair.base import Context, Model, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.parallel import collectives
 
 # Nothing may rely on silent broadcasting or promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -88,8 +88,8 @@ def make_context(examples, variables=None, model=None, round=0, **answers) -> Co
         accuracies=answer("accuracies"),
         gradients=answer("gradients"),
         means=answer("means"),
-        total=partial(collective.total, examples),
-        each=partial(collective.each, examples),
+        total=partial(collectives.total, examples),
+        each=partial(collectives.each, examples),
     )
 
 
@@ -97,7 +97,7 @@ def aggregate(aggregator, state, cohort, results, context):
     """Asks an aggregator as a round does, which sums updates for those who weigh beforehand."""
     if aggregator.weigh is not None:
         weights = aggregator.weigh(state, cohort, context)
-        results = results._replace(total=context.total(weights, results.update))
+        results = results._replace(total=context.weighted_sum(weights, results.update))
     return aggregator.aggregate(state, cohort, results, context)
 
 

@@ -15,8 +15,8 @@ import pytest
 from conftest import make_federation
 
 from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair.numerics.sketch import count_sketch
 from fedjax_fair.simulate import make_round, run
-from fedjax_fair.sketch import count_sketch
 from fedjax_fair.submodular import modular
 
 SELECTORS = {
@@ -34,24 +34,24 @@ SELECTORS = {
     "divfl": partial(selectors.divfl, 3, candidates=4),
     "divfl, greedy and stale": partial(selectors.divfl, 3, candidates=None, info="stale"),
     "divfl, every other round": partial(
-        selectors.divfl, 3, candidates=4, info=selectors.information.every(2)
+        selectors.divfl, 3, candidates=4, info=selectors.gradients.refresh_every(2)
     ),
     "divfl, sketched": partial(
-        selectors.divfl, 3, candidates=4, info=selectors.information.fresh(count_sketch(4))
+        selectors.divfl, 3, candidates=4, info=selectors.gradients.fresh(count_sketch(4))
     ),
     "divfl, of a pool": partial(
         selectors.divfl,
         3,
         candidates=None,
         pool=4,
-        info=selectors.information.stale(count_sketch(4)),
+        info=selectors.gradients.stale(count_sketch(4)),
     ),
     "subtrunc": partial(selectors.subtrunc, 3, 0.5, candidates=4),
     "subtrunc, of a pool": partial(selectors.subtrunc, 3, 0.5, candidates=2, pool=4),
     "unionfl": partial(selectors.unionfl, 3, 0.5, 2, candidates=4),
     "unionfl, of a pool": partial(selectors.unionfl, 3, 0.5, 2, candidates=None, pool=4),
     "unionfl, by updates": partial(
-        selectors.unionfl, 3, candidates=4, info=selectors.information.updates(0.1)
+        selectors.unionfl, 3, candidates=4, info=selectors.gradients.updates(0.1)
     ),
     "submodular": partial(
         selectors.submodular, lambda context: modular(context.losses(context.variables)), 3
@@ -70,7 +70,7 @@ AGGREGATORS = {
     "mean": aggregators.mean,
     "mean by size": partial(aggregators.mean, "size"),
     "mean by cohort": partial(aggregators.mean, "cohort"),
-    "mean with a server optimiser": partial(
+    "mean with a server optimizer": partial(
         aggregators.mean, server_optimizer=optax.sgd(0.5, momentum=0.9)
     ),
     "equitable": partial(aggregators.equitable, 2),

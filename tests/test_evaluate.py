@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedjax_fair import models
+from fedjax_fair.client_evaluation import client_means, evaluate
 from fedjax_fair.data.federated import ClientExamples
-from fedjax_fair.evaluate import client_means, evaluate
 
 
 def test_means_of_every_client_equal_a_loop(model, federation):

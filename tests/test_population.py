@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from conftest import make_federation
 
-from fedjax_fair import population
-from fedjax_fair.evaluate import client_means
-from fedjax_fair.population import client_gradients
+from fedjax_fair import client_evaluation
+from fedjax_fair.client_evaluation import client_gradients, client_means
 
 SIZES = (3, 40, 5, 1, 0, 9, 1, 17)  # Three passes of the largest while the others wait.
 
@@ -36,7 +35,7 @@ def by_hand(variables, examples, client):
 def test_clients_answer_alike_alone_and_side_by_side(
     monkeypatch, model, federation, side_by_side, asked
 ):
-    monkeypatch.setattr(population, "_side_by_side", lambda *measured: side_by_side)
+    monkeypatch.setattr(client_evaluation, "_side_by_side", lambda *measured: side_by_side)
     variables = model.init(jax.random.key(1), federation.train.features[:1])
     clients = None if asked is None else jnp.array(asked, jnp.int32)
     known = jax.jit(lambda: client_gradients(model, variables, federation.train, clients))()
@@ -55,7 +54,9 @@ def test_small_clients_make_a_thousand_examples(model, size, most):
     examples = make_federation(sizes=(size,) * 3).train
 
     def sums(width):
-        return population._side_by_side(lambda rows, mask: np.zeros(width, np.float32), examples)
+        return client_evaluation._side_by_side(
+            lambda rows, mask: np.zeros(width, np.float32), examples
+        )
 
     assert sums(15) == most
     assert sums(2**17) == 1  # As much as may stay in the cache, for one client alone.

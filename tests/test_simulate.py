@@ -10,7 +10,7 @@ import pytest
 
 from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.base import Client, Cohort, Extra, Selector
-from fedjax_fair.evaluate import client_means
+from fedjax_fair.client_evaluation import client_means
 from fedjax_fair.simulate import Purpose, derive_key, make_context, make_round, run
 
 LARGE = 100
@@ -45,7 +45,7 @@ def assert_close(actual, expected, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), actual, expected)
 
 
-def test_one_client_and_one_step_is_a_centralised_step(model, federation):
+def test_one_client_and_one_step_is_a_centralized_step(model, federation):
     round = make(model, fixed(4), solvers.sgd(0.5, LARGE, steps=1))
     state = round.init(jax.random.key(0), federation)
     after, info = round.step(state, federation)
@@ -79,7 +79,7 @@ def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, cl
     told = {}
 
     def aggregate(state, cohort, results, context):
-        told.update(kept=results.update, total=results.total)
+        told.update(kept=results.update, total=results.weighted_sum)
         return plain.aggregate(state, cohort, results, context)
 
     plain = aggregators.mean("cohort")
@@ -202,7 +202,7 @@ def test_rounds_in_two_runs_equal_rounds_in_one(model, federation):
     assert int(resumed.round) == 6
 
 
-class Normalised(nn.Module):
+class Normalized(nn.Module):
     """A network with running statistics."""
 
     @nn.compact
@@ -212,7 +212,7 @@ class Normalised(nn.Module):
 
 
 def test_statistics_are_averaged_with_the_parameters(federation):
-    model, solver = models.from_flax(Normalised()), solvers.sgd(0.1, 4, steps=3)
+    model, solver = models.from_flax(Normalized()), solvers.sgd(0.1, 4, steps=3)
     round = make(model, fixed(1, 2), solver, aggregators.mean("size"))
     state = round.init(jax.random.key(0), federation)
     after, _ = round.step(state, federation)
@@ -309,8 +309,8 @@ def test_means_at_the_models_of_the_clients_equal_a_loop(model, federation):
         logits, _ = model.apply(*variables, features, train=False, key=None)
         return {"logits": logits, "hits": (logits.argmax(-1) == labels).astype(jnp.float32)}
 
-    own = context.means(measure, clients, draws)
-    shared = context.means(measure, clients)
+    own = context.client_means(measure, clients, draws)
+    shared = context.client_means(measure, clients)
     train = federation.train
     for slot, client in enumerate(clients.tolist()):
         rows = train.order[train.offsets[client] :][: train.sizes[client]]

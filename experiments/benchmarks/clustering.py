@@ -23,7 +23,7 @@ from jaxtyping import Array
 
 import fedjax_fair as ff
 from experiments.benchmarks.timing import alternate, environment
-from fedjax_fair.clustering import cluster_weights, kmeans, spectral_embedding
+from fedjax_fair.numerics.clustering import cluster_weights, kmeans, spectral_embedding
 from fedjax_fair.simulate import make_context
 
 RESTARTS = 10
@@ -119,7 +119,7 @@ def benchmark_round(repeats: int) -> None:
 
 
 def _activations(count: int, width: int, groups: int) -> Array:
-    """Log-softmax of Gaussian features, around a centre for each group if there are any."""
+    """Log-softmax of Gaussian features, around a center for each group if there are any."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(count, width))
     if groups:

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from experiments.benchmarks.timing import alternate, environment
-from fedjax_fair.models import Conv, blocks, max_pool, tiles, winograd
+from fedjax_fair.models import Conv, max_pool
+from fedjax_fair.models.conv import blocks, tiles, winograd
 
 # Images, output channels, side of the kernel, padding.
 LAYERS = {
@@ -49,10 +50,10 @@ def training(form: Any, image: tuple[int, ...], features: int, side: int, paddin
     kernel = 0.05 * jax.random.normal(jax.random.key(1), (side, side, image[3], features))
 
     def slopes(carry):
-        outputs = form.in_pieces(*carry, padding=edges, **banded)
-        return form.pull_back_in_pieces(*carry, jnp.cos(outputs), padding=edges, **banded)
+        outputs = form.in_chunks(*carry, padding=edges, **banded)
+        return form.vjp_in_chunks(*carry, jnp.cos(outputs), padding=edges, **banded)
 
-    return steps(slopes, (x, kernel)), winograd.pays(x, kernel, (1, 1), edges)
+    return steps(slopes, (x, kernel)), winograd.is_faster(x, kernel, (1, 1), edges)
 
 
 def pooled(at_once: bool, image: tuple[int, ...], features: int, side: int, padding: int):

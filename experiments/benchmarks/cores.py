@@ -14,8 +14,8 @@ import numpy as np
 
 import fedjax_fair as ff
 from experiments.benchmarks.timing import alternate, environment
-from fedjax_fair.cores import core_mesh, over_runs, shared
-from fedjax_fair.placement import over_mesh, place
+from fedjax_fair.parallel.cores import core_mesh, over_runs, shared
+from fedjax_fair.parallel.mesh import over_mesh, place
 
 # Network, batch size, side of the images, and rounds in a repetition.
 CASES = {

@@ -24,8 +24,8 @@ from experiments.benchmarks.round import make_images
 from experiments.benchmarks.timing import alternate, environment
 from fedjax_fair.base import Model, Selector
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.placement import balanced, client_mesh, over_mesh, place
-from fedjax_fair.selectors import information
+from fedjax_fair.parallel.mesh import assign_clients, client_mesh, over_mesh, place
+from fedjax_fair.selectors import gradients
 from fedjax_fair.simulate import Round
 
 CLIENTS, COHORT, POOL = 100, 10, 20
@@ -39,7 +39,7 @@ METHODS = {
         ff.selectors.divfl(COHORT, info="stale"), lambda width: COHORT * (width + 1),
     ),
     "divfl, fresh, last layer": (
-        ff.selectors.divfl(COHORT, info=information.fresh(information.last_layer())),
+        ff.selectors.divfl(COHORT, info=gradients.fresh(gradients.last_layer())),
         lambda width: CLIENTS * (85 * 10 + 1),
     ),
     "agnostic": (ff.selectors.agnostic(0.1), lambda width: CLIENTS + 2 * (CLIENTS - COHORT)),
@@ -95,7 +95,7 @@ def busiest(repeats: int = 2000) -> None:
 
 def _speed_up(rng, sizes: np.ndarray, cohort: int, devices: int, repeats: int) -> float:
     """Examples of a cohort over those of its busiest device, on average over cohorts."""
-    dealt = balanced(sizes, devices)
+    dealt = assign_clients(sizes, devices)
     ratios = []
     for _ in range(max(20, repeats * 10 // cohort)):
         chosen = rng.choice(len(sizes), cohort, replace=False)

@@ -20,7 +20,7 @@ import optax
 from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.timing import alternate, environment
 from fedjax_fair.base import Model
-from fedjax_fair.models import pieces, winograd
+from fedjax_fair.models.conv import chunks, winograd
 
 SHAPES = {"lenet": (50, 28, 28, 1), "cnn": (10, 32, 32, 3), "resnet18": (32, 32, 32, 3)}
 STEPS = {"lenet": 50, "cnn": 20, "resnet18": 2}
@@ -47,8 +47,8 @@ def count(model: Model, shape: tuple[int, ...]) -> Counts:
     step = jax.jit(partial(sgd_step, model))
     # XLA counts the body of a loop once, so the loops over pieces of a batch are left out. So are
     # the multiplications that convolutions save: rates are those of a plain one.
-    whole = patch.object(pieces, "CACHE", 2**62)
-    plain = patch.object(winograd, "pays", lambda *layer: False)
+    whole = patch.object(chunks, "CACHE", 2**62)
+    plain = patch.object(winograd, "is_faster", lambda *layer: False)
     with whole, plain:
         told: Any = step.lower(params, images, labels, jax.random.key(1)).compile().cost_analysis()
     return Counts(told["flops"], told["bytes accessed"])

@@ -22,8 +22,8 @@ from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.ours import selector_of
 from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS, Workload
 from experiments.benchmarks.timing import environment, without_settings
-from fedjax_fair.cores import core_mesh
-from fedjax_fair.training import Callback, fit
+from fedjax_fair.parallel.cores import core_mesh
+from fedjax_fair.training.fit import Callback, fit
 
 SHAPES = {"lenet": (60_000, 28, 28, 1), "cnn": (50_000, 32, 32, 3), "resnet18": (50_000, 32, 32, 3)}
 TESTED = 2_000

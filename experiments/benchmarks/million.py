@@ -28,11 +28,10 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.timing import environment
 from fedjax_fair.base import Selector
+from fedjax_fair.client_evaluation import client_gradients, client_means
 from fedjax_fair.data.federated import ClientExamples, FederatedData
-from fedjax_fair.evaluate import client_means
-from fedjax_fair.population import client_gradients
-from fedjax_fair.selectors.information import stale
-from fedjax_fair.sketch import count_sketch
+from fedjax_fair.numerics.sketch import count_sketch
+from fedjax_fair.selectors.gradients import stale
 from fedjax_fair.submodular import (
     facility_location_from_distances,
     facility_location_from_features,
@@ -189,9 +188,9 @@ def draw(table: Path, image: Path) -> None:
         data = sorted({(int(row["clients"]), float(row["data_gib"])) for row in rows})
         ends = np.array([data[0][0], data[-1][0]])
         if column == "peak_gib":
-            axis.loglog(*zip(*data, strict=True), color="grey", linestyle=":", label="the data")
+            axis.loglog(*zip(*data, strict=True), color="gray", linestyle=":", label="the data")
         else:
-            axis.loglog(ends, 5e-6 * ends, color="grey", linestyle=":", label="in proportion")
+            axis.loglog(ends, 5e-6 * ends, color="gray", linestyle=":", label="in proportion")
         axis.set(xlabel="clients", ylabel=label)
         axis.legend(fontsize=8)
     figure.savefig(image, dpi=150)

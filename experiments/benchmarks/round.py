@@ -26,8 +26,8 @@ import optax
 import fedjax_fair as ff
 from experiments.benchmarks.timing import alternate, environment
 from fedjax_fair.base import Model
+from fedjax_fair.client_evaluation import client_means
 from fedjax_fair.data.federated import ClientExamples, FederatedData
-from fedjax_fair.evaluate import client_means
 
 WORKLOADS = {
     # name: (model, image shape, clients, cohort, examples per client, steps, batch, rounds a call)

@@ -18,7 +18,7 @@ import xarray as xr
 from experiments.reproduction import runs
 from experiments.reproduction.equitable import OF_ROUNDS, SUMMARIES
 from experiments.reproduction.tables import paired
-from fedjax_fair import presets
+from fedjax_fair.app import presets
 
 PRESETS = {"digits": "cross", "mnist": "cross-mnist"}
 COLUMNS = {"accuracy": "accuracy_mean_examples", "sigma": "group_sigma_acc"}
@@ -40,14 +40,14 @@ def main() -> None:
     file = options.output / f"cross-{options.data}-runs.csv"
     if not options.only_write:
         runs.run_missing(config, config.methods, range(options.seeds), file, SUMMARIES, OF_ROUNDS)
-    table = summarise(runs.collect(config.methods, file))
+    table = summarize(runs.collect(config.methods, file))
     stem = file.with_name(f"cross-{options.data}")
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.3f")
     stem.with_suffix(".md").write_text(markdown(table))
     print(stem.with_suffix(".md").read_text())
 
 
-def summarise(measured: xr.Dataset) -> pd.DataFrame:
+def summarize(measured: xr.Dataset) -> pd.DataFrame:
     """One row a selector: without and with equitable weights, and what these add, in %.
 
     Differences are paired by seed, with 95 % intervals: of the combination to the selector alone,

@@ -20,8 +20,8 @@ import xarray as xr
 
 from experiments.reproduction import paper, runs, tables
 from experiments.reproduction.tables import Column, Layout
-from fedjax_fair import presets
-from fedjax_fair.config import Config
+from fedjax_fair.app import presets
+from fedjax_fair.app.config import Config
 from fedjax_fair.report.plots import learning_curves
 
 SUMMARIES = (
@@ -49,7 +49,7 @@ LAYOUT = Layout(
 RATES = (0.01, 0.1)
 PROX = {"prox": (0.001, 0.01, 0.1, 1.0)}
 GRID: Mapping[str, Mapping[str, tuple[float, ...]]] = {
-    "centralised:epochs=1": {},
+    "centralized:epochs=1": {},
     "fedprox": PROX,
     "clustered_by_similarity": PROX,
     "power_of_choice": PROX,
@@ -121,7 +121,7 @@ def write_table(config: Config, data: str, file: Path) -> None:
     """Writes the table as CSV and Markdown, and the curves, beside the file of runs."""
     measured = short(runs.collect(config.methods, file))
     seeds = measured.sizes["seed"]
-    table = tables.summarise(measured, LAYOUT, paper.EQUITABLE[data])
+    table = tables.summarize(measured, LAYOUT, paper.EQUITABLE[data])
     stem = file.parent / f"equitable-table-{data}"
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4f")
     stem.with_suffix(".md").write_text(tables.markdown(table, seeds, LAYOUT))

@@ -24,7 +24,7 @@ HOSPITALS, FEATURES = 10, 5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Examples of federated maximisation.")
+    parser = argparse.ArgumentParser(description="Examples of federated maximization.")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--output", type=Path, default=Path("docs/reproduction"))
     options = parser.parse_args()
@@ -35,7 +35,7 @@ def main() -> None:
     ]
     table = pd.DataFrame(rows).groupby(["problem", "method"], sort=False).agg("mean")
     table = table.drop(columns="seed")
-    file = options.output / "federated-maximisation-examples.csv"
+    file = options.output / "federated-maximization-examples.csv"
     table.to_csv(file, float_format="%.4f")
     print(table.round(4).to_string())
 
@@ -43,7 +43,7 @@ def main() -> None:
 def welfare_and_projects(seed: int) -> list[dict[str, Any]]:
     """The same valuations, once divided among agents and once for everybody.
 
-    ``extension`` and ``value`` are shares of what centralised greedy finds; ``apart`` is the
+    ``extension`` and ``value`` are shares of what centralized greedy finds; ``apart`` is the
     largest distance of the fractional point from the uniform split of every item.
     """
     rng = np.random.default_rng(seed)
@@ -56,7 +56,7 @@ def welfare_and_projects(seed: int) -> list[dict[str, Any]]:
 
 
 def voted(name, seed, problem, matroid, uniform) -> list[dict[str, Any]]:
-    greedy = float(jax.jit(lambda: fed.centralised_greedy(problem, matroid).values[-1])())
+    greedy = float(jax.jit(lambda: fed.centralized_greedy(problem, matroid).values[-1])())
     rows = []
     for send in ("base", "gradient"):
 
@@ -82,7 +82,7 @@ def voted(name, seed, problem, matroid, uniform) -> list[dict[str, Any]]:
 def features(seed: int) -> list[dict[str, Any]]:
     """Features of breast-cancer patients, told by ten hospitals that keep their patients.
 
-    ``value`` is the share of the mean information that centralised greedy finds; ``accuracy`` is
+    ``value`` is the share of the mean information that centralized greedy finds; ``accuracy`` is
     that of logistic regression on the chosen features, in 5-fold cross-validation over everybody.
     """
     from sklearn.datasets import load_breast_cancer
@@ -106,15 +106,15 @@ def features(seed: int) -> list[dict[str, Any]]:
         return fed.discrete_greedy(key, own, matroid, kappa=kappa).chosen
 
     sets = {
-        "centralised": jax.jit(lambda: fed.centralised_greedy(own, matroid).chosen)(),
-        "pooled patients": jax.jit(lambda: fed.centralised_greedy(pooled, matroid).chosen)(),
+        "centralized": jax.jit(lambda: fed.centralized_greedy(own, matroid).chosen)(),
+        "pooled patients": jax.jit(lambda: fed.centralized_greedy(pooled, matroid).chosen)(),
         "discrete greedy, all": jax.jit(lambda key: discrete(key, 1e30))(key),
         "discrete greedy, half": jax.jit(lambda key: discrete(key, kappa))(key),
         "popular": jax.jit(lambda: fed.popular_base(own, matroid))(),
         "random": fed.random_base(key, matroid),
     }
     value = jax.jit(own.value)
-    best = float(value(sets["centralised"]))
+    best = float(value(sets["centralized"]))
     classifier = make_pipeline(StandardScaler(), LogisticRegression())
     return [
         {

@@ -56,7 +56,7 @@ SELECTION: dict[str, dict[str, dict[str, Reported]]] = {
 
 EQUITABLE: dict[str, dict[str, dict[str, Reported]]] = {
     "mnist": {
-        "centralised": {"accuracy": (99.22, 0.03), "sigma": (0.17, 0.03)},
+        "centralized": {"accuracy": (99.22, 0.03), "sigma": (0.17, 0.03)},
         "fedprox": {"accuracy": (96.97, 0.2), "sigma": (2.26, 0.21)},
         "clustered_by_similarity": {"accuracy": (95.38, 0.18), "sigma": (4.51, 0.23)},
         "power_of_choice": {"accuracy": (96.03, 0.33), "sigma": (3.61, 0.4)},
@@ -65,7 +65,7 @@ EQUITABLE: dict[str, dict[str, dict[str, Reported]]] = {
         "equitable": {"accuracy": (97.75, 0.2), "sigma": (1.17, 0.25)},
     },
     "cifar10": {
-        "centralised": {"accuracy": (58.74, 0.75), "sigma": (7.18, 0.28)},
+        "centralized": {"accuracy": (58.74, 0.75), "sigma": (7.18, 0.28)},
         "fedprox": {"accuracy": (47.36, 0.5), "sigma": (18.01, 0.68)},
         "clustered_by_similarity": {"accuracy": (47.17, 0.8), "sigma": (25.52, 0.38)},
         "power_of_choice": {"accuracy": (47.08, 0.5), "sigma": (22.04, 0.68)},
@@ -74,7 +74,7 @@ EQUITABLE: dict[str, dict[str, dict[str, Reported]]] = {
         "equitable": {"accuracy": (49.74, 0.56), "sigma": (6.07, 0.31)},
     },
     "cifar100": {
-        "centralised": {"accuracy": (47.01, 0.18), "sigma": (2.27, 0.16)},
+        "centralized": {"accuracy": (47.01, 0.18), "sigma": (2.27, 0.16)},
         "fedprox": {"accuracy": (33.04, 0.14), "sigma": (13.90, 0.43)},
         "clustered_by_similarity": {"accuracy": (32.66, 0.13), "sigma": (15.37, 0.21)},
         "power_of_choice": {"accuracy": (33.07, 0.41), "sigma": (14.50, 0.22)},
@@ -83,7 +83,7 @@ EQUITABLE: dict[str, dict[str, dict[str, Reported]]] = {
         "equitable": {"accuracy": (33.34, 0.1), "sigma": (10.57, 0.13)},
     },
     "femnist": {
-        "centralised": {"accuracy": (91.18, 0.015), "sigma": (11.70, 0.08)},
+        "centralized": {"accuracy": (91.18, 0.015), "sigma": (11.70, 0.08)},
         "fedprox": {"accuracy": (74.18, 0.12), "sigma": (22.99, 0.08)},
         "clustered_by_similarity": {"accuracy": (76.12, 0.01), "sigma": (21.37, 0.13)},
         "power_of_choice": {"accuracy": (74.34, 0.14), "sigma": (22.80, 0.13)},

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from fedjax_fair import methods, presets
-from fedjax_fair.config import Config
-from fedjax_fair.training import fit
+from fedjax_fair.app import presets, registry
+from fedjax_fair.app.config import Config
+from fedjax_fair.training.fit import fit
 
 __all__ = ["collect", "load", "run_missing"]
 
@@ -57,7 +57,7 @@ def run_missing(
         if not missing:
             continue
         own = replace(config, methods=missing, training=replace(config.training, seeds=(seed,)))
-        experiment = methods.build(presets.resolve(own))
+        experiment = registry.build(presets.resolve(own))
         for name, round in experiment.rounds.items():
             started = time.perf_counter()
             run = fit(

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from experiments.reproduction import paper, runs, tables
 from experiments.reproduction.tables import Column, Layout
-from fedjax_fair import presets
-from fedjax_fair.config import Config
+from fedjax_fair.app import presets
+from fedjax_fair.app.config import Config
 from fedjax_fair.report.plots import learning_curves
 from fedjax_fair.report.selection import tradeoff
 
@@ -60,7 +60,7 @@ def write_table(name: str, config: Config, data: str, file: Path) -> None:
     """Writes one table as CSV and Markdown, and its curves, beside the file of runs."""
     measured = runs.collect(config.methods, file)
     seeds = measured.sizes["seed"]
-    table = tables.summarise(measured, LAYOUT, paper.SELECTION[data])
+    table = tables.summarize(measured, LAYOUT, paper.SELECTION[data])
     stem = file.parent / (name if name.endswith(data) else f"{name}-{data}")
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.3f")
     stem.with_suffix(".md").write_text(tables.markdown(table, seeds, LAYOUT))

@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 from scipy import stats
 
-__all__ = ["Column", "Layout", "markdown", "paired", "summarise"]
+__all__ = ["Column", "Layout", "markdown", "paired", "summarize"]
 
 Interval = tuple[float, float, float]
 
@@ -47,7 +47,7 @@ class Layout(NamedTuple):
     last: int = 5
 
 
-def summarise(
+def summarize(
     measured: xr.Dataset, layout: Layout, reported: Mapping[str, Mapping[str, Any]]
 ) -> pd.DataFrame:
     """One row a method and moment: means, deviations, and paired differences with intervals.

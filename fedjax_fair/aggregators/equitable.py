@@ -1,4 +1,4 @@
-"""Equal weight for hidden groups of clients, which are found by what their networks see."""
+"""Equal weight for hidden groups of clients, estimated from the activations of their networks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, LocalResult, Variables
-from fedjax_fair.clustering import cluster_weights, eigengap, kmeans, spectral_embedding
+from fedjax_fair.base import (
+    Aggregation,
+    Aggregator,
+    Cohort,
+    Context,
+    Info,
+    LocalResult,
+    Variables,
+    empty_state,
+)
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
+from fedjax_fair.numerics.clustering import cluster_weights, eigengap, kmeans, spectral_embedding
 
 __all__ = ["activation_vectors", "equitable"]
 
@@ -19,7 +28,7 @@ __all__ = ["activation_vectors", "equitable"]
 def equitable(
     num_clusters: int | Literal["eigengap"],
     *,
-    groups: Literal["found", "known"] = "found",
+    groups: Literal["estimated", "oracle"] = "estimated",
     layer: Literal["penultimate", "logits"] = "penultimate",
     model: Literal["trained", "received"] = "trained",
     examples: Literal["all", "last_batch"] = "all",
@@ -34,21 +43,21 @@ def equitable(
 
     .. math:: p_i = \frac{1}{C' \cdot |\text{cluster of } i|},
 
-    where :math:`C'` counts the clusters that are not empty. (The paper divides by the number it
-    asked for; with fewer, for example of identical vectors, that would shrink the model.) A cohort
-    smaller than ``num_clusters`` is split into single members at most.
+    where :math:`C'` counts the clusters that are not empty. (The paper divides by the number of
+    clusters wanted; with fewer, for example of identical vectors, that would shrink the model.) A
+    cohort smaller than ``num_clusters`` is split into single members at most.
 
     A member whose vector is not finite, because its training diverged, gets no weight, and its
-    update is left out. Where nobody's is finite weights are uniform, and the round's update is as
-    little finite as those of the members.
+    update is left out. Where none is finite weights are uniform, and the update of the round
+    is not finite either.
 
-    K-means starts from random seeds of its own, the same in every run: whom it groups depends only
-    on the vectors and the round.
+    K-means starts from random seeds of its own, the same in every run: clusters depend only on
+    the vectors and the round.
 
     Args:
         num_clusters: Clusters to look for, or ``"eigengap"`` to choose from 2 up to one less than
             the cohort in every round, by the largest gap between eigenvalues.
-        groups: ``"known"`` takes the planted groups of the federation instead of looking for
+        groups: ``"oracle"`` takes the planted groups of the federation instead of looking for
             clusters: what the method could reach at best.
         layer: Activations of the last hidden layer, or ``"logits"``.
         model: Whether they are those of the locally trained model or of the ``"received"`` one.
@@ -58,36 +67,36 @@ def equitable(
         cosine: Whether to scale vectors to unit length, so that similarities are cosines.
 
     Returns:
-        An ``Aggregator``. It tells the ``cluster`` of every member (the slot of its first member,
+        An ``Aggregator``. Info: the ``cluster`` of every member (the slot of its first member,
         -1 for one that is left out), ``num_clusters``, and, where the federation has groups, how
         well clusters match those of the members: ``nmi`` and ``ari``.
 
     Raises:
-        ValueError: If a setting is not one of those listed, or (at ``init``) if groups should be
-            known and are not.
+        ValueError: If a setting is not one of those listed, or (at ``init``) if the federation has
+            no groups that an oracle could know.
 
     References:
         *Equitable Federated Learning with Activation Clustering*, algorithm 1.
 
     Examples:
         >>> aggregator = equitable(num_clusters=2)
-        >>> oracle = equitable(num_clusters=2, groups="known")
+        >>> oracle = equitable(num_clusters=2, groups="oracle")
     """
     if num_clusters != "eigengap":
         checks.positive_int("num_clusters", num_clusters)
-    checks.one_of("groups", groups, ("found", "known"))
+    checks.one_of("groups", groups, ("estimated", "oracle"))
     checks.one_of("layer", layer, ("penultimate", "logits"))
     checks.one_of("model", model, ("trained", "received"))
     checks.one_of("examples", examples, ("all", "last_batch"))
 
     def init(context):
-        if groups == "known" and context.groups is None:
-            raise ValueError("groups='known': expected a federation with planted groups.")
-        return ()
+        if groups == "oracle" and context.groups is None:
+            raise ValueError("groups='oracle': expected a federation with planted groups.")
+        return empty_state(context)
 
     def aggregate(state, cohort, results, context):
         planted = None if context.groups is None else context.groups[cohort.clients]
-        if groups == "known" and planted is not None:
+        if groups == "oracle" and planted is not None:
             members, labels = jnp.ones(planted.shape, bool), planted
         else:
             vectors = activation_vectors(
@@ -99,8 +108,8 @@ def equitable(
             labels = _clusters(key, similarity, members, num_clusters)
         labels = _by_first_member(labels)
         weights = cluster_weights(labels, labels.size)
-        update = context.total(weights, _without(results.update, members))
-        return update, state, Aggregation(weights, _told(labels, planted))
+        update = context.weighted_sum(weights, _without(results.update, members))
+        return update, state, Aggregation(weights, _info(labels, planted))
 
     return Aggregator(init, aggregate)
 
@@ -117,9 +126,9 @@ def activation_vectors(
     """Mean log-softmax of the activations of each member, in evaluation mode.
 
     Args:
-        cohort: Who has trained.
-        results: What came of it.
-        context: Of the start of the round.
+        cohort: The clients that have trained.
+        results: Their results.
+        context: That of the start of the round.
         layer: See ``equitable``.
         model: See ``equitable``.
         examples: See ``equitable``.
@@ -128,7 +137,7 @@ def activation_vectors(
         One row a member.
 
     Raises:
-        ValueError: If the last batch is asked for and the solver does not tell it.
+        ValueError: If ``examples`` is the last batch and the solver does not report it.
 
     References:
         *Equitable Federated Learning with Activation Clustering*, definition 1.
@@ -143,9 +152,9 @@ def activation_vectors(
         return jax.nn.log_softmax(values)
 
     if examples == "all":
-        return context.means(measure, cohort.clients, updates)
-    if results.last_batch is None:
-        raise ValueError("examples='last_batch': expected a solver that tells it.")
+        return context.client_means(measure, cohort.clients, updates)
+    if "last_batch" not in results.reports:
+        raise ValueError("examples='last_batch': expected a solver that reports it.")
 
     def of_batch(client, member):
         rows, update = member
@@ -155,7 +164,7 @@ def activation_vectors(
         values = measure(own, context.examples.features[rows], context.examples.labels[rows])
         return jnp.mean(values, axis=0, where=(rows >= 0)[:, None])
 
-    return context.each(of_batch, cohort.clients, (results.last_batch, updates))
+    return context.map_clients(of_batch, cohort.clients, (results.reports["last_batch"], updates))
 
 
 def _similarity(
@@ -176,7 +185,7 @@ def _similarity(
         vectors = vectors / jnp.where(length > 0, length, 1)
     similarity = jnp.matmul(vectors, vectors.T, precision="highest")
     if center:
-        # Centring took the constant eigenvector away, and what is left of C groups is C - 1
+        # Centering took the constant eigenvector away, and what is left of C groups is C - 1
         # directions. Given back, it keeps the place of one that would hold nothing but noise.
         similarity += jnp.trace(similarity) / number * (counts[:, None] * counts[None, :])
     return similarity
@@ -212,12 +221,12 @@ def _by_first_member(labels: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
     return jnp.where(labels >= 0, first, -1)
 
 
-def _told(labels: Int[Array, " cohort"], planted: Int[Array, " cohort"] | None) -> dict[str, Array]:
+def _info(labels: Int[Array, " cohort"], planted: Int[Array, " cohort"] | None) -> Info:
     slots = jnp.arange(labels.size, dtype=jnp.int32)
-    told = {"cluster": labels, "num_clusters": jnp.sum(labels == slots, dtype=jnp.int32)}
+    info = {"cluster": labels, "num_clusters": jnp.sum(labels == slots, dtype=jnp.int32)}
     if planted is not None:
-        told |= {
+        info |= {
             "nmi": normalized_mutual_information(labels, planted),
             "ari": adjusted_rand_index(labels, planted),
         }
-    return told
+    return info

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import weights_before
-from fedjax_fair.base import Aggregation, Aggregator
+from fedjax_fair.base import Aggregation, Aggregator, Number
 
 __all__ = ["fairfed"]
 
 
-def fairfed(beta: float | Float[Array, ""] = 1.0) -> Aggregator:
+def fairfed(beta: Number = 1.0) -> Aggregator:
     r"""Remembers a weight for every client, and shifts it by how far the client is from the rest.
 
     Weights start at the shares of examples, :math:`\bar\omega_k = n_k / \sum_i n_i`. In a round the
@@ -28,8 +27,8 @@ def fairfed(beta: float | Float[Array, ""] = 1.0) -> Aggregator:
     sizes if all are zero. A client that is not in the cohort keeps its weight. One that is in it
     more than once counts in every place, and its weight moves once.
 
-    This is the method for clients without a sensitive attribute. It trusts those near the average,
-    so it takes weight from a small group of clients that the model serves badly.
+    This is the method for clients without a sensitive attribute. It favors clients near the
+    average, so it takes weight from a small group of clients that the model serves badly.
 
     Args:
         beta: How fast weights move, >= 0, per unit of accuracy (a fraction); may be traced. With 0
@@ -37,7 +36,7 @@ def fairfed(beta: float | Float[Array, ""] = 1.0) -> Aggregator:
             clients.
 
     Returns:
-        An ``Aggregator``. It tells the ``deviation`` :math:`\Delta_k` of every member.
+        An ``Aggregator``. Info: the ``deviation`` :math:`\Delta_k` of every member.
 
     Raises:
         ValueError: If ``beta`` is negative.
@@ -64,7 +63,7 @@ def fairfed(beta: float | Float[Array, ""] = 1.0) -> Aggregator:
         moved = jnp.maximum(moved, 0)
         total = jnp.sum(moved)
         weights = jnp.where(total > 0, moved / jnp.where(total > 0, total, 1), by_size)
-        update = context.total(weights, results.update)
+        update = context.weighted_sum(weights, results.update)
         kept = kept.at[cohort.clients].set(moved)
         return update, kept, Aggregation(weights, {"deviation": deviation})
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import weights_before
-from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, LocalResult
+from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, LocalResult, Number
 from fedjax_fair.metrics import groups as by_group
 
 __all__ = ["gifair"]
 
 
-def gifair(strength: float | Float[Array, ""] = 0.1) -> Aggregator:
-    r"""Penalises differences between the losses of planted groups, inside local training.
+def gifair(strength: Number = 0.1) -> Aggregator:
+    r"""Penalizes differences between the losses of planted groups, inside local training.
 
     With :math:`L_i` the mean loss of group :math:`i`, descent on
 
@@ -41,7 +40,7 @@ def gifair(strength: float | Float[Array, ""] = 0.1) -> Aggregator:
             ``mean("size")``.
 
     Returns:
-        An ``Aggregator`` for federations whose groups are known. It tells the ``loss_weight`` that
+        An ``Aggregator`` for federations whose groups are known. Info: the ``loss_weight`` that
         every member trained with.
 
     Raises:
@@ -67,7 +66,7 @@ def gifair(strength: float | Float[Array, ""] = 0.1) -> Aggregator:
     def prepare(group_losses, cohort, context):
         shares = weights_before("size", cohort, context)
         factors = _factors(strength, shares, context.groups[cohort.clients], group_losses)
-        return cohort._replace(loss_weights=factors)
+        return cohort._replace(instructions=cohort.instructions | {"loss_weight": factors})
 
     def aggregate(group_losses, cohort, results, context):
         weights = weights_before("size", cohort, context)
@@ -75,14 +74,18 @@ def gifair(strength: float | Float[Array, ""] = 0.1) -> Aggregator:
         losses = jnp.where(jnp.isfinite(losses), losses, jnp.nan)
         latest = by_group.means(losses, context.groups[cohort.clients], context.num_clients)
         group_losses = jnp.where(jnp.isnan(latest), group_losses, latest)
-        update = context.total(weights, results.update)
-        return update, group_losses, Aggregation(weights, {"loss_weight": cohort.loss_weights})
+        update = context.weighted_sum(weights, results.update)
+        return (
+            update,
+            group_losses,
+            Aggregation(weights, {"loss_weight": cohort.instructions["loss_weight"]}),
+        )
 
     return Aggregator(init, aggregate, prepare)
 
 
 def _factors(
-    strength: float | Float[Array, ""],
+    strength: Number,
     shares: Float[Array, " cohort"],
     groups: Int[Array, " cohort"],
     group_losses: Float[Array, " groups"],
@@ -104,7 +107,7 @@ def _trained_losses(
     """Mean training loss of each member at its own model."""
 
     def measure(variables, features, labels):
-        logits, _ = context.model.apply(*variables, features, train=False, key=None)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        outputs, _ = context.model.apply(*variables, features, train=False, key=None)
+        return context.model.loss(outputs, labels)
 
-    return context.means(measure, cohort.clients, updates=results.update)
+    return context.client_means(measure, cohort.clients, updates=results.update)

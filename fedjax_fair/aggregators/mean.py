@@ -1,4 +1,4 @@
-"""Federated averaging, optionally with an optimiser at the server."""
+"""Federated averaging, optionally with an optimizer at the server."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def mean(
     Args:
         weights: ``"uniform"`` gives every member ``1 / cohort_size``, ``"size"`` weighs by training
             examples, ``"cohort"`` takes the weights that the selector proposed.
-        server_optimizer: An optax optimiser fed with minus the mean update as its gradient (Reddi
-            et al.); without one the mean update is applied as it is. Normalisation statistics are
+        server_optimizer: An optax optimizer fed with minus the mean update as its gradient (Reddi
+            et al.); without one the mean update is applied as it is. Normalization statistics are
             averaged in either case.
 
     Returns:
@@ -53,7 +53,7 @@ def mean(
         return weights_before(weights, cohort, context)
 
     def aggregate(state, cohort, results, context):
-        update = results.total
+        update = results.weighted_sum
         if server_optimizer is not None:
             gradient = jax.tree.map(jnp.negative, update.params)
             params, state = server_optimizer.update(gradient, state, context.variables.params)
@@ -66,7 +66,7 @@ def mean(
 def weights_before(
     weights: Literal["uniform", "size", "cohort"], cohort: Cohort, context: Context
 ) -> Float[Array, " cohort"]:
-    """The weights of a cohort that depend on nothing it has done, as ``mean`` describes them."""
+    """The weights of a cohort that do not depend on its results, as ``mean`` describes them."""
     given = cohort.weights
     if weights == "uniform":
         return jnp.full_like(given, 1 / given.shape[0])

@@ -8,14 +8,14 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair import checks
-from fedjax_fair.base import Aggregation, Aggregator, Variables
+from fedjax_fair.base import Aggregation, Aggregator, Number, Variables, empty_state
 
 __all__ = ["q_fedavg"]
 
 _OFFSET = 1e-10  # Added to losses, so that one of zero has a logarithm.
 
 
-def q_fedavg(q: float | Float[Array, ""], learning_rate: float | Float[Array, ""]) -> Aggregator:
+def q_fedavg(q: Number, learning_rate: Number) -> Aggregator:
     r"""Weighs updates by losses to the power q, and shortens the step where that is steep.
 
     With :math:`F_k` the mean training loss of a member on the model it received, :math:`u_k` its
@@ -28,7 +28,7 @@ def q_fedavg(q: float | Float[Array, ""], learning_rate: float | Float[Array, ""
 
     In other words it is the mean of the updates with weights :math:`a_k \propto F_k^q`, divided by
     :math:`1 + q L \sum_k a_k \lVert u_k \rVert^2 / F_k`: shorter than any mean. It is computed in
-    this form, in which no power of a loss can overflow. Normalisation statistics are averaged with
+    this form, in which no power of a loss can overflow. Normalization statistics are averaged with
     the weights and not shortened; no norm sees them.
 
     Every place in the cohort counts the same before losses do. The paper draws clients in
@@ -39,9 +39,9 @@ def q_fedavg(q: float | Float[Array, ""], learning_rate: float | Float[Array, ""
         learning_rate: Step size of the local solver, > 0; may be traced.
 
     Returns:
-        An ``Aggregator``. The weights it reports are the :math:`a_k`. It tells the
-        ``received_loss`` :math:`F_k` of every member, nats, and the ``shortening`` by which the
-        mean was divided, at least 1.
+        An ``Aggregator``. The weights it reports are the :math:`a_k`. Info: the
+        ``received_loss`` :math:`F_k` of every member, and the ``shortening`` by which the mean was
+        divided, at least 1.
 
     Raises:
         ValueError: If ``q`` is negative or ``learning_rate`` not positive.
@@ -59,17 +59,17 @@ def q_fedavg(q: float | Float[Array, ""], learning_rate: float | Float[Array, ""
     def aggregate(state, cohort, results, context):
         losses = context.losses(context.variables, cohort.clients) + _OFFSET
         weights = jax.nn.softmax(q * jnp.log(losses))
-        squared = context.each(_squared_length, cohort.clients, results.update.params)
+        squared = context.map_clients(_squared_length, cohort.clients, results.update.params)
         shortening = 1 + q / learning_rate * jnp.sum(weights * squared / losses)
-        mean = context.total(weights, results.update)
+        mean = context.weighted_sum(weights, results.update)
         update = Variables(
             params=jax.tree.map(lambda leaf: leaf / shortening.astype(leaf.dtype), mean.params),
             state=mean.state,
         )
-        told = {"received_loss": losses, "shortening": shortening}
-        return update, state, Aggregation(weights, told)
+        info = {"received_loss": losses, "shortening": shortening}
+        return update, state, Aggregation(weights, info)
 
-    return Aggregator(lambda context: (), aggregate)
+    return Aggregator(empty_state, aggregate)
 
 
 def _squared_length(client: Array, params: PyTree) -> Float[Array, ""]:

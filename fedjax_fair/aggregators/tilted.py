@@ -6,18 +6,15 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import weights_before
-from fedjax_fair.base import Aggregation, Aggregator
+from fedjax_fair.base import Aggregation, Aggregator, Number, empty_state
 
 __all__ = ["tilted"]
 
 
-def tilted(
-    t: float | Float[Array, ""], weights: Literal["uniform", "size", "cohort"] = "size"
-) -> Aggregator:
+def tilted(tilt: Number, weights: Literal["uniform", "size", "cohort"] = "size") -> Aggregator:
     r"""Weighs updates as the gradient of a tilted loss does.
 
     The gradient of :math:`\frac{1}{t} \log \sum_k p_k e^{t F_k(w)}` is a mean of the clients'
@@ -26,31 +23,31 @@ def tilted(
     weights.
 
     Args:
-        t: Tilt, per nat; may be traced. With 0 it is ``mean(weights)``. A large one cares for the
-            highest loss alone, a negative one turns away from high losses (of outliers).
+        tilt: :math:`t`, per nat; may be traced. With 0 it is ``mean(weights)``. A large one cares
+            for the highest loss alone, a negative one turns away from high losses (of outliers).
         weights: The shares :math:`p_k`, as those of `mean`.
 
     Returns:
-        An ``Aggregator``. It tells the ``received_loss`` :math:`F_k` of every member, nats.
+        An ``Aggregator``. Info: the ``received_loss`` :math:`F_k` of every member.
 
     Raises:
-        ValueError: If ``t`` is not finite or ``weights`` none of the three words.
+        ValueError: If ``tilt`` is not finite or ``weights`` none of the three words.
 
     References:
         Li, Beirami, Sanjabi, Smith, *Tilted Empirical Risk Minimization*, 2021,
         https://arxiv.org/abs/2007.01162
 
     Examples:
-        >>> aggregator = tilted(t=1.0)
+        >>> aggregator = tilted(tilt=1.0)
     """
-    checks.finite("t", t)
+    checks.finite("tilt", tilt)
     checks.one_of("weights", weights, ("uniform", "size", "cohort"))
 
     def aggregate(state, cohort, results, context):
         shares = weights_before(weights, cohort, context)
         losses = context.losses(context.variables, cohort.clients)
-        given = jax.nn.softmax(jnp.log(shares) + t * losses)
-        update = context.total(given, results.update)
+        given = jax.nn.softmax(jnp.log(shares) + tilt * losses)
+        update = context.weighted_sum(given, results.update)
         return update, state, Aggregation(given, {"received_loss": losses})
 
-    return Aggregator(lambda context: (), aggregate)
+    return Aggregator(empty_state, aggregate)

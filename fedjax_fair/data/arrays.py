@@ -29,7 +29,7 @@ def federate(
 ) -> FederatedData:
     """Puts examples and their partitions together and validates the result.
 
-    Arrays stay NumPy's: images ``uint8`` as ``[total, height, width, channels]`` (grey ones get
+    Arrays stay NumPy's: images ``uint8`` as ``[total, height, width, channels]`` (gray ones get
     their channel axis), other integers int32, floats float32.
 
     Args:
@@ -129,7 +129,7 @@ def from_arrays(
 
     Args:
         features: Inputs, ``[total, ...]``: images ``uint8`` ``[total, height, width, channels]`` or
-            grey without channels, otherwise floats or integers.
+            gray without channels, otherwise floats or integers.
         labels: Classes, ``[total]``, integers from 0.
         client_indices: Indices of each client's examples, none empty, no index twice.
         test_features: Test inputs; the three test arguments are given together or not at all.

@@ -13,9 +13,9 @@ from fedjax_fair import checks
 
 __all__ = [
     "ClientExamples",
-    "Everywhere",
     "FederatedData",
     "Ownership",
+    "Replicated",
     "ownership",
     "stack",
     "validate",
@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 
-class Everywhere(NamedTuple):
-    """Says that each of several devices has the examples of all clients, and does a share."""
+class Replicated(NamedTuple):
+    """Marks examples of which each of several devices has all, and computes a part."""
 
 
 class ClientExamples(NamedTuple):
@@ -40,9 +40,9 @@ class ClientExamples(NamedTuple):
         offsets: Where each client's run in ``order`` starts, ``[clients]``.
         sizes: Number of examples of each client, ``[clients]``.
         devices: Which of several devices holds each client's examples, ``[clients]``
-            (`fedjax_fair.placement`); a device then has the arrays above for its own clients, and
-            ``offsets`` and ``sizes`` of all. ``Everywhere()`` where every device has all examples,
-            None where there is one device.
+            (`fedjax_fair.parallel.mesh`); a device then has the arrays above for its own
+            clients, and ``offsets`` and ``sizes`` of all. ``Replicated()`` where every device has
+            all examples, None where there is one device.
     """
 
     features: Shaped[Array, "total ..."]
@@ -50,7 +50,7 @@ class ClientExamples(NamedTuple):
     order: Int[Array, " owned"]
     offsets: Int[Array, " clients"]
     sizes: Int[Array, " clients"]
-    devices: Int[Array, " clients"] | Everywhere | None = None
+    devices: Int[Array, " clients"] | Replicated | None = None
 
     @property
     def num_clients(self) -> int:
@@ -58,9 +58,9 @@ class ClientExamples(NamedTuple):
         return self.sizes.shape[-1]
 
     @property
-    def all_here(self) -> bool:
+    def has_all_clients(self) -> bool:
         """Whether this device has the examples of all clients."""
-        return self.devices is None or isinstance(self.devices, Everywhere)
+        return self.devices is None or isinstance(self.devices, Replicated)
 
 
 class FederatedData(NamedTuple):

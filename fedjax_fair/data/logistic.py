@@ -138,8 +138,8 @@ def _block(rng, sizes, alpha, beta, shared) -> tuple[np.ndarray, np.ndarray]:
     if shared is not None:
         weights, biases = shared
         return x, np.argmax(x @ weights[0] + biases[0], axis=1)
-    centres = rng.standard_normal(len(sizes), np.float32) * np.float32(beta**0.5)
-    means = rng.standard_normal((len(sizes), NUM_FEATURES), np.float32) + centres[:, None]
+    centers = rng.standard_normal(len(sizes), np.float32) * np.float32(beta**0.5)
+    means = rng.standard_normal((len(sizes), NUM_FEATURES), np.float32) + centers[:, None]
     x += means[owners]
     weights, biases = _models(
         rng, rng.standard_normal(len(sizes), np.float32) * np.float32(alpha**0.5)

@@ -109,7 +109,7 @@ def quantity_skew(
 
 
 def _largest_remainder(total: int, weights: np.ndarray) -> np.ndarray:
-    """Cuts ``total`` in proportion to weights; rounding favours the largest remainders."""
+    """Cuts ``total`` in proportion to weights; rounding favors the largest remainders."""
     exact = total * (weights / weights.sum())
     parts = np.floor(exact).astype(np.int64)
     parts[np.argsort(parts - exact, kind="stable")[: total - parts.sum()]] += 1

@@ -49,7 +49,7 @@ def load(
 ) -> FederatedData:
     """Loads a data set and deals it to clients.
 
-    ``digits``, 1,797 grey images of 8x8 pixels, comes with scikit-learn. Its values 0 to 16 are
+    ``digits``, 1,797 gray images of 8x8 pixels, comes with scikit-learn. Its values 0 to 16 are
     scaled to 0 to 255 like those of every other set, and every fifth image of each class, in the
     order of the file, is for testing (355 of them). All other names are those of image
     classification sets in tensorflow-datasets (``mnist``, ``fashion_mnist``, ``cifar10``,

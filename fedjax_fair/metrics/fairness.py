@@ -78,7 +78,7 @@ def sigma_acc(
 ) -> Float[Array, ""]:
     """Root mean square distance of the clients from the accuracy on the pooled test examples.
 
-    ``sqrt(mean_i (accuracy_i - pooled)^2)``: clients count the same, the centre is weighted by
+    ``sqrt(mean_i (accuracy_i - pooled)^2)``: clients count the same, the center is weighted by
     examples. Shows spread and the small clients' shift from the pooled value together; hides
     which of the two it is. Equals `standard_deviation` when test sets are equally large.
 
@@ -335,7 +335,7 @@ def _mean_or_one(values: Float[Array, " clients"]) -> Float[Array, ""]:
 def _mean_difference(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Mean of ``|x_i - x_j|`` over all ordered pairs, ``i = j`` included, without forming them.
 
-    The gap between two neighbours in sorted order lies between as many pairs as there are
+    The gap between two neighbors in sorted order lies between as many pairs as there are
     values below it times values above it. Gaps are never negative, so nothing cancels in the
     sum, as it does in the usual sum of values weighted by rank.
     """

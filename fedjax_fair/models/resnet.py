@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from fedjax_fair.base import Model
 from fedjax_fair.checks import one_of, positive_int
-from fedjax_fair.models.layers import Conv
+from fedjax_fair.models.conv.layer import Conv
 from fedjax_fair.models.wrap import classifier
 
 __all__ = ["resnet18"]
@@ -59,13 +59,13 @@ def resnet18(num_classes: int, norm: str = "group") -> Model:
     `Model.features` are the 512 channels after global average pooling.
 
     With ``norm="batch"`` the running statistics live in ``Variables.state``, which the server
-    averages. In training each batch is normalised by its own statistics, whatever it holds: if the
+    averages. In training each batch is normalized by its own statistics, whatever it holds: if the
     local solver fills a short minibatch with masked examples, they take part in the mean and
     variance although not in the loss. ``norm="group"`` treats every example alone and has no state.
 
     Args:
         num_classes: Number of classes.
-        norm: "group" for group normalisation with two groups, "batch" for batch normalisation.
+        norm: "group" for group normalization with two groups, "batch" for batch normalization.
 
     Returns:
         The model, for images ``[batch, height, width, channels]``; 11,173,962 parameters for three

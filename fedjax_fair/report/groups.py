@@ -28,7 +28,7 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
 
     Returns:
         A figure: means over seeds as lines and, with more than one seed, the range from the lowest
-        to the highest seed as bands. Groups have the same colour in every panel.
+        to the highest seed as bands. Groups have the same color in every panel.
 
     Raises:
         ValueError: If ``metric`` is not such a variable.
@@ -127,7 +127,7 @@ def embedding(points: ArrayLike, found: ArrayLike, planted: ArrayLike | None = N
         planted: Its planted group, if known.
 
     Returns:
-        A figure: colours are clusters, shapes are groups.
+        A figure: colors are clusters, shapes are groups.
 
     Raises:
         ValueError: If the lengths differ or there are fewer than two coordinates.

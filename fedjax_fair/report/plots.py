@@ -2,7 +2,7 @@
 
 Each function takes the ``xarray.Dataset`` of one run or of several methods side by side (see
 `fedjax_fair.results`) and returns a ``matplotlib.figure.Figure`` to save or to show; no window is
-opened and no global state touched. A method has the same colour in every figure of a Dataset.
+opened and no global state touched. A method has the same color in every figure of a Dataset.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def partition(results: xr.Dataset) -> Figure:
 
     The area of a dot is proportional to the number of examples; only the largest hundredth of the
     dots fill or exceed their cell. Clients are sorted by planted group, if there is one (a
-    colour each), then by the class of which they own most, and wrapped into strips like lines
+    color each), then by the class of which they own most, and wrapped into strips like lines
     of text. Of more than a thousand clients every so-many-th is drawn.
 
     Args:

@@ -44,7 +44,4 @@ def by_size(cohort_size: int) -> Selector:
         clients = jnp.searchsorted(ends, example, side="right").astype(jnp.int32)
         return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), ends, {}
 
-    def observe(state, cohort, results, context):
-        return state
-
-    return Selector(init, select, observe)
+    return Selector(init, select)

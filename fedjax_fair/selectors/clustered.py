@@ -1,11 +1,13 @@
-"""Clustered sampling: one client from each of several distributions that together are fair.
+"""Clustered sampling: one client from each of several distributions that are unbiased together.
 
 Slot *k* of the cohort draws from its own distribution over clients. If the distributions add up,
 for every client, to the number of slots times its share of the examples, then a cohort averaged
-uniformly is an unbiased estimate of everybody's average, and varies less than independent draws.
+uniformly is an unbiased estimate of the average of all clients, and varies less than independent
+draws.
 
 Probabilities are whole numbers here, out of the number of all examples, so that both sums hold
-exactly: each row of ``rows`` sums to the examples of everybody, each column to the number of slots
+exactly: each row of ``rows`` sums to the examples of all clients, each column to the number of
+    slots
 times the examples of a client.
 """
 
@@ -17,10 +19,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from fedjax_fair import checks, collective
+from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Context, Selector, Variables
-from fedjax_fair.distances import pairwise_distances
-from fedjax_fair.population import ravel
+from fedjax_fair.numerics.distances import pairwise_distances
+from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.parallel import collectives
 
 __all__ = ["clustered_by_similarity", "clustered_by_size", "rows_by_groups", "rows_by_size"]
 
@@ -55,7 +58,7 @@ def clustered_by_size(cohort_size: int) -> Selector:
     def select(key, rows, context):
         return _draw(key, rows), rows, {}
 
-    return Selector(init, select, lambda rows, cohort, results, context: rows)
+    return Selector(init, select)
 
 
 def clustered_by_similarity(
@@ -116,7 +119,7 @@ def clustered_by_similarity(
         return _draw(key_draw, rows), updates, {}
 
     def observe(updates, cohort, results, context):
-        new = context.each(_params, cohort.clients, results.update)
+        new = context.map_clients(_params, cohort.clients, results.update)
         new = jnp.where(jnp.isfinite(new).all(axis=1, keepdims=True), new, 0.0)
         # Of a client that was drawn more than once the last slot counts, on any device.
         slots = jnp.arange(cohort.clients.shape[0], dtype=jnp.int32)
@@ -275,7 +278,7 @@ def _params(client: Array, update: Variables) -> Float[Array, " width"]:
 
 
 def _check_mass(cohort_size: int, context: Context) -> None:
-    mass = cohort_size * collective.num_examples(context.examples)
+    mass = cohort_size * collectives.num_examples(context.examples)
     if mass >= 2**31:
         raise ValueError(
             f"{cohort_size=}: expected cohort_size times the number of examples to be below "

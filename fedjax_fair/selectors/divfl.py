@@ -1,4 +1,4 @@
-"""Diverse client selection: a cohort whose gradients stand for everybody's."""
+"""Diverse client selection: a cohort whose gradients represent those of all clients."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair import checks
-from fedjax_fair.base import ClientGradients, Cohort, Context, Selector
-from fedjax_fair.distances import nearest, pairwise_distances
-from fedjax_fair.selectors import information
-from fedjax_fair.selectors.information import Information
-from fedjax_fair.shuffle import permuted
+from fedjax_fair.base import (
+    ClientGradients,
+    Cohort,
+    Context,
+    Info,
+    InitFn,
+    Selector,
+    empty_state,
+)
+from fedjax_fair.numerics.distances import nearest, pairwise_distances
+from fedjax_fair.numerics.permutation import permutation_at
+from fedjax_fair.selectors import gradients as sources
+from fedjax_fair.selectors.gradients import GradientSource
 from fedjax_fair.submodular import (
     SetFunction,
     facility_location_from_distances,
@@ -32,14 +40,14 @@ __all__ = ["Term", "divfl", "representatives"]
 def divfl(
     cohort_size: int,
     *,
-    candidates: int | None = 10,
+    candidates: int | Literal["auto", "all"] = "auto",
     pool: int | None = None,
-    info: str | Information = "fresh",
+    gradients: Literal["fresh", "stale"] | GradientSource = "fresh",
     scale: Literal["mean", "sum"] = "mean",
 ) -> Selector:
-    r"""Picks the clients whose gradients represent those of everybody best.
+    r"""Picks the clients whose gradients represent those of all clients best.
 
-    It maximises :math:`G(S) = \bar G(\emptyset) - \bar G(S)` over cohorts, where
+    It maximizes :math:`G(S) = \bar G(\emptyset) - \bar G(S)` over cohorts, where
 
     .. math:: \bar G(S) = \sum_i \min_{j \in S} \lVert \nabla f_i - \nabla f_j \rVert
 
@@ -47,29 +55,30 @@ def divfl(
     represented by the member nearest to it. The sum at the empty set takes a phantom member at the
     distance of the farthest client, which makes :math:`G` a facility-location function.
 
-    What a round tells: ``objective``; ``representation``, the part :math:`G` of it;
-    ``approximation_error``, the distance of the cohort's mean gradient from everybody's (Assumption
-    3 of Castillo et al.); ``representation_error``, the same where each member weighs by the
-    clients it represents, and ``representation_bound``, :math:`\bar G(S) / N`, which is at least as
-    large; ``not_finite``, how many clients had a loss or a gradient that is not finite, and
-    ``first_not_finite``, the lowest of their ids or -1. They are chosen only when all others are,
-    and nobody has to represent them.
+    Info: ``objective``; ``representation``, the part :math:`G` of it; ``approximation_error``, the
+    distance of the cohort's mean gradient from that of all clients (Assumption 3 of Castillo et
+    al.); ``representation_error``, the same where each member weighs by the clients it represents,
+    and ``representation_bound``, :math:`\bar G(S) / N`, which is at least as large;
+    ``not_finite``, how many clients had a loss or a gradient that is not finite, and
+    ``first_not_finite``, the lowest of their ids or -1. These clients are chosen only when all
+    others are, and need not be represented.
 
     With a ``pool`` no matrix of all distances is made, so that memory and time grow with the number
     of clients rather than with its square. Each round draws that many clients, uniformly and
-    without replacement, and chooses among them alone; everybody is still represented. Two things
+    without replacement, and chooses among them alone; all clients are still represented. Two things
     are then approximate. The best clients may not be in the pool. Distances come from products of
-    centred gradients, so that those below 3e-4 of their lengths are not told apart. The phantom is
+    centered gradients, so that those below 3e-4 of their lengths are not resolved. The phantom is
     as far as the farthest client of the pool, which lowers the objective of all cohorts alike.
 
     Args:
         cohort_size: Clients per round.
         candidates: Clients drawn anew at each step of stochastic greedy, of which it takes the
-            best; None considers all of them (greedy), which is the better use of a small pool.
+            best; ``"all"`` considers all of them (greedy). ``"auto"`` is the cohort size, or all of
+            a ``pool``, where that is the better use.
         pool: Clients drawn in each round, among whom the cohort is chosen; None chooses among
-            everybody, from a matrix of all distances.
-        info: When clients tell their gradients: ``"fresh"``, ``"stale"`` or a mode of
-            `fedjax_fair.selectors.information`.
+            all clients, from a matrix of all distances.
+        gradients: Gradients of all clients at every model (``"fresh"``), only of those that train
+            (``"stale"``), or another source of `fedjax_fair.selectors.gradients`.
         scale: ``"mean"`` divides :math:`G` by the number of clients, ``"sum"`` does not. Alone it
             changes no choice; the terms of `subtrunc` and `unionfl` are weighed against it.
 
@@ -89,12 +98,15 @@ def divfl(
         >>> selector = divfl(cohort_size=10)
     """
     nothing = Term(
-        init=lambda context: (),
+        init=empty_state,
         function=lambda memory, context, losses, items: None,
-        tell=lambda memory, context, losses, clients: {},
-        remember=lambda memory, context, clients: memory,
+        info=lambda memory, context, losses, clients: {},
     )
-    return representatives(cohort_size, nothing, candidates, pool, info, scale)
+    return representatives(cohort_size, nothing, candidates, pool, gradients, scale)
+
+
+def _keep_memory(memory: PyTree, context: Context, clients: Int[Array, " cohort"]) -> PyTree:
+    return memory
 
 
 class Term(NamedTuple):
@@ -104,29 +116,31 @@ class Term(NamedTuple):
         init: ``init(context) -> memory``.
         function: ``function(memory, context, losses, items) -> SetFunction`` of the clients
             ``items``, in this order, or None for nothing.
-        tell: ``tell(memory, context, losses, clients) -> scalars`` about the cohort that was
-            chosen, in the order of choice.
+        info: ``info(memory, context, losses, clients) -> Info`` of the chosen cohort, in the order
+            of choice.
         remember: ``remember(memory, context, clients) -> memory``.
     """
 
-    init: Callable[[Context], PyTree]
+    init: InitFn
     function: Callable[..., SetFunction | None]
-    tell: Callable[..., dict[str, Shaped[Array, ""]]]
-    remember: Callable[[PyTree, Context, Int[Array, " cohort"]], PyTree]
+    info: Callable[..., Info]
+    remember: Callable[[PyTree, Context, Int[Array, " cohort"]], PyTree] = _keep_memory
 
 
 def representatives(
     cohort_size: int,
     term: Term,
-    candidates: int | None,
+    candidates: int | Literal["auto", "all"],
     pool: int | None,
-    info: str | Information,
+    gradients: str | GradientSource,
     scale: Literal["mean", "sum"],
 ) -> Selector:
     """What `divfl`, `subtrunc` and `unionfl` share; they differ in ``term``."""
+    if candidates == "auto":
+        candidates = cohort_size if pool is None else "all"
     _check_sizes(cohort_size, candidates, pool)
     checks.one_of("scale", scale, ("mean", "sum"))
-    source = information.of(info)
+    source = sources.as_source(gradients)
 
     def init(context):
         _check_sizes(cohort_size, candidates, pool, at_most=context.num_clients)
@@ -142,7 +156,7 @@ def representatives(
         function = represent = scaled(_representation(known, finite, items, pool), factor)
         if (added := term.function(own, context, known.loss, items)) is not None:
             function = sum_of(represent, added)
-        if candidates is None or candidates == function.size:
+        if candidates in ("all", function.size):
             chosen = greedy(function, cohort_size, available=finite[items])
         else:
             chosen = stochastic_greedy(
@@ -150,17 +164,17 @@ def representatives(
             )
         clients = items[chosen.items]
         mask = jnp.zeros(function.size, bool).at[chosen.items].set(True)
-        shares, told = _quality(known.gradient, clients, finite)
-        told |= {
+        shares, info = _quality(known.gradient, clients, finite)
+        info |= {
             "objective": chosen.value,
             "representation": chosen.value - (0.0 if added is None else added.value(mask)),
             "not_finite": jnp.sum(~finite, dtype=jnp.int32),
             "first_not_finite": jnp.where(finite.all(), -1, jnp.argmin(finite).astype(jnp.int32)),
         }
-        told |= term.tell(own, context, known.loss, clients)
+        info |= term.info(own, context, known.loss, clients)
         cohort = Cohort(clients, shares)
-        state = source.ask(memory, context, cohort), term.remember(own, context, clients)
-        return cohort, state, told
+        state = source.refresh(memory, context, cohort), term.remember(own, context, clients)
+        return cohort, state, info
 
     def observe(state, cohort, results, context):
         memory, own = state
@@ -170,22 +184,25 @@ def representatives(
 
 
 def _check_sizes(
-    cohort_size: int, candidates: int | None, pool: int | None, at_most: float = math.inf
+    cohort_size: int,
+    candidates: int | Literal["all"],
+    pool: int | None,
+    at_most: float = math.inf,
 ) -> None:
     """A cohort comes from a pool of the clients; candidates are of the pool as well."""
     if pool is not None:
         checks.positive_int("pool", pool, at_most=at_most)
         at_most = pool
     checks.positive_int("cohort_size", cohort_size, at_most=at_most)
-    if candidates is not None:
+    if candidates != "all":
         checks.positive_int("candidates", candidates, at_most=at_most)
 
 
 def _pool(key: Key[Array, ""], num_clients: int, pool: int | None) -> Int[Array, " items"]:
-    """Who may be chosen, in order of id."""
+    """Ids of the clients among which the cohort is chosen, ascending."""
     if pool is None or pool == num_clients:
         return jnp.arange(num_clients, dtype=jnp.int32)
-    return jnp.sort(permuted(key, jnp.arange(pool, dtype=jnp.int32), num_clients))
+    return jnp.sort(permutation_at(key, jnp.arange(pool, dtype=jnp.int32), num_clients))
 
 
 def _representation(
@@ -194,7 +211,7 @@ def _representation(
     items: Int[Array, " items"],
     pool: int | None,
 ) -> SetFunction:
-    """How much closer a set of items is to all clients than nobody would be."""
+    """How much closer a set of items is to all clients than the empty set."""
     if pool is not None:
         return facility_location_from_features(known.gradient, items, finite)
     distances = pairwise_distances(known.gradient)
@@ -203,7 +220,7 @@ def _representation(
 
 
 def _without_non_finite(known: ClientGradients) -> tuple[ClientGradients, Bool[Array, " clients"]]:
-    """Clears what is known of clients whose loss or gradient is not finite, and says who is."""
+    """Clears losses and gradients that are not finite; also which clients are finite."""
     finite = jnp.isfinite(known.loss) & jnp.isfinite(known.gradient).all(axis=1)
     cleared = ClientGradients(
         jnp.where(finite, known.loss, 0.0), jnp.where(finite[:, None], known.gradient, 0.0)
@@ -222,11 +239,11 @@ def _quality(
     counted = counted / jnp.maximum(jnp.sum(counted), 1)
     shares = jax.ops.segment_sum(counted, member, cohort.shape[0])
     # Products rather than means over the first axis, which are slow on a CPU.
-    everybody = counted @ gradients
+    mean = counted @ gradients
     chosen = gradients[cohort]
     uniform = jnp.full(cohort.shape[0], 1 / cohort.shape[0], jnp.float32)
     return shares, {
-        "approximation_error": jnp.linalg.norm(uniform @ chosen - everybody),
-        "representation_error": jnp.linalg.norm(shares @ chosen - everybody),
+        "approximation_error": jnp.linalg.norm(uniform @ chosen - mean),
+        "representation_error": jnp.linalg.norm(shares @ chosen - mean),
         "representation_bound": counted @ distance,
     }

@@ -1,11 +1,11 @@
-"""Selection without a choice: everybody, or everybody in turn."""
+"""Selection without a choice: all clients, or all in turn."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Selector
+from fedjax_fair.base import Cohort, Selector, empty_state
 
 __all__ = ["full", "round_robin"]
 
@@ -25,7 +25,7 @@ def full() -> Selector:
         clients = jnp.arange(count, dtype=jnp.int32)
         return Cohort(clients, jnp.full(count, 1 / count, jnp.float32)), state, {}
 
-    return Selector(lambda context: (), select, _keep)
+    return Selector(empty_state, select)
 
 
 def round_robin(cohort_size: int) -> Selector:
@@ -57,8 +57,4 @@ def round_robin(cohort_size: int) -> Selector:
         )
         return cohort, (first + cohort_size) % context.num_clients, {}
 
-    return Selector(init, select, _keep)
-
-
-def _keep(state, cohort, results, context):
-    return state
+    return Selector(init, select)

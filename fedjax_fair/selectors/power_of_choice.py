@@ -1,4 +1,4 @@
-"""Power-of-choice: the clients of a random pool on whom the model does worst."""
+"""Power-of-choice: the clients of a random pool with the highest losses."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Context, Selector
-from fedjax_fair.shuffle import permuted
+from fedjax_fair.numerics.permutation import permutation_at
 
 __all__ = ["power_of_choice"]
 
 
 def power_of_choice(
     cohort_size: int,
-    pool: int,
+    pool: int | None = None,
     *,
     variant: Literal["pow", "cpow", "rpow"] = "pow",
     batch_size: int = 64,
@@ -31,15 +30,15 @@ def power_of_choice(
     * ``"pow"``: the mean over all their examples at the current model;
     * ``"cpow"``: an estimate of it from one minibatch, which costs less;
     * ``"rpow"``: the mean minibatch loss they reported when they last trained, which costs nothing;
-      infinite for those who have not trained yet.
+      infinite for clients that have not trained yet.
 
-    In the first round the cohort is uniform. A loss that is not a number ranks lowest. A round
-    tells ``pool_loss``, the mean of the losses that were ranked (infinite ones aside).
+    In the first round the cohort is uniform. A loss that is not a number ranks lowest. Info:
+    ``pool_loss``, the mean of the losses that were ranked (infinite ones aside).
 
     Args:
         cohort_size: Clients per round, ``m``.
-        pool: Clients drawn before ranking, ``d``, at least ``m`` and at most all. With ``d = m``
-            nobody is ranked out, and clients are drawn in proportion to size.
+        pool: Clients drawn before ranking, ``d``, at least ``m`` and at most all; twice ``m``,
+            at most all, by default. With ``d = m`` clients are drawn in proportion to size alone.
         variant: Which losses are ranked.
         batch_size: Examples of the minibatch of ``"cpow"``; a smaller client uses all of its own.
 
@@ -57,13 +56,19 @@ def power_of_choice(
     Examples:
         >>> selector = power_of_choice(cohort_size=10, pool=20)
     """
-    checks.positive_int("pool", pool)
-    checks.positive_int("cohort_size", cohort_size, at_most=pool)
+    if pool is None:
+        checks.positive_int("cohort_size", cohort_size)
+    else:
+        checks.positive_int("pool", pool)
+        checks.positive_int("cohort_size", cohort_size, at_most=pool)
     checks.positive_int("batch_size", batch_size)
     checks.one_of("variant", variant, ("pow", "cpow", "rpow"))
 
     def init(context):
-        checks.positive_int("pool", pool, at_most=context.num_clients)
+        if pool is None:
+            checks.positive_int("cohort_size", cohort_size, at_most=context.num_clients)
+        else:
+            checks.positive_int("pool", pool, at_most=context.num_clients)
         return jnp.full(context.num_clients, jnp.inf) if variant == "rpow" else ()
 
     def losses_of(key, reported, context, drawn):
@@ -76,8 +81,9 @@ def power_of_choice(
     def select(key, reported, context):
         key_first, key_pool, key_batch = jax.random.split(key, 3)
         positions = jnp.arange(cohort_size, dtype=jnp.int32)
-        uniform = permuted(key_first, positions, context.num_clients)
-        drawn = _by_size(key_pool, context.sizes, pool)
+        uniform = permutation_at(key_first, positions, context.num_clients)
+        size = min(2 * cohort_size, context.num_clients) if pool is None else pool
+        drawn = _by_size(key_pool, context.sizes, size)
         losses = losses_of(key_batch, reported, context, drawn)
         ranked = jnp.argsort(jnp.where(jnp.isnan(losses), -jnp.inf, losses), descending=True)
         highest = drawn[ranked[:cohort_size]]
@@ -114,11 +120,11 @@ def _minibatch_losses(
 
     def loss(client, _):
         size = context.sizes[client]
-        entries = permuted(jax.random.fold_in(key, client), lanes % size, size)
+        entries = permutation_at(jax.random.fold_in(key, client), lanes % size, size)
         rows = examples.order[examples.offsets[client] + entries]
         features = examples.features[rows]
-        logits, _ = context.model.apply(params, state, features, train=False, key=None)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, examples.labels[rows])
+        outputs, _ = context.model.apply(params, state, features, train=False, key=None)
+        losses = context.model.loss(outputs, examples.labels[rows])
         return jnp.mean(losses, where=lanes < size)
 
-    return context.each(loss, clients)
+    return context.map_clients(loss, clients)

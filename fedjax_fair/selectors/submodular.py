@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Selector
+from fedjax_fair.base import Cohort, Context, Selector, empty_state
 from fedjax_fair.submodular import SetFunction, greedy, stochastic_greedy
 
 __all__ = ["submodular"]
@@ -17,17 +18,18 @@ def submodular(
     function_of_context: Callable[[Context], SetFunction],
     cohort_size: int,
     *,
-    candidates: int | None = None,
+    candidates: int | Literal["all"] = "all",
 ) -> Selector:
-    """Picks the cohort that maximises a set function, greedily.
+    """Picks the cohort that maximizes a set function, greedily.
 
-    A round tells the ``objective`` that the cohort reached.
+    Info: the ``objective`` that the cohort reached.
 
     Args:
         function_of_context: What a cohort is worth, from the context of the round: a set function
             over all clients, made anew in every round.
         cohort_size: Clients per round.
-        candidates: Clients drawn anew at each step of stochastic greedy; None considers everybody.
+        candidates: Clients drawn anew at each step of stochastic greedy; ``"all"`` considers all
+            clients.
 
     Returns:
         A ``Selector`` whose cohort has uniform weights.
@@ -36,7 +38,7 @@ def submodular(
         ValueError: If a number is not positive, or (at ``init``) more than the clients.
 
     Examples:
-        Clients whose losses add up to the most, but nobody is worth more than one nat:
+        Clients whose losses add up to the most, each counted up to one nat:
 
         >>> from fedjax_fair.submodular import modular
         >>> def worth(context):
@@ -44,22 +46,22 @@ def submodular(
         >>> selector = submodular(worth, cohort_size=10)
     """
     checks.positive_int("cohort_size", cohort_size)
-    if candidates is not None:
+    if candidates != "all":
         checks.positive_int("candidates", candidates)
 
     def init(context):
         checks.positive_int("cohort_size", cohort_size, at_most=context.num_clients)
-        if candidates is not None:
+        if candidates != "all":
             checks.positive_int("candidates", candidates, at_most=context.num_clients)
-        return ()
+        return empty_state(context)
 
     def select(key, state, context):
         function = function_of_context(context)
-        if candidates is None:
+        if candidates == "all":
             chosen = greedy(function, cohort_size)
         else:
             chosen = stochastic_greedy(key, function, cohort_size, candidates=candidates)
         weights = jnp.full(cohort_size, 1 / cohort_size, jnp.float32)
         return Cohort(chosen.items, weights), state, {"objective": chosen.value}
 
-    return Selector(init, select, lambda state, cohort, results, context: state)
+    return Selector(init, select)

@@ -1,4 +1,4 @@
-"""SubTrunc: representative clients, with a truncated bonus for those that are served badly."""
+"""SubTrunc: representative clients, with a truncated bonus for high losses."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Literal
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from fedjax_fair import checks
-from fedjax_fair.base import Selector
+from fedjax_fair.base import Number, Selector, empty_state
 from fedjax_fair.selectors.divfl import Term, representatives
-from fedjax_fair.selectors.information import Information
+from fedjax_fair.selectors.gradients import GradientSource
 from fedjax_fair.submodular import truncated_modular
 
 __all__ = ["PHI", "subtrunc"]
@@ -22,23 +22,23 @@ PHI = {"log1p": jnp.log1p, "identity": lambda loss: loss}
 
 def subtrunc(
     cohort_size: int,
-    lam: float | Float[Array, ""],
-    b: float | Float[Array, ""] = 1.1,
+    lam: Number = 0.5,
+    b: Number = 1.1,
     *,
     phi: Literal["log1p", "identity"] | Callable[[Array], Array] = "log1p",
-    candidates: int | None = 10,
+    candidates: int | Literal["auto", "all"] = "auto",
     pool: int | None = None,
-    info: str | Information = "fresh",
+    gradients: Literal["fresh", "stale"] | GradientSource = "fresh",
     scale: Literal["mean", "sum"] = "mean",
 ) -> Selector:
-    r"""Picks clients that represent everybody, and pays for high losses up to a limit.
+    r"""Picks clients that represent all clients, with a bonus for high losses up to a limit.
 
-    It maximises (equations 11 to 13)
+    It maximizes (equations 11 to 13)
 
     .. math:: W(S) = G(S) + \lambda \min\Big(b, \sum_{i \in S} \phi(f_i(w))\Big)
 
     with the representation :math:`G` of `divfl`. With :math:`\lambda = 0` it chooses as `divfl`
-    does. Beyond what `divfl` tells of a round it tells ``bonus``, the second term, and
+    does. Info: that of `divfl`, ``bonus``, the second term, and
     ``unsaturated``, the fraction of greedy steps at whose start the sum was still below ``b``: only
     in those can a loss decide.
 
@@ -55,7 +55,7 @@ def subtrunc(
             and a function may be any that is increasing and not negative.
         candidates: As for `divfl`.
         pool: As for `divfl`.
-        info: As for `divfl`; losses are as old as gradients are.
+        gradients: As for `divfl`; losses are as old as gradients are.
         scale: Whether :math:`G` is a mean or a sum over clients.
 
     Returns:
@@ -81,7 +81,7 @@ def subtrunc(
     def function(memory, context, losses, items):
         return truncated_modular(worth_of(losses[items]), b, lam)
 
-    def tell(memory, context, losses, clients):
+    def info(memory, context, losses, clients):
         worth = worth_of(losses)[clients]
         total = jnp.cumsum(worth)
         return {
@@ -89,10 +89,5 @@ def subtrunc(
             "unsaturated": jnp.mean((total - worth < b).astype(jnp.float32)),
         }
 
-    bonus = Term(
-        init=lambda context: (),
-        function=function,
-        tell=tell,
-        remember=lambda memory, context, clients: memory,
-    )
-    return representatives(cohort_size, bonus, candidates, pool, info, scale)
+    bonus = Term(empty_state, function, info)
+    return representatives(cohort_size, bonus, candidates, pool, gradients, scale)

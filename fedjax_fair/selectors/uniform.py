@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Selector
-from fedjax_fair.shuffle import permuted
+from fedjax_fair.numerics.permutation import permutation_at
 
 __all__ = ["uniform"]
 
@@ -40,10 +40,7 @@ def uniform(cohort_size: int) -> Selector:
 
     def select(key, state, context):
         positions = jnp.arange(cohort_size, dtype=jnp.int32)
-        clients = permuted(key, positions, context.num_clients)
+        clients = permutation_at(key, positions, context.num_clients)
         return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state, {}
 
-    def observe(state, cohort, results, context):
-        return state
-
-    return Selector(init, select, observe)
+    return Selector(init, select)

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair import checks
-from fedjax_fair.base import Client, Extra, LocalResult, Solver, Variables
-from fedjax_fair.shuffle import permuted
+from fedjax_fair.base import Client, LocalResult, Number, Solver, Variables
+from fedjax_fair.numerics.permutation import permutation_at
 
 __all__ = ["sgd"]
 
@@ -23,7 +23,6 @@ __all__ = ["sgd"]
 _PLANNED = 32
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
-Number = float | Float[Array, ""]
 
 
 def sgd(
@@ -47,7 +46,12 @@ def sgd(
     Minibatches are drawn without replacement: every epoch is a fresh permutation of the client's
     examples, and the last batch of an epoch holds what is left. A client with fewer examples than
     ``batch_size`` uses them all at every step. Lanes without an example repeat one of the client's
-    and weigh nothing; only batch normalisation sees them.
+    and weigh nothing; only batch normalization sees them.
+
+    Instructions that it follows: ``loss_weight``, a factor of the client's loss, which leaves the
+    proximal term and the decay alone; ``snapshot_step``, the number of steps after which to keep a
+    copy of the model, at most all. Reports: ``last_batch``, the rows of the examples in the last
+    minibatch, -1 in lanes without one; ``snapshot``, the update after ``snapshot_step`` steps.
 
     Args:
         learning_rate: Step size, >= 0, or a schedule: a function from the absolute round to it.
@@ -58,7 +62,7 @@ def sgd(
         momentum: Heavy-ball momentum in ``[0, 1)``; it starts from zero in every round.
         weight_decay: Decay, >= 0, added to the gradient.
         prox: FedProx's ``mu`` >= 0; 0 is plain SGD.
-        optimizer: A function from a learning rate to an optax optimiser, such as ``optax.adam``, in
+        optimizer: A function from a learning rate to an optax optimizer, such as ``optax.adam``, in
             place of SGD with momentum.
         replacement: Draw every minibatch independently, with replacement.
 
@@ -94,17 +98,19 @@ def sgd(
     if optimizer is None:
         optimizer = optax.sgd if _is_zero(momentum) else partial(optax.sgd, momentum=momentum)
 
-    def solve(key: Key[Array, ""], variables: Variables, client: Client, extra: Extra):
+    def solve(key: Key[Array, ""], variables: Variables, client: Client):
         key_order, key_model = jax.random.split(key)
-        rate = learning_rate(extra.round) if callable(learning_rate) else learning_rate
+        rate = learning_rate(client.round) if callable(learning_rate) else learning_rate
         transformation = optimizer(rate)
+        loss_weight = client.instructions.get("loss_weight")
+        snapshot_step = client.instructions.get("snapshot_step")
 
         def loss_fn(params, state, batch, key):
             features = client.examples.features[batch.rows]
-            logits, state = client.model.apply(params, state, features, train=True, key=key)
-            losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
+            outputs, state = client.model.apply(params, state, features, train=True, key=key)
+            losses = client.model.loss(outputs, batch.labels)
             loss = jnp.sum(losses, where=batch.mask) / jnp.sum(batch.mask, dtype=losses.dtype)
-            weighted = loss if extra.loss_weight is None else extra.loss_weight * loss
+            weighted = loss if loss_weight is None else loss_weight * loss
             return weighted, (loss, state)
 
         def step(index, batch, carry):
@@ -117,7 +123,7 @@ def sgd(
             change, optimizer_state = transformation.update(gradient, optimizer_state, params)
             reached = Variables(optax.apply_updates(params, change), state)
             if kept is not None:
-                still = index < extra.snapshot
+                still = index < snapshot_step
                 kept = jax.tree.map(lambda new, old: jnp.where(still, new, old), reached, kept)
             return reached, optimizer_state, total + loss, kept
 
@@ -132,7 +138,7 @@ def sgd(
 
             return jax.lax.fori_loop(0, taken, planned_step, carry)
 
-        kept = None if extra.snapshot is None else variables
+        kept = None if snapshot_step is None else variables
         carry = (variables, transformation.init(variables.params), jnp.zeros(()), kept)
         if epochs is None:
             taken = jnp.asarray(steps, jnp.int32)
@@ -149,12 +155,14 @@ def sgd(
             blocks = _ceil_div(taken, _PLANNED)
             trained, _, total, kept = jax.lax.fori_loop(0, blocks, block, carry)
         last = draw(taken - 1)
+        reports: dict[str, PyTree] = {"last_batch": jnp.where(last.mask, last.rows, -1)}
+        if kept is not None:
+            reports["snapshot"] = jax.tree.map(jnp.subtract, kept, variables)
         return LocalResult(
             update=jax.tree.map(jnp.subtract, trained, variables),
             loss=total / taken.astype(jnp.float32),
             steps=taken,
-            last_batch=jnp.where(last.mask, last.rows, -1),
-            snapshot=None if kept is None else jax.tree.map(jnp.subtract, kept, variables),
+            reports=reports,
         )
 
     return Solver(solve, same_steps=steps is not None)
@@ -164,7 +172,7 @@ class _Batch(NamedTuple):
     """Which examples a step uses, and which lanes are real."""
 
     rows: Int[Array, " batch"]
-    labels: Int[Array, " batch"]
+    labels: Shaped[Array, "batch ..."]
     mask: Bool[Array, " batch"]
 
 
@@ -178,7 +186,9 @@ def _minibatch(
     else:
         epoch, batch = jnp.divmod(step, _ceil_div(client.size, batch_size))
         positions = batch * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
-        entries = permuted(jax.random.fold_in(key, epoch), positions % client.size, client.size)
+        entries = permutation_at(
+            jax.random.fold_in(key, epoch), positions % client.size, client.size
+        )
         mask = positions < client.size
     rows = client.examples.order[client.offset + entries]
     return _Batch(rows, client.examples.labels[rows], mask)

@@ -1,6 +1,6 @@
-"""Submodular functions and how to maximise them, usable on their own."""
+"""Submodular functions and how to maximize them, usable on their own."""
 
-from fedjax_fair.submodular.base import Maximised, SetFunction
+from fedjax_fair.submodular.base import Maximized, SetFunction
 from fedjax_fair.submodular.combinators import restricted, scaled, sum_of, truncated
 from fedjax_fair.submodular.coverage import coverage, feature_based, saturated_coverage
 from fedjax_fair.submodular.diversity import graph_cut, log_det
@@ -16,7 +16,7 @@ from fedjax_fair.submodular.refine import best_swap, distorted_greedy
 
 __all__ = [
     "FacilityLocation",
-    "Maximised",
+    "Maximized",
     "SetFunction",
     "best_swap",
     "coverage",

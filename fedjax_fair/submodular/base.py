@@ -1,4 +1,4 @@
-"""Set functions as incremental oracles, and what a maximiser returns."""
+"""Set functions as incremental oracles, and what a maximizer returns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-__all__ = ["Maximised", "SetFunction", "as_finite", "as_non_negative", "as_symmetric"]
+__all__ = ["Maximized", "SetFunction", "as_finite", "as_non_negative", "as_symmetric"]
 
 
 class SetFunction(NamedTuple):
     """A function of subsets of ``{0, ..., size - 1}`` that is 0 at the empty set.
 
-    A maximiser grows a set item by item and carries a memo along: whatever the function has to
+    A maximizer grows a set item by item and carries a memo along: whatever the function has to
     know of the set so far. ``value`` is the definition, the rest is what makes it fast; both agree.
     All of them are pure, and may close over traced arrays. A function made inside ``jax.jit`` from
     the arrays given to it is compiled once for all arrays of that shape.
@@ -39,8 +39,8 @@ class SetFunction(NamedTuple):
     add: Callable[[PyTree, Int[Array, ""]], PyTree]
 
 
-class Maximised(NamedTuple):
-    """A set that a maximiser found.
+class Maximized(NamedTuple):
+    """A set that a maximizer found.
 
     Attributes:
         items: The items, all different, in the order in which they were chosen.

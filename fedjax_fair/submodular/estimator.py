@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedjax_fair import checks
-from fedjax_fair.distances import pairwise_distances
-from fedjax_fair.submodular.base import Maximised
+from fedjax_fair.numerics.distances import pairwise_distances
+from fedjax_fair.submodular.base import Maximized
 from fedjax_fair.submodular.facility_location import (
     facility_location,
     facility_location_from_distances,
@@ -94,7 +94,7 @@ class FacilityLocation:
 
 
 @partial(jax.jit, static_argnames=("k", "metric"))
-def _rank(values: jax.Array, *, k: int, metric: str) -> Maximised:
+def _rank(values: jax.Array, *, k: int, metric: str) -> Maximized:
     if metric == "precomputed":
         return greedy(facility_location(values), k)
     if values.shape[0] <= _MATRIX:

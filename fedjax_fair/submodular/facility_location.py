@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.base import SetFunction, as_finite, as_non_negative, as_symmetric
-from fedjax_fair.submodular.kept_gains import Memo, Passes, keeping_gains
+from fedjax_fair.submodular.cached_gains import Memo, Passes, caching_gains
 
 __all__ = [
     "facility_location",
@@ -94,8 +94,8 @@ def facility_location_from_features(
 ) -> SetFunction:
     """As from the Euclidean distances of rows, but without a matrix of all of them.
 
-    Distances are computed for 128 points at a time and forgotten, from products of centred
-    features: accurate to about 3e-4 of the length of a centred row, so that closer neighbours count
+    Distances are computed for 128 points at a time and forgotten, from products of centered
+    features: accurate to about 3e-4 of the length of a centered row, so that closer neighbors count
     as that far apart. Memory is a few blocks of ``128 * items`` floats, 340 MB for 100,000 items
     (all their distances would take 40 GB). Time is that of a few passes over the distances between
     points and items.
@@ -166,7 +166,7 @@ def facility_location_from_features(
 
     gains, floors = jax.lax.scan(begin, jnp.zeros(size, rows.dtype), starts)
     floor = floors.reshape(-1)[:count]
-    function = keeping_gains(size, floor, column, value, Passes(served, lost, _POINTS))
+    function = caching_gains(size, floor, column, value, Passes(served, lost, _POINTS))
     return function._replace(init=lambda: Memo(floor, gains))
 
 
@@ -211,7 +211,7 @@ def _of_matrix(
 
     few = floor.shape[0] * size <= _SMALL
     if not few and _KEEPS_GAINS.get(jax.default_backend(), False):
-        return keeping_gains(size, floor, column, value, Passes(served, lost, _ROWS))
+        return caching_gains(size, floor, column, value, Passes(served, lost, _ROWS))
     return SetFunction(
         size=size,
         value=value,

@@ -1,4 +1,4 @@
-"""Maximisers that add one item after another.
+"""Maximizers that add one item after another.
 
 All of them return exactly ``k`` different items, whatever the gains: those may be negative or all
 alike. Of equal items the one with the smallest index is taken. They can be jitted, mapped and
@@ -17,8 +17,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.shuffle import permuted
-from fedjax_fair.submodular.base import Maximised, SetFunction
+from fedjax_fair.numerics.permutation import permutation_at
+from fedjax_fair.submodular.base import Maximized, SetFunction
 
 __all__ = ["greedy", "lazy_greedy", "stochastic_greedy"]
 
@@ -29,14 +29,14 @@ def greedy(
     *,
     available: ArrayLike | None = None,
     start: ArrayLike | None = None,
-) -> Maximised:
+) -> Maximized:
     """Adds the item with the largest gain, ``k`` times.
 
     For a monotone submodular function the value is at least ``1 - 1/e`` of the largest that ``k``
     items can have (Nemhauser, Wolsey, Fisher, 1978).
 
     Args:
-        function: What to maximise.
+        function: What to maximize.
         k: Items to choose.
         available: Mask of the items that may be chosen, ``[size]``; the others are taken, best
             first, only when no available one is left.
@@ -75,7 +75,7 @@ def greedy(
     items, gains, calls = jax.tree.map(
         lambda one, rest: jnp.concatenate([one[None], rest]), first, others
     )
-    return Maximised(items, gains, before + jnp.sum(gains), jnp.sum(calls))
+    return Maximized(items, gains, before + jnp.sum(gains), jnp.sum(calls))
 
 
 def stochastic_greedy(
@@ -87,7 +87,7 @@ def stochastic_greedy(
     epsilon: float | None = None,
     available: ArrayLike | None = None,
     start: ArrayLike | None = None,
-) -> Maximised:
+) -> Maximized:
     """Adds the best of a few random candidates, ``k`` times.
 
     At each step the candidates are drawn anew, uniformly and without replacement from the items
@@ -97,7 +97,7 @@ def stochastic_greedy(
 
     Args:
         key: Random key.
-        function: What to maximise.
+        function: What to maximize.
         k: Items to choose.
         candidates: Items that are looked at in every step.
         epsilon: What determines their number instead, in (0, 1).
@@ -134,7 +134,7 @@ def stochastic_greedy(
     def step(carry, place):
         state, left = carry
         count = left.count()
-        places = left.first() + permuted(jax.random.fold_in(key, place), lanes % count, count)
+        places = left.first() + permutation_at(jax.random.fold_in(key, place), lanes % count, count)
         drawn = left.items[places]
         gains = jax.vmap(partial(function.gain, state.memo))(drawn)
         lane = _best_of(drawn, gains)
@@ -144,7 +144,7 @@ def stochastic_greedy(
     _, (items, gains, calls) = jax.lax.scan(
         step, (state, _Left.of(state)), jnp.arange(k, dtype=jnp.int32)
     )
-    return Maximised(items, gains, before + jnp.sum(gains), jnp.sum(calls))
+    return Maximized(items, gains, before + jnp.sum(gains), jnp.sum(calls))
 
 
 def lazy_greedy(
@@ -153,14 +153,14 @@ def lazy_greedy(
     *,
     available: ArrayLike | None = None,
     start: ArrayLike | None = None,
-) -> Maximised:
+) -> Maximized:
     """Chooses as ``greedy`` does, but looks again only at items that may still be the best.
 
     A gain never grows in a submodular function, so that an old one bounds it. Worth it where one
     gain is expensive and all of them together are not much cheaper.
 
     Args:
-        function: What to maximise; submodular.
+        function: What to maximize; submodular.
         k: Items to choose.
         available: As for ``greedy``.
         start: As for ``greedy``.
@@ -198,7 +198,7 @@ def lazy_greedy(
 
     steps = jnp.arange(k, dtype=jnp.int32)
     _, (items, gains, calls) = jax.lax.scan(step, (state, bounds), steps)
-    return Maximised(items, gains, before + jnp.sum(gains), jnp.sum(calls))
+    return Maximized(items, gains, before + jnp.sum(gains), jnp.sum(calls))
 
 
 class _State(NamedTuple):

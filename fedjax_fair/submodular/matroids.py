@@ -1,4 +1,4 @@
-"""Matroids: which sets a maximiser may choose.
+"""Matroids: which sets a maximizer may choose.
 
 Everything here is traceable: it can be jitted, mapped and scanned. Only a ``from_oracle`` matroid
 whose oracle is not written in JAX has to bring its own ``jax.pure_callback``.
@@ -34,7 +34,7 @@ class Matroid(NamedTuple):
         exchangeable: ``exchangeable(base, other, item) -> [size]``: the items that ``other`` has
             and ``base`` has not, and which both bases can exchange for ``item``, a member of
             ``base`` only, and stay bases. There is always one.
-        order: The items in an order for which every constraint is on neighbours, ``[size]``, or
+        order: The items in an order for which every constraint is on neighbors, ``[size]``, or
             None where there is no such order.
         blocks: The block of each item, ``[size]``, where all constraints are on how many items of
             a block there are, or None.

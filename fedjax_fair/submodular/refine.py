@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import Maximised, SetFunction, as_non_negative
+from fedjax_fair.submodular.base import Maximized, SetFunction, as_non_negative
 
 __all__ = ["best_swap", "distorted_greedy"]
 
 
-def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximised:
-    """Maximises a monotone submodular function less the costs of its items.
+def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximized:
+    """Maximizes a monotone submodular function less the costs of its items.
 
     Early steps discount gains against costs, and an item that is not worth its cost is left out:
     the value is at least ``(1 - 1/e) * function(best) - costs(best)`` for the best set of at most
@@ -61,17 +61,17 @@ def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximis
     _, (items, gains, calls) = jax.lax.scan(
         step, (function.init(), jnp.ones(function.size, bool)), jnp.arange(k, dtype=jnp.int32)
     )
-    return Maximised(items, gains, jnp.sum(gains), jnp.sum(calls))
+    return Maximized(items, gains, jnp.sum(gains), jnp.sum(calls))
 
 
-def best_swap(function: SetFunction, items: ArrayLike, *, most: int | None = None) -> Maximised:
+def best_swap(function: SetFunction, items: ArrayLike, *, most: int | None = None) -> Maximized:
     """Exchanges a member for another item, always the pair that raises the value most.
 
     It ends when no exchange helps, or after ``most``. For facility location it closes the gap of
     about one per cent between greedy and the best known sets.
 
     Args:
-        function: What to maximise.
+        function: What to maximize.
         items: A set to begin with, ``[k]``, for example the one ``greedy`` found.
         most: Exchanges at most; None sets no limit.
 
@@ -132,4 +132,4 @@ def best_swap(function: SetFunction, items: ArrayLike, *, most: int | None = Non
         return function.add(memo, item), function.gain(memo, item)
 
     _, gains = jax.lax.scan(tell, function.init(), chosen)
-    return Maximised(chosen, gains, jnp.sum(gains), calls)
+    return Maximized(chosen, gains, jnp.sum(gains), calls)

@@ -1,6 +1,6 @@
 r"""From a fractional point of a matroid polytope to a set.
 
-Swap rounding and randomised pipage keep every item with the probability that the point gives it,
+Swap rounding and randomized pipage keep every item with the probability that the point gives it,
 and for a submodular function lose nothing on average: :math:`E[f(S)] \geq \hat f(x)`. Neither looks
 at the function, so a server can do it alone. Swap rounding starts from a point written as a mean of
 bases. A server that sees only sums finds such bases itself, with ``decompose``; nobody's own base
@@ -43,7 +43,7 @@ class Decomposition(NamedTuple):
 def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
     """Writes a point of the matroid polytope as a mean of bases; on the host.
 
-    Where constraints are on neighbours in an order, items are laid end to end on a line, each as
+    Where constraints are on neighbors in an order, items are laid end to end on a line, each as
     long as its probability, and a base is what a comb with teeth at distance 1 touches; sliding the
     comb gives all bases. For other matroids bases are added one by one until the point is among
     them (the fully corrective method of Frank and Wolfe).
@@ -178,7 +178,7 @@ def swap(
 
 
 def pipage(key: Key[Array, ""], matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
-    """A random base that has every item with its probability: randomised pipage.
+    """A random base that has every item with its probability: randomized pipage.
 
     Of two items of a block one gives to the other, until one of them is certain.
 
@@ -221,7 +221,7 @@ def deterministic_pipage(
     Args:
         matroid: Uniform or a partition.
         x: A point in its polytope, ``[size]``; may be traced.
-        extension: Exact multilinear extension of what is maximised, which the server has to know;
+        extension: Exact multilinear extension of what is maximized, which the server has to know;
             it is asked twice an item.
 
     Raises:

@@ -8,9 +8,9 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.programs.shared.workloads import CANDIDATES, LAM, B, serve
-from fedjax_fair.cores import cores_if_any
-from fedjax_fair.evaluate import client_means
-from fedjax_fair.placement import over_mesh, place
+from fedjax_fair.client_evaluation import client_means
+from fedjax_fair.parallel.cores import cores_if_any
+from fedjax_fair.parallel.mesh import over_mesh, place
 
 
 def selector_of(workload):

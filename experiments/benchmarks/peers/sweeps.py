@@ -23,12 +23,12 @@ import numpy as np
 
 import fedjax_fair as ff
 from experiments.benchmarks.timing import environment, without_settings
-from fedjax_fair import methods
-from fedjax_fair.config import Config
-from fedjax_fair.evaluate import client_means
-from fedjax_fair.presets import PRESETS, resolve
+from fedjax_fair.app import registry
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.presets import PRESETS, resolve
+from fedjax_fair.app.sweep import sweep
+from fedjax_fair.client_evaluation import client_means
 from fedjax_fair.simulate import run
-from fedjax_fair.sweep import sweep
 
 SEEDS = range(10)
 LAMS = [0.01, 0.05, 0.1, 0.25, 0.5, 0.95, 2.0, 5.0]
@@ -51,7 +51,7 @@ def as_a_loop() -> None:
     """One compiled run, with the same evaluations, for each point after the other."""
     config: Any = resolve(configuration())  # Any: once resolved, no number is missing.
     solver, selector, training = config.solver, config.selector, config.training
-    data = jax.device_put(methods.build(config).data)
+    data = jax.device_put(registry.build(config).data)
     model = ff.models.mlp(data.num_classes, hidden=config.model.hidden)
 
     @jax.jit

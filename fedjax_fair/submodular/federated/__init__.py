@@ -1,9 +1,9 @@
-"""Sums of private submodular functions, maximised by a server that sees only aggregates."""
+"""Sums of private submodular functions, maximized by a server that sees only aggregates."""
 
-from fedjax_fair.submodular.federated.centralised_continuous_greedy import (
-    centralised_continuous_greedy,
+from fedjax_fair.submodular.federated.centralized_continuous_greedy import (
+    centralized_continuous_greedy,
 )
-from fedjax_fair.submodular.federated.centralised_greedy import centralised_greedy
+from fedjax_fair.submodular.federated.centralized_greedy import centralized_greedy
 from fedjax_fair.submodular.federated.custom import custom
 from fedjax_fair.submodular.federated.discrete_greedy import (
     discrete_greedy,
@@ -43,8 +43,8 @@ __all__ = [
     "Messages",
     "Problem",
     "SparseScores",
-    "centralised_continuous_greedy",
-    "centralised_greedy",
+    "centralized_continuous_greedy",
+    "centralized_greedy",
     "combinatorial_public_projects",
     "custom",
     "discrete_greedy",

@@ -187,7 +187,7 @@ def report(
         run: A run.
         guarantee: What a theorem says of it.
         value: Value of the rounded set.
-        greedy: Value that ``centralised_greedy`` found.
+        greedy: Value that ``centralized_greedy`` found.
 
     Returns:
         ``extension`` at the last point, ``value``, ``greedy``, ``optimum_at_most``, ``ratio`` of

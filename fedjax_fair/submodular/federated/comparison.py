@@ -18,7 +18,7 @@ from fedjax_fair.submodular.federated.bounds import (
     theorem_3_5,
     theorem_4_3,
 )
-from fedjax_fair.submodular.federated.centralised_greedy import centralised_greedy
+from fedjax_fair.submodular.federated.centralized_greedy import centralized_greedy
 from fedjax_fair.submodular.federated.discrete_greedy import discrete_greedy
 from fedjax_fair.submodular.federated.fedcg import fedcg
 from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GREEDY", "POPULAR", "RANDOM", "Method", "compare", "methods", "references"]
 
-GREEDY, POPULAR, RANDOM = "centralised", "popular", "random"
+GREEDY, POPULAR, RANDOM = "centralized", "popular", "random"
 
 _DELTA = 0.05  # Probability that is allowed to a theorem to fail.
 
@@ -70,7 +70,7 @@ def references() -> dict[str, Method]:
         return _at_once(problem, matroid, random_base(key, matroid), nothing)
 
     return {
-        GREEDY: Method(lambda key, problem, matroid: centralised_greedy(problem, matroid)),
+        GREEDY: Method(lambda key, problem, matroid: centralized_greedy(problem, matroid)),
         POPULAR: Method(popular),
         RANDOM: Method(random),
     }
@@ -149,7 +149,7 @@ def compare(
         >>> scores = jnp.array([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
         >>> one = matroids.uniform(1, 3)
         >>> side = compare(federated.facility_location, scores, one, references(), seeds=(0,))
-        >>> side["found"].sel(algorithm=["centralised", "popular"]).values.tolist()
+        >>> side["found"].sel(algorithm=["centralized", "popular"]).values.tolist()
         [[1.5], [1.5]]
     """
     import xarray as xr

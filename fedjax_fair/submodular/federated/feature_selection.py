@@ -2,7 +2,7 @@
 
 Mutual information of features and label is monotone, but submodular only where features are
 independent given the label, so each client fits such a model to its own examples: naive Bayes with
-smoothing. What is maximised is the mutual information under the model, exactly submodular.
+smoothing. What is maximized is the mutual information under the model, exactly submodular.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def feature_selection(
         ValueError: If shapes differ, a value or label is out of range, or a number is not positive.
 
     References:
-        Krause, Guestrin, *Near-optimal Nonmyopic Value of Information in Graphical Models*, UAI
+        Krause, Guestrin, *Near-optimal Nonmyopic Value of GradientSource in Graphical Models*, UAI
         2005
 
     Examples:

@@ -39,7 +39,7 @@ def fedcg(
     send: str = "base",
     client_weights: ArrayLike | None = None,
 ) -> ContinuousRun:
-    """Maximises the multilinear extension over the matroid polytope.
+    """Maximizes the multilinear extension over the matroid polytope.
 
     Args:
         key: Random key.

@@ -46,7 +46,7 @@ def fedcg_plus(
     local: str = "clip",
     client_weights: ArrayLike | None = None,
 ) -> ContinuousRun:
-    """Maximises the multilinear extension in few rounds.
+    """Maximizes the multilinear extension in few rounds.
 
     As printed, local steps can lead out of the unit cube, where the extension is no expectation;
     ``local`` says what is done about it. With one local step and exact gradients it is ``fedcg``.

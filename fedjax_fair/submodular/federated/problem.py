@@ -93,7 +93,7 @@ class Extensions(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Private functions of a common ground set; ``F = sum_i p_i f_i`` is to be maximised.
+    """Private functions of a common ground set; ``F = sum_i p_i f_i`` is to be maximized.
 
     Attributes:
         name: For people.
@@ -105,7 +105,7 @@ class Problem(NamedTuple):
         values: ``values(mask) -> [clients]``.
         extensions: ``extensions(key, x) -> Extensions``.
         gains: ``gains(mask) -> Gains``, ``f_i(S + e) - f_i(S - e)``.
-        total: ``total(weights) -> SetFunction``, what somebody who saw everything could maximise.
+        total: ``total(weights) -> SetFunction``, what somebody who saw everything could maximize.
     """
 
     name: str
@@ -238,7 +238,7 @@ def as_client_weights(problem: Problem, weights: Any) -> Float[Array, " clients"
     if not isinstance(array, Tracer):
         numbers = np.asarray(weights, np.float64)
         checks.non_negative("client_weights", numbers)
-        # Weights may have been normalised in single precision.
+        # Weights may have been normalized in single precision.
         if not math.isclose(total := float(numbers.sum()), 1.0, abs_tol=1e-4):
             raise ValueError(f"client_weights: expected a sum of 1, got {total:.6g}.")
     return array

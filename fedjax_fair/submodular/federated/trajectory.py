@@ -135,7 +135,7 @@ def ascend(
     """Starts at 0 and follows the directions that ``communicate`` gives.
 
     Args:
-        problem: What to maximise.
+        problem: What to maximize.
         matroid: What is allowed.
         weights: Weights of the clients.
         key: Random key; that of a round is folded in.
@@ -244,7 +244,7 @@ def to_dataset(run: ContinuousRun | GreedyRun, seeds: tuple[int, ...] | None = N
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0], [0.0, 2.0]])
-        >>> run = federated.centralised_greedy(problem, matroids.uniform(2, 2))
+        >>> run = federated.centralized_greedy(problem, matroids.uniform(2, 2))
         >>> to_dataset(run)["values"].values.tolist()
         [0.0, 1.5, 2.5]
     """

@@ -1,0 +1,316 @@
+"""Federated maximization: what each method finds, and what it costs.
+
+    python -m experiments.reproduction.federated_maximization --tfds-dir FOLDER
+
+Runs what the file of runs lacks, one setting after another, then writes table and figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+
+from fedjax_fair.app.maximize import movielens
+from fedjax_fair.report.drawing import COLORS, tidy
+from fedjax_fair.submodular import federated as fed
+from fedjax_fair.submodular import matroids
+from fedjax_fair.submodular.federated import comparison
+from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR, Method
+
+STEM = "federated-maximization"
+SIZES = (10, 20, 50)
+
+
+class Instance(NamedTuple):
+    """A problem in the making: ``make(data)`` is the problem."""
+
+    make: Callable[[Any], fed.Problem]
+    data: Any
+    num_clients: int
+    size: int
+
+
+class Setting(NamedTuple):
+    """A method of ``comparison`` with its numbers; None where it has no such number."""
+
+    method: str
+    rounds: int | None = None
+    cohort: int | None = None
+    local_steps: int | None = None
+    answers: int | None = None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Federated submodular maximization.")
+    parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
+    parser.add_argument("--instances", nargs="*", choices=INSTANCES, default=tuple(INSTANCES))
+    parser.add_argument("--k", nargs="*", type=int, default=SIZES)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=Path("docs/reproduction"))
+    parser.add_argument("--only-write", action="store_true", help="run nothing")
+    options = parser.parse_args()
+
+    file = options.output / f"{STEM}-runs.csv"
+    for name in () if options.only_write else options.instances:
+        instance = INSTANCES[name](options.tfds_dir)
+        for k in options.k:
+            run_missing(name, instance, k, tuple(range(options.seeds)), file)
+    write(file)
+
+
+def ratings(tfds_dir: str | None) -> Instance:
+    task = movielens("movielens/100k-ratings", tfds_dir)
+    return Instance(task.make, task.scores, task.num_clients, len(task.labels))
+
+
+def communities(_: str | None = None) -> Instance:
+    """2,000 clients of 60 communities, 600 groups."""
+    return _overlapping(2000, 600, 60)
+
+
+def million(_: str | None = None) -> Instance:
+    """1,000,000 clients of 200 communities, 1,000 groups."""
+    return _overlapping(1_000_000, 1000, 200)
+
+
+def _overlapping(num_clients: int, num_groups: int, num_communities: int) -> Instance:
+    """Coverage in which popular groups cover the same clients.
+
+    Communities have sizes that fall as 1 / rank, and as many groups as their share. A group takes
+    in its community's clients with a probability of its own, Beta(1, 3), and a few strangers.
+    """
+    rng = np.random.default_rng(0)
+    shares = 1 / np.arange(1, num_communities + 1)
+    homes = rng.choice(num_communities, num_clients, p=shares / shares.sum())
+    of_group = rng.choice(num_communities, num_groups, p=shares / shares.sum())
+    strangers = num_clients * num_groups // 10_000
+    pairs = [rng.integers(num_clients * num_groups, size=strangers)]
+    for community in np.unique(of_group):
+        clients, groups = np.flatnonzero(homes == community), np.flatnonzero(of_group == community)
+        joins = rng.random((clients.size, groups.size)) < rng.beta(1, 3, groups.size)
+        rows, columns = np.nonzero(joins)
+        pairs.append(clients[rows] * num_groups + groups[columns])
+    clients, groups = np.divmod(np.unique(np.concatenate(pairs)), num_groups)
+    listed = fed.sparse_scores(clients, groups, num_clients=num_clients, size=num_groups)
+    return Instance(fed.max_coverage, listed, num_clients, num_groups)
+
+
+INSTANCES: dict[str, Callable[[str | None], Instance]] = {
+    "movielens-100k": ratings,
+    "communities": communities,
+    "million": million,
+}
+
+
+def settings(instance: Instance) -> Iterator[Setting]:
+    """One number varied at a time: rounds, cohort, local steps and answers."""
+    yield from (Setting(name) for name in comparison.references())
+    some = instance.num_clients // 10
+    if instance.num_clients > 100_000:
+        yield Setting("fedcg", rounds=10)
+        yield Setting("fedcg-gradient", rounds=10)
+        yield Setting("discrete-greedy", answers=1000)
+        yield Setting("discrete-greedy", answers=some)
+        return
+    for method in ("fedcg", "fedcg-gradient"):
+        for rounds in (10, 50, 200):
+            yield Setting(method, rounds, some)
+        for cohort in (some // 5, None):
+            yield Setting(method, 50, cohort)
+    for local_steps in (5, 10):
+        yield Setting("fedcg+", 50, some, local_steps)
+    for answers in (some // 5, some, 5 * some):
+        yield Setting("discrete-greedy", answers=answers)
+
+
+def run_missing(name: str, instance: Instance, k: int, seeds: tuple[int, ...], file: Path) -> None:
+    """Runs the settings of an instance that the file does not hold, and adds them one by one."""
+    matroid = matroids.uniform(k, instance.size)
+    factors = None
+    for setting in settings(instance):
+        if _key(name, k, setting) in _done(file, seeds):
+            continue
+        if factors is None:
+            ask = jax.jit(lambda data: fed.importance_factors(instance.make(data)).factors)
+            factors = np.asarray(ask(instance.data))
+        method = as_method(setting, factors)
+        started = time.perf_counter()
+        ways = {setting.method: method}
+        # Whatever has no randomness is run once.
+        runs = seeds if _random(setting) else seeds[:1]
+        found = comparison.compare(instance.make, instance.data, matroid, ways, runs)
+        seconds = time.perf_counter() - started
+        _append(_rows(name, k, setting, found.isel(algorithm=0), seconds), file)
+        print(*_key(name, k, setting), f"{seconds:.1f} s", flush=True)
+
+
+def as_method(setting: Setting, factors: np.ndarray) -> Method:
+    if setting.method in comparison.references():
+        return comparison.references()[setting.method]
+    answers = setting.answers
+    kappa = None if answers is None else fed.kappa_of_answers(factors, answers)
+    return comparison.methods(
+        rounds=setting.rounds or 1,
+        local_steps=setting.local_steps or 1,
+        cohort=setting.cohort,
+        kappa=kappa,
+    )[setting.method]
+
+
+def _random(setting: Setting) -> bool:
+    return setting.method == comparison.RANDOM or not (
+        setting.method in (GREEDY, POPULAR) or (setting.answers is None and setting.cohort is None)
+    )
+
+
+def _key(name: str, k: int, setting: Setting) -> tuple:
+    return name, k, *("" if number is None else number for number in setting)
+
+
+def _done(file: Path, seeds: tuple[int, ...]) -> set[tuple]:
+    if not file.exists():
+        return set()
+    runs = _read(file)
+    columns = ["instance", "k", *Setting._fields]
+    rows = runs[columns].astype(object).where(runs[columns].notna(), "")
+    counts: dict[tuple, int] = {}
+    for row in rows.itertuples(index=False, name=None):
+        counts[row] = counts.get(row, 0) + 1
+    return {
+        row
+        for row, count in counts.items()
+        if count >= len(seeds) or not _random(Setting(row[2], *(n or None for n in row[3:])))
+    }
+
+
+def _read(file: Path) -> pd.DataFrame:
+    whole: Any = dict.fromkeys(Setting._fields[1:], "Int64")
+    return pd.read_csv(file, dtype=whole)
+
+
+def _rows(name: str, k: int, setting: Setting, found: Any, seconds: float) -> pd.DataFrame:
+    told = found[["found", "rounds"]]
+    for column in ("rounded", "extension_reached", "guaranteed_factor", "guaranteed_error"):
+        told[column] = found.get(column, found["found"] * np.nan)
+    for column in ("bits_up", "bits_down", "contacted", "responded"):
+        told[column] = found[column].max("round")
+    rows = told.drop_vars("rounds").to_dataframe().reset_index().drop(columns="algorithm")
+    rows.insert(0, "instance", name)
+    rows.insert(1, "k", k)
+    for place, (field, value) in enumerate(setting._asdict().items()):
+        rows.insert(2 + place, field, pd.NA if value is None else value)
+    rows["rounds_of_talk"] = int(found["rounds"])
+    rows["seconds"] = round(seconds / len(rows), 2)
+    return rows
+
+
+def _append(rows: pd.DataFrame, file: Path) -> None:
+    """Adds a setting in one go, so that an interruption leaves the file as it was."""
+    whole = pd.concat([_read(file), rows], ignore_index=True) if file.exists() else rows
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    whole.to_csv(partial, index=False, float_format="%.7g")
+    partial.replace(file)
+
+
+def summarize(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row a setting: means over seeds, beside centralized greedy and popular items."""
+    keys = ["instance", "k", *Setting._fields]
+    means: Any = runs.groupby(keys, dropna=False, sort=False).mean(numeric_only=True)
+    deviations: Any = runs.groupby(keys, dropna=False, sort=False)["found"].std()
+    table = means.reset_index()
+    for reference in (GREEDY, POPULAR):
+        own: Any = table[table["method"] == reference].set_index(["instance", "k"])["found"]
+        table[reference] = table.set_index(["instance", "k"]).index.map(own)
+    table["ratio"] = table["found"] / table[GREEDY]
+    table["deviation"] = deviations.to_numpy() / table[GREEDY]
+    table["beyond_popular"] = (table["found"] - table[POPULAR]) / (table[GREEDY] - table[POPULAR])
+    table["ratio_rounded"] = table["rounded"] / table[GREEDY]
+    bound = table["guaranteed_factor"] * table[GREEDY] - table["guaranteed_error"]
+    table["guaranteed"] = bound / table[GREEDY]
+    table["slack"] = (table["extension_reached"] - bound) / table[GREEDY]
+    return table.drop(columns=[GREEDY, POPULAR, "seed"])
+
+
+COLUMNS = {
+    "ratio": ("ratio", 4),
+    "deviation": ("±", 4),
+    "ratio_rounded": ("random rounding", 4),
+    "beyond_popular": ("beyond popular", 3),
+    "guaranteed": ("bound", 2),
+    "slack": ("slack", 2),
+}
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """The tables of all instances and sizes."""
+    heads = ["method", "T", "K", "tau", "answers", *(name for name, _ in COLUMNS.values()),
+             "Mbit up", "Mbit down"]  # fmt: skip
+    parts = []
+    groups: Any = table.groupby(["instance", "k"], sort=False)
+    for (name, k), rows in groups:
+        lines = [f"### {name}, k = {k}", "", " | ".join(heads), "|".join(["---"] * len(heads))]
+        for row in rows.to_dict("records"):
+            numbers = ["" if pd.isna(row[field]) else str(row[field])
+                       for field in Setting._fields[1:]]  # fmt: skip
+            if row["method"].startswith("fedcg") and pd.isna(row["cohort"]):
+                numbers[1] = "all"
+            cells = ["" if pd.isna(row[c]) else f"{row[c]:.{d}f}" for c, (_, d) in COLUMNS.items()]
+            bits = [f"{row[way] / 1e6:.3g}" for way in ("bits_up", "bits_down")]
+            lines.append(" | ".join([f"`{row['method']}`", *numbers, *cells, *bits]))
+        parts.append("\n".join("| " + line + " |" if line and not line.startswith("#") else line
+                               for line in lines))  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def draw(table: pd.DataFrame) -> Any:
+    """Ratio to centralized greedy against bits, a panel an instance and size."""
+    from matplotlib.figure import Figure
+
+    groups: Any = list(table.groupby(["instance", "k"], sort=False))
+    rows = -(-len(groups) // 3)
+    figure = Figure(figsize=(10.0, 0.6 + 2.7 * rows), layout="constrained")
+    panels = figure.subplots(rows, 3, squeeze=False).ravel()
+    names = list(comparison.methods(rounds=1, local_steps=1, cohort=None, kappa=None))
+    for axes, ((name, k), own) in zip(panels, groups, strict=False):
+        for method, color in zip(names, COLORS, strict=False):
+            points = own[own["method"] == method]
+            bits = points["bits_up"] + points["bits_down"]
+            axes.errorbar(
+                bits, points["ratio"], yerr=points["deviation"].fillna(0), fmt="o", color=color,
+                label=method, markersize=4,
+            )  # fmt: skip
+        popular = own[own["method"] == POPULAR]["ratio"]
+        axes.axhline(float(popular.iloc[0]), color="0.4", linestyle=":", label=POPULAR)
+        axes.axhline(0.99, color="0.8", linewidth=1)
+        axes.set(xscale="log", title=f"{name}, k = {k}")
+        axes.xaxis.set_minor_formatter("")
+        tidy(axes)
+    for axes in panels[len(groups) :]:
+        axes.set_axis_off()
+    figure.supxlabel("Bits to and from all clients", size=10)
+    figure.supylabel("Value / that of centralized greedy", size=10)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False)
+    return figure
+
+
+def write(file: Path) -> None:
+    """Writes table and figure beside the file of runs."""
+    runs = _read(file)
+    complete = runs[runs["method"] == POPULAR][["instance", "k"]].drop_duplicates()
+    table = summarize(runs.merge(complete, on=["instance", "k"]))
+    table.to_csv(file.with_name(f"{STEM}.csv"), index=False, float_format="%.5g")
+    file.with_name(f"{STEM}-tables.md").write_text(markdown(table))
+    draw(table).savefig(file.with_name(f"{STEM}.png"), dpi=110)
+
+
+if __name__ == "__main__":
+    main()

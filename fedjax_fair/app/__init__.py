@@ -1,0 +1,1 @@
+"""The application: configuration, registry of methods, sweeps, run folders and command line."""

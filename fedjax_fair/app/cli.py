@@ -1,0 +1,358 @@
+"""The command line, ``fedjax-fair``.
+
+Every command is a frozen dataclass whose fields are its options; ``run`` is the configuration
+itself, on top of a preset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import platformdirs
+import tyro
+from rich.console import Console
+from tyro.conf import Positional
+
+from fedjax_fair import data, results
+from fedjax_fair.app import experiment, maximize, presets, registry
+from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.app.console import Bars, sweep_table, tables
+from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.settings import closest, lookup, read
+from fedjax_fair.app.sweep import sweep
+from fedjax_fair.parallel import processes
+from fedjax_fair.training.fit import SimulationError
+
+__all__ = ["main"]
+
+DEFAULT_PRESET = "digits"
+HELP = {"-h", "--help"}
+
+Run = Annotated[str, tyro.conf.arg(metavar="RUN")]
+Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: What follows the name of the program; by default what the shell passed.
+
+    Returns:
+        The exit status: 0; 2 after a mistake that the user can mend, which one line on the standard
+        error names; 130 after an interruption.
+    """
+    _keep_programs()
+    try:
+        _dispatch(sys.argv[1:] if arguments is None else list(arguments))
+    except (ValueError, OSError, ImportError, SimulationError) as error:
+        print("fedjax-fair:", *str(error).split(), file=sys.stderr)
+        processes.leave(2)
+        return 2
+    except Exception:
+        if jax.distributed.is_initialized():  # Others must not wait for this process.
+            traceback.print_exc()
+            processes.leave(1)
+        raise
+    except KeyboardInterrupt:
+        print("fedjax-fair: interrupted; `fedjax-fair resume` continues", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _keep_programs() -> None:
+    """Keeps what is compiled for the next start, unless JAX was told where to, or not to."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = platformdirs.user_cache_path("fedjax_fair") / "programs"
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continues a run that was interrupted."""
+
+    run: Positional[Run]
+    """The run folder."""
+
+    def __call__(self) -> None:
+        folder = RunFolder(self.run)
+        config = folder.config()
+        if config.distributed:
+            processes.join()
+        _execute(registry.build(config), folder)
+
+
+@dataclass(frozen=True)
+class Show:
+    """Prints the table of a run again."""
+
+    run: Positional[Run]
+    """The run folder, or a results.nc."""
+
+    def __call__(self) -> None:
+        Console().print(*tables(results.open(self.run)))
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Lists the methods that a run can compare."""
+
+    def __call__(self) -> None:
+        print(_aligned({name: method.summary for name, method in registry.METHODS.items()}))
+
+
+@dataclass(frozen=True)
+class DataList:
+    """Lists the data sets, and which are ready to use."""
+
+    dir: str | None = None
+    """Folder of prepared sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+
+    def __call__(self) -> None:
+        rows = {}
+        for entry in data.available(self.dir):
+            ready = f"{entry.num_train:,} + {entry.num_test:,} examples" if entry.prepared else "-"
+            rows[entry.name] = f"{ready:<26}  {entry.partition}"
+        print(_aligned(rows))
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """Describes a data set."""
+
+    name: Positional[Name]
+    """The data set."""
+
+    dir: str | None = None
+    """Folder of prepared sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+
+    def __call__(self) -> None:
+        print(_aligned(data.describe(self.name, self.dir)._asdict()))
+
+
+@dataclass(frozen=True)
+class DataPrepare:
+    """Downloads a data set and prepares it (needs the extra `tfds-prepare`)."""
+
+    name: Positional[Name]
+    """The data set, as tensorflow-datasets calls it."""
+
+    dir: str | None = None
+    """Folder of prepared sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+
+    def __call__(self) -> None:
+        print(data.prepare(self.name, self.dir))
+
+
+@dataclass(frozen=True)
+class Exemplars(MaximizeExemplars):
+    """Chooses public images of digits that represent the private ones of all clients."""
+
+    def __call__(self) -> None:
+        _maximize(maximize.exemplars(self.clients), self)
+
+
+@dataclass(frozen=True)
+class Movielens(MaximizeMovielens):
+    """Chooses movies such that every user finds one to its taste."""
+
+    def __call__(self) -> None:
+        _maximize(maximize.movielens(self.data.name, self.data.dir), self)
+
+
+@dataclass(frozen=True)
+class Sweep(Config):
+    """Runs every combination of settings in few programs: `sweep digits lam=0,0.1 prox=0,0.1`."""
+
+    output: str = "sweeps/latest"
+    """Folder of the sweep; finished batches found there are not run again."""
+
+    points_per_batch: int | None = None
+    """Runs in one program; all by default. Fewer use less memory."""
+
+
+# The command `run` is the configuration itself.
+COMMANDS: dict[str, Any] = {
+    "run": Config,
+    "sweep": Sweep,
+    "resume": Resume,
+    "show": Show,
+    "maximize exemplars": Exemplars,
+    "maximize movielens": Movielens,
+    "methods": Methods,
+    "data list": DataList,
+    "data info": DataInfo,
+    "data prepare": DataPrepare,
+}
+
+
+def _dispatch(arguments: list[str]) -> None:
+    if arguments == ["--version"]:
+        print("fedjax-fair", metadata.version("fedjax-fair"))
+        return
+    words = 2 if arguments[:1] in (["data"], ["maximize"]) else 1
+    name, rest = " ".join(arguments[:words]), arguments[words:]
+    if name not in COMMANDS and (not arguments or HELP & set(arguments)):
+        print(_overview())
+    elif (command := lookup("command", name, COMMANDS)) is Config:
+        _run(rest)
+    elif command is Sweep:
+        _sweep(rest)
+    else:
+        _parse(command, rest, name)()
+
+
+def _overview() -> str:
+    commands = {name: command.__doc__.splitlines()[0] for name, command in COMMANDS.items()}
+    summaries = {name: preset.summary for name, preset in presets.PRESETS.items()}
+    return f"""usage: fedjax-fair COMMAND [OPTIONS]
+
+Simulates fair federated learning.
+
+Commands:
+{_aligned(commands, indent="  ")}
+
+Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:
+{_aligned(summaries, indent="  ")}
+
+`fedjax-fair COMMAND --help` lists the options of a command, `fedjax-fair --version` the version."""
+
+
+def _aligned(rows: dict[str, Any], indent: str = "") -> str:
+    width = max(map(len, rows))
+    return "\n".join(f"{indent}{name:<{width}}  {text}" for name, text in rows.items())
+
+
+def _run(arguments: list[str]) -> None:
+    """Makes everything that can go wrong before it makes the run folder."""
+    named = bool(arguments) and not arguments[0].startswith("-")
+    preset = arguments[0] if named else DEFAULT_PRESET
+    config = lookup("preset", preset, presets.PRESETS).config
+    options = arguments[named:]
+    if HELP & set(options):
+        config = presets.resolve(config)  # Show the values that would be used.
+    config = presets.resolve(_parse(Config, options, f"run {preset}", config))
+    if config.distributed:
+        processes.join()
+    ready = registry.build(config)
+    name = preset if named else config.data.name.replace("/", "-")
+    folder = processes.broadcast_from_first(lambda: str(RunFolder.create(config, name).path))
+    _execute(ready, RunFolder(folder))
+
+
+def _sweep(arguments: list[str]) -> None:
+    """Runs `sweep [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]`."""
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
+    options = arguments[len(words) :]
+    named = bool(words) and "=" not in words[0]
+    preset = words[0] if named else DEFAULT_PRESET
+    config = lookup("preset", preset, presets.PRESETS).config
+    varied = {}
+    for word in words[named:]:
+        name, _, values = word.partition("=")
+        varied[name] = [read(config, name, text) for text in values.split(",")]
+    seeds = [seed for (seed,) in varied.pop("seeds")] if "seeds" in varied else None
+    if HELP & set(options):
+        config = presets.resolve(config)
+    given: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
+    start = replace(Sweep(**given), output=f"sweeps/{preset}")
+    settings = _parse(Sweep, options, f"sweep {preset}", start)
+    chosen: dict[str, Any] = {name: getattr(settings, name) for name in given}
+    base = replace(Config(**chosen), output=config.output)
+    print(f"Sweep folder: {settings.output}")
+    with Bars() as bars:
+        swept = sweep(
+            base,
+            seeds=seeds,
+            folder=settings.output,
+            points_per_batch=settings.points_per_batch,
+            watch=bars.watch,
+            **varied,
+        )
+    Console().print(sweep_table(swept, list(varied)))
+    print(f"Results: {Path(settings.output) / 'results.nc'}")
+
+
+def _execute(ready: registry.Experiment, folder: RunFolder) -> None:
+    if not processes.is_first():
+        experiment.execute(ready, folder)
+        return
+    print(f"Run folder: {folder.path}")
+    with Bars() as bars:
+        combined = experiment.execute(ready, folder, bars.watch)
+    Console().print(*tables(combined))
+    print(f"Results: {folder.results}\nPlots: {folder.plots}\nReport: {folder.report}")
+
+
+def _maximize(task: maximize.Task, config: Maximize) -> None:
+    maximize.check(config, task)
+    folder = RunFolder.create(config, task.name.replace("/", "-"))
+    print(f"Run folder: {folder.path}")
+    compared = maximize.execute(task, config, folder)
+    Console().print(*tables(compared))
+    print(f"Results: {folder.results}\nPlots: {folder.plots}")
+
+
+def _parse(kind: Any, arguments: list[str], name: str, default: Any = None) -> Any:
+    """Reads options into a dataclass; tyro's report of a mistake becomes a ``ValueError``."""
+    for argument in arguments:
+        _require_option(argument, set(_options(kind)), name)
+    report = io.StringIO()
+    given = {} if default is None else {"default": default}
+    try:
+        with contextlib.redirect_stderr(report):
+            return tyro.cli(
+                kind,
+                args=arguments,
+                prog=f"fedjax-fair {name}",
+                config=(tyro.conf.DisallowNone,),
+                **given,
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise ValueError(_first_paragraph(report.getvalue())) from None
+
+
+def _options(kind: Any, prefix: str = "--") -> Iterator[str]:
+    """The flags of a dataclass, sections and all."""
+    for item in fields(kind):
+        name = prefix + item.name.replace("_", "-")
+        section = item.default_factory
+        if is_dataclass(section):
+            yield from _options(section, f"{name}.")
+        else:
+            yield name
+
+
+def _require_option(argument: str, options: set[str], name: str) -> None:
+    flag = argument.split("=")[0].replace("_", "-")
+    if not flag.startswith("--") or flag in options | HELP:
+        return
+    close = closest(flag, options)
+    hint = f"did you mean {close}?" if close else f"`fedjax-fair {name} --help` lists them."
+    raise ValueError(f"unknown option {flag}: {hint}")
+
+
+def _first_paragraph(box: str) -> str:
+    """The sentence below the title of the box that tyro draws around a mistake."""
+    lines = (line.strip("│ ") for line in box.splitlines()[1:])
+    below_title = itertools.dropwhile(_is_rule, lines)
+    return " ".join(itertools.takewhile(lambda line: not _is_rule(line), below_title))
+
+
+def _is_rule(line: str) -> bool:
+    return not re.search(r"\w", line)

@@ -1,0 +1,220 @@
+"""What a person sees of a run: a bar for each method while it goes on, a table at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich import progress
+from rich.table import Table
+
+from fedjax_fair.results import final
+from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
+from fedjax_fair.training.fit import Callback, Evaluation
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = [
+    "Bars",
+    "group_table",
+    "maximization_table",
+    "summary_table",
+    "sweep_table",
+    "tables",
+]
+
+COLUMNS = {
+    "accuracy_mean_clients": "accuracy",
+    "accuracy_worst_tenth": "worst 10 %",
+    "accuracy_standard_deviation": "dispersion",
+    "client_dissimilarity": "dissimilarity",
+}
+
+
+class Bars(progress.Progress):
+    """Progress bars, one a method, with the latest accuracy; use it in a ``with`` statement."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            progress.TextColumn("{task.description:<12}"),
+            progress.BarColumn(),
+            progress.TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("{task.fields[news]}"),
+        )
+
+    def watch(self, method: str) -> Callback:
+        """A callback that moves the bar of one method."""
+        return _Bar(self, method)
+
+
+class _Bar(Callback):
+    def __init__(self, bars: Bars, method: str) -> None:
+        self._bars = bars
+        self._method = method
+
+    def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
+        self._task = self._bars.add_task(self._method, total=rounds, news="compiling")
+
+    def on_compiled(self, num_bytes: int) -> None:
+        self._bars.update(self._task, news=f"{num_bytes / 2**20:,.0f} MiB")
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self._show(evaluation.round, evaluation.summaries["accuracy_mean_clients"])
+
+    def on_end(self, results: xr.Dataset) -> None:
+        last = results.isel(round=-1)
+        self._show(int(last["round"]), last["accuracy_mean_clients"].values)
+
+    def _show(self, round: int, accuracy: np.ndarray) -> None:
+        news = f"accuracy {100 * accuracy.mean():.1f} %"
+        self._bars.update(self._task, completed=round, news=news)
+
+
+def tables(results: xr.Dataset) -> list[Table]:
+    """What a person sees of results: one table, two where clients have planted groups."""
+    if "found" in results:
+        return [maximization_table(results)]
+    both = [summary_table(results)]
+    return both if "group_accuracy" not in results else [*both, group_table(results)]
+
+
+def summary_table(results: xr.Dataset) -> Table:
+    """Lays out how well and how evenly each method serves the clients in the end.
+
+    Args:
+        results: Results with the dimension ``algorithm``.
+
+    Returns:
+        A table in percent: mean over seeds, and their sample standard deviation where there are two
+        or more.
+    """
+    seeds, clients = results.sizes["seed"], results.sizes["client"]
+    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    table = Table(
+        title=f"Test accuracy of {clients} clients ({results.attrs['data']}) after the last round",
+        caption=f"in %, {spread}",
+    )
+    table.add_column("method", overflow="fold")
+    for heading in COLUMNS.values():
+        table.add_column(heading, justify="right")
+    last = final(results)
+    for method in last["algorithm"].values:
+        row = last.sel(algorithm=method)
+        table.add_row(str(method), *(_percent(row[name].values) for name in COLUMNS))
+    return table
+
+
+def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) -> Table:
+    """Lays out the points of a sweep that serve the clients best in the end.
+
+    Args:
+        results: What ``sweep`` returned.
+        settings: The dimensions that were varied.
+        rows: Points to show, at most.
+
+    Returns:
+        A table in percent, the most accurate first: mean over seeds, and their sample standard
+        deviation where there are two or more.
+    """
+    points = ["algorithm", *settings]
+    last = final(results[list(COLUMNS)]).stack(point=points)
+    order = np.argsort(-last["accuracy_mean_clients"].mean("seed").values, kind="stable")
+    shown = order[:rows]
+    table = Table(
+        title=f"The best {len(shown)} of {len(order):,} points ({results.attrs['data']})",
+        caption=f"in %, mean over {results.sizes['seed']} seeds",
+    )
+    for heading in ("method", *settings, *COLUMNS.values()):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for number in shown:
+        row = last.isel(point=number)
+        table.add_row(
+            *(f"{row[name].item():g}" if name != "algorithm" and isinstance(row[name].item(), float)
+              else str(row[name].item()) for name in points),
+            *(_percent(row[name].values, digits=1) for name in COLUMNS),
+        )  # fmt: skip
+    return table
+
+
+def maximization_table(results: xr.Dataset) -> Table:
+    """Lays out how good the set of each method is, and what it cost to find.
+
+    Args:
+        results: What ``maximize.solve`` returned.
+
+    Returns:
+        A table of means over seeds. Shares are of what centralized greedy gains over nothing, and
+        over the items that are best alone (``beyond popular``); the set of a fractional point is
+        its heaviest base, or a random one.
+    """
+    table = Table(
+        title=f"{results.attrs['k']} of {results.sizes['item']:,} items for "
+        f"{results.attrs['clients']:,} clients ({results.attrs['data']})",
+        caption=f"mean over {results.sizes['seed']} seeds; shares of centralized greedy, in %",
+        box=None,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    table.add_column("method", no_wrap=True)
+    for heading in ("value", "share", "beyond\npopular", "random\nrounding", "rounds",
+                    "clients\nasked", "Mbit\nup", "Mbit\ndown"):  # fmt: skip
+        table.add_column(heading, justify="right")
+    means = results.mean("seed")
+    greedy, popular = (float(means["found"].sel(algorithm=name)) for name in (GREEDY, POPULAR))
+    for method in results["algorithm"].values:
+        row = means.sel(algorithm=method)
+        found, rounded = float(row["found"]), float(row["rounded"])
+        beyond = (found - popular) / (greedy - popular) if greedy > popular else np.nan
+        bits = [float(row[name].max()) / 1e6 for name in ("bits_up", "bits_down")]
+        table.add_row(
+            str(method),
+            f"{found:.4f}",
+            *("" if np.isnan(share) else f"{100 * share:.1f}"
+              for share in (found / greedy, beyond, rounded / greedy)),
+            f"{int(row['rounds'])}",
+            f"{float(row['contacted'].max()):,.0f}",
+            *(f"{amount:.3g}" for amount in bits),
+        )  # fmt: skip
+    return table
+
+
+def group_table(results: xr.Dataset) -> Table:
+    """Lays out how each method serves the planted groups in the end, and whether it found them.
+
+    Args:
+        results: Results with the dimensions ``algorithm`` and ``planted_group``.
+
+    Returns:
+        A table: accuracies in percent; the mutual information of found clusters and planted groups,
+        mean over all rounds, of methods that look for clusters.
+    """
+    group = results["group"]
+    counts = np.bincount((group if group.ndim == 1 else group.isel(seed=0)).values.astype(int))
+    table = Table(title="Test accuracy of the planted groups", caption="in %; NMI from 0 to 1")
+    table.add_column("method", overflow="fold")
+    for number, clients in enumerate(counts):
+        table.add_column(f"group {number}\n{clients} clients", justify="right")
+    table.add_column("gap", justify="right")
+    table.add_column("sigma_acc", justify="right")
+    table.add_column("NMI", justify="right")
+    last = final(results)
+    for method in last["algorithm"].values:
+        row = last.sel(algorithm=method)
+        accuracies = [row["group_accuracy"].isel(planted_group=i) for i in range(len(counts))]
+        cells = [*accuracies, row["group_accuracy_gap"], row["sigma_acc"]]
+        found = results.get("aggregation_nmi")
+        nmi = np.nan if found is None else found.sel(algorithm=method).mean().item()
+        table.add_row(
+            str(method),
+            *(_percent(cell.values, digits=1) for cell in cells),
+            "" if np.isnan(nmi) else f"{nmi:.2f}",
+        )
+    return table
+
+
+def _percent(values: np.ndarray, digits: int = 2) -> str:
+    mean = f"{100 * values.mean():.{digits}f}"
+    return mean if values.size == 1 else f"{mean} ± {100 * values.std(ddof=1):.{digits}f}"

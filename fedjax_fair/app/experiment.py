@@ -1,0 +1,76 @@
+"""Runs an experiment in its folder, from the start or from where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from fedjax_fair import results
+from fedjax_fair.app.registry import Experiment
+from fedjax_fair.app.run_folder import MetricsLog, RunFolder
+from fedjax_fair.parallel import processes
+from fedjax_fair.training.fit import Callback, fit
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["execute"]
+
+
+def execute(
+    experiment: Experiment,
+    folder: RunFolder,
+    watch: Callable[[str], Callback] = lambda method: Callback(),
+) -> xr.Dataset:
+    """Trains every method and leaves everything in the folder.
+
+    Methods run one after another. What the folder's checkpoints hold is not computed again, so that
+    calling this once more continues a run that was interrupted, and ends with the same results. Of
+    several processes the first writes; checkpoints need a folder that all of them see.
+
+    Args:
+        experiment: What to run, from ``fedjax_fair.app.registry.build``.
+        folder: Where to leave it; its configuration is the experiment's.
+        watch: Makes a callback for each method, for example to show progress.
+
+    Returns:
+        The results of all methods, with the dimension ``algorithm``.
+
+    Raises:
+        SimulationError: If a method diverges. The methods before it are saved.
+    """
+    training: Any = experiment.config.training  # Resolved: the number of rounds is there.
+    writes = processes.is_first()
+    done: dict[str, xr.Dataset] = {}
+    for name, round in experiment.rounds.items():
+        done[name] = fit(
+            round,
+            experiment.data,
+            rounds=training.rounds,
+            seeds=training.seeds,
+            eval_every=training.eval_every,
+            callbacks=[MetricsLog(folder.metrics, name), watch(name)] if writes else [],
+            checkpoints=folder.checkpoints / quote(name, safe="=,"),
+            mesh=experiment.mesh,
+        )
+        if writes:
+            results.save(results.combine(done), folder.results)
+    if not writes:
+        return results.combine(done)
+    combined = results.open(folder.results)
+    draw(combined, folder)
+    return combined
+
+
+def draw(dataset: xr.Dataset, folder: RunFolder) -> None:
+    """Draws the standard figures into the folder, and all of the run on one page."""
+    from fedjax_fair import report
+
+    folder.plots.mkdir(exist_ok=True)
+    figures = report.standard_figures(dataset)
+    for name, figure in figures.items():
+        figure.savefig(folder.plots / f"{name}.png", dpi=150)
+    page = report.page(dataset, figures, asdict(folder.config()), folder.environment())
+    folder.report.write_text(page, encoding="utf8")

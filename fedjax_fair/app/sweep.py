@@ -1,0 +1,321 @@
+"""Many settings of a method in one compiled program.
+
+Numbers that a round takes as traced (step sizes, strengths, windows) and seeds are a batch axis of
+one program; what decides shapes or code (methods, cohort sizes, networks) makes one of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from fedjax_fair import checks, results
+from fedjax_fair.app import presets, registry
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings import lookup, places
+from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.simulate import Round
+from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["TRACED", "sweep"]
+
+TRACED = (
+    "learning_rate",
+    "weight_decay",
+    "prox",
+    "lam",
+    "b",
+    "mu",
+    "window",
+    "step",
+    "beta",
+    "strength",
+    "q",
+    "tilt",
+)
+"""Settings that share a compilation."""
+
+
+class _Axis(NamedTuple):
+    """A setting that is varied."""
+
+    name: str
+    section: str
+    field: str
+    values: tuple[Any, ...]
+
+
+class _Group(NamedTuple):
+    """Runs that can share a program: one method, and one choice of what decides shapes.
+
+    Attributes:
+        name: The method.
+        config: Everything else; the varied settings are set per run.
+        data: The federation.
+        mesh: Devices that clients are dealt to, if there are several.
+        labels: What is the same for all runs, by name of the setting.
+        axes: Settings on which the method's numbers depend.
+        unused: Those on which they do not.
+        runs: Values of ``axes`` and the seed, one entry a run.
+    """
+
+    name: str
+    config: Config
+    data: FederatedData
+    mesh: Mesh | None
+    labels: dict[str, Any]
+    axes: list[_Axis]
+    unused: list[_Axis]
+    runs: list[tuple[tuple[Any, ...], int]]
+
+
+def sweep(
+    base: Config,
+    *,
+    seeds: Sequence[int] | None = None,
+    folder: str | Path | None = None,
+    points_per_batch: int | None = None,
+    watch: Callable[[str], Callback] = lambda runs: Callback(),
+    **varied: Sequence[Any],
+) -> xr.Dataset:
+    """Runs every combination of some settings, for every method and seed.
+
+    Runs that differ in numbers share one compiled program, as far as memory allows.
+
+    Args:
+        base: Everything else; its methods are compared.
+        seeds: Runs of every point; those of ``base`` by default.
+        folder: Where finished runs are kept, and found again by the same call; the whole
+            becomes ``results.nc`` there.
+        points_per_batch: Runs (points times seeds) in one program. By default all, or as many as an
+            estimate says fit into half of the memory that is free (nine tenths of an
+            accelerator's).
+        watch: Makes a callback for every batch of runs, from a line that describes it; its
+            ``on_compiled`` is told the estimate.
+        **varied: Values by the name of a setting, such as ``lam=[0.1, 1.0]``; as ``section.name``
+            where several sections have one of this name.
+
+    Returns:
+        What ``fit`` returns, over ``algorithm``, ``seed`` and a dimension for each setting.
+
+    Raises:
+        ValueError: If a setting does not exist, has no values or one that does not fit, or the
+            folder holds another sweep.
+
+    Examples:
+        >>> from fedjax_fair.app import presets
+        >>> base = presets.PRESETS["digits"].config
+        >>> base = replace(base, methods=("fedprox",), training=replace(base.training, rounds=2))
+        >>> runs = sweep(base, seeds=(0, 1), prox=[0.0, 0.1, 1.0])
+        >>> dict(runs.accuracy_mean_clients.sizes)
+        {'algorithm': 1, 'prox': 3, 'seed': 2, 'round': 2}
+    """
+    if seeds is not None:
+        base = replace(base, training=replace(base.training, seeds=tuple(seeds)))
+    config = presets.resolve(base)
+    if config.distributed:
+        raise ValueError("distributed=True: expected False for a sweep.")
+    if points_per_batch is not None:
+        checks.positive_int("points_per_batch", points_per_batch)
+    axes = [_axis(config, name, values) for name, values in varied.items()]
+    groups = list(_groups(config, axes))
+    store = _Store(folder, config, axes)
+    parts = []
+    for number, group in enumerate(groups):
+        for part in _finish(group, store, f"{number:03d}", points_per_batch, watch):
+            # What a method does not depend on is run once and told of every value.
+            for others in product(*(axis.values for axis in group.unused)):
+                parts.append(_labeled(group, part, others))
+    whole = _joined(parts, [axis.name for axis in axes])
+    if folder is not None:
+        results.save(whole, Path(folder) / "results.nc")
+    return whole
+
+
+def _groups(config: Config, axes: list[_Axis]) -> Iterator[_Group]:
+    fixed = [axis for axis in axes if axis.field not in TRACED]
+    traced = [axis for axis in axes if axis.field in TRACED]
+    data = None  # The same for all: settings of the data cannot be varied.
+    for chosen in product(*(axis.values for axis in fixed)):
+        own = _with(config, fixed, chosen)
+        labels = {axis.name: value for axis, value in zip(fixed, chosen, strict=True)}
+        experiment = registry.build(own, data)
+        data = experiment.data
+        for name in config.methods:
+            used, unused = _split(own, name, data, traced)
+            points = list(product(*(axis.values for axis in used)))
+            runs = list(product(points, own.training.seeds))
+            group = _Group(name, own, data, experiment.mesh, labels, used, unused, runs)
+            for values in points:  # What is out of range is noticed before anything runs.
+                _round(group, values)
+            yield group
+
+
+def _finish(
+    group: _Group,
+    store: _Store,
+    key: str,
+    points_per_batch: int | None,
+    watch: Callable[[str], Callback],
+) -> list[xr.Dataset]:
+    """Runs what is missing, in batches as large as memory allows; all parts, old and new."""
+    parts = store.parts(key)
+    done = {int(number) for part in parts for number in part["run"]}
+    waiting = [number for number in range(len(group.runs)) if number not in done]
+    size = points_per_batch or len(waiting)
+    while waiting:
+        batch = waiting[:size]
+        limit = None if points_per_batch or size == 1 else _free_bytes()
+        callback = watch(f"{group.name}, {len(batch)} runs")
+        try:
+            part = _run(group, batch, limit, callback)
+        except MemoryLimitError as error:
+            size = max(1, int(error.fits * len(batch)))
+            continue
+        store.put(key, part)
+        parts.append(part)
+        waiting = waiting[size:]
+    return parts
+
+
+def _free_bytes() -> int:
+    """Memory that a batch may take."""
+    device = jax.local_devices()[0]
+    stats = device.memory_stats()
+    if stats is not None:
+        return int(0.9 * (stats["bytes_limit"] - stats["bytes_in_use"]))
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _axis(config: Config, name: str, values: Sequence[Any]) -> _Axis:
+    section, field = lookup("setting", name, places(config))
+    if not len(values) or len(set(values)) < len(values):
+        raise ValueError(f"{name}={list(values)!r}: expected one or more different values.")
+    if field == "seeds" or section == "data":
+        raise ValueError(f"{name}: expected a setting of methods, model or training.")
+    return _Axis(name, section, field, tuple(values))
+
+
+def _with(config: Config, axes: Sequence[_Axis], values: Sequence[Any]) -> Config:
+    for axis, value in zip(axes, values, strict=True):
+        # Not by the constructor, whose types are of what people write and not of what JAX traces.
+        part, config = copy(getattr(config, axis.section)), copy(config)
+        object.__setattr__(part, axis.field, value)
+        object.__setattr__(config, axis.section, part)
+    return config
+
+
+def _split(
+    config: Config, name: str, data: FederatedData, axes: Sequence[_Axis]
+) -> tuple[list[_Axis], list[_Axis]]:
+    """The settings that a method's numbers depend on, and the others."""
+    points = tuple(jnp.asarray(axis.values[0]) for axis in axes)
+
+    def once(points, key, data):
+        round = registry.method_round(_with(config, axes, points), name, data.num_classes)
+        return round.step(round.init(key, data), data)
+
+    jaxpr = jax.make_jaxpr(once)(points, jax.random.key(0), data.partition(0)).jaxpr
+    read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
+    used: list[_Axis] = []
+    unused: list[_Axis] = []
+    for axis, variable in zip(axes, jaxpr.invars, strict=False):
+        (used if id(variable) in read else unused).append(axis)
+    return used, unused
+
+
+def _round(group: _Group, values: tuple) -> Round:
+    config = _with(group.config, group.axes, values)
+    return registry.method_round(config, group.name, group.data.num_classes)
+
+
+def _run(group: _Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:
+    """Some runs of a group, with their numbers along ``run``."""
+    points, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
+    data, training = group.data, group.config.training
+    if data.num_partitions is not None:
+        own = np.array([training.seeds.index(seed) for seed in seeds])
+        data = with_ownership(data, jax.tree.map(lambda leaf: leaf[own], ownership(data)))
+    part = fit_batch(
+        partial(_round, group),
+        tuple(jnp.asarray(column) for column in zip(*points, strict=True)),
+        data,
+        rounds=training.rounds or 0,
+        seeds=seeds,
+        eval_every=training.eval_every,
+        train_loss=False,
+        callbacks=[callback],
+        memory_limit=limit,
+        mesh=group.mesh,
+    )
+    return part.drop_vars("seed").rename(seed="run").assign_coords(run=numbers)
+
+
+def _labeled(group: _Group, part: xr.Dataset, others: tuple) -> xr.Dataset:
+    """A batch whose runs know the method, the settings and the seed."""
+    points, seeds = zip(*(group.runs[number] for number in part["run"].values), strict=True)
+    unused = {axis.name: value for axis, value in zip(group.unused, others, strict=True)}
+    constant = {"algorithm": group.name} | group.labels | unused
+    columns: dict[str, Any] = {name: [value] * len(seeds) for name, value in constant.items()}
+    values = zip(*points, strict=True)
+    columns |= {axis.name: list(own) for axis, own in zip(group.axes, values, strict=False)}
+    columns["seed"] = list(seeds)
+    return part.drop_vars("run").assign_coords(
+        {name: ("run", column) for name, column in columns.items()}
+    )
+
+
+def _joined(parts: list[xr.Dataset], names: list[str]) -> xr.Dataset:
+    """All runs, with a dimension for the method, each setting and the seed."""
+    import xarray as xr
+
+    own = [part[[name for name in part if "run" in part[name].dims]] for part in parts]
+    runs = xr.concat(own, "run", join="outer", data_vars="all", combine_attrs="override")
+    whole = runs.set_index(run=["algorithm", *names, "seed"]).unstack("run")
+    first = parts[0]
+    shared = {name: first[name].variable for name in first if "run" not in first[name].dims}
+    return whole.assign(shared).transpose("algorithm", *names, "seed", ...)
+
+
+class _Store:
+    """Finished runs in a folder, if there is one."""
+
+    def __init__(self, folder: str | Path | None, config: Config, axes: list[_Axis]) -> None:
+        self._folder = None if folder is None else Path(folder)
+        if self._folder is None:
+            return
+        described = json.dumps(
+            {"config": asdict(config), "varied": {axis.name: axis.values for axis in axes}},
+            indent=2,
+            default=str,
+        )
+        file = self._folder / "sweep.json"
+        if file.exists() and file.read_text() != described:
+            raise ValueError(f"folder={str(folder)!r}: expected this sweep, found another one.")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(described)
+
+    def parts(self, key: str) -> list[xr.Dataset]:
+        """What is finished of a group."""
+        files = [] if self._folder is None else sorted(self._folder.glob(f"{key}-*.nc"))
+        return [results.open(file) for file in files]
+
+    def put(self, key: str, part: xr.Dataset) -> None:
+        """Keeps finished runs of a group."""
+        if self._folder is not None:
+            results.save(part, self._folder / f"{key}-{int(part['run'][0]):05d}.nc")

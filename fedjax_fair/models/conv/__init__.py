@@ -1,0 +1,1 @@
+"""Convolutions in several forms, of which the fastest is chosen."""

@@ -1,0 +1,98 @@
+"""Layers for images that stay fast where a federated simulation runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+from flax.linen.dtypes import promote_dtype
+from jax import lax
+from jaxtyping import Array, Float
+
+from fedjax_fair.models.conv.choice import convolve
+from fedjax_fair.models.conv.geometry import Padding, Pair
+from fedjax_fair.models.conv.pooling import convolve_relu_pool
+
+__all__ = ["Conv"]
+
+
+def _explicit_padding(
+    padding: str | int | Sequence[int | Pair], shape: Pair, window: Pair, strides: Pair
+) -> Padding:
+    """Turns any accepted way to write a padding into two pairs."""
+    if isinstance(padding, str):
+        if padding not in ("SAME", "VALID"):
+            raise ValueError(f"{padding=}: expected 'SAME', 'VALID', an int, ints or pairs.")
+        rows, columns = lax.padtype_to_pads(shape, window, strides, padding)
+        return (rows[0], rows[1]), (columns[0], columns[1])
+    sides = (padding, padding) if isinstance(padding, int) else tuple(padding)
+    if len(sides) != 2:
+        raise ValueError(f"{padding=}: expected one entry for rows and one for columns.")
+    rows, columns = ((side, side) if isinstance(side, int) else side for side in sides)
+    return (rows[0], rows[1]), (columns[0], columns[1])
+
+
+class Conv(nn.Module):
+    """Two-dimensional convolution with the parameters and results of ``flax.linen.Conv``.
+
+    Images are ``[batch, height, width, channels]``, parameters are ``kernel [kh, kw, in, out]`` and
+    ``bias [out]``, initialized as Flax does, so variables move freely between the two classes.
+
+    On CPU, and under a ``vmap`` over kernels on any device, it is a product of image tiles and a
+    banded matrix of the kernel; elsewhere XLA's convolution. Reverse mode works once, under any
+    nesting of ``vmap``, ``scan`` and ``jit``; forward mode works only over that gradient.
+
+    Attributes:
+        features: Output channels.
+        kernel_size: Height and width of the kernel.
+        strides: Step between windows, along height and width.
+        padding: "SAME", "VALID", an int for all sides, an int per axis or a pair per axis.
+        use_bias: Whether a bias is added.
+        relu_pool: Whether ReLU and ``max_pool`` follow. A narrow layer does all three sooner at
+            once on a CPU.
+        kernel_init: Initializer of the kernel.
+        bias_init: Initializer of the bias.
+
+    Raises:
+        ValueError: If the input is not a batch of images, the padding is none of the above or the
+            kernel does not fit into the padded image.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> layer = Conv(features=6, kernel_size=(5, 5), padding="VALID")
+        >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((2, 28, 28, 1)))
+        >>> y.shape, variables["params"]["kernel"].shape
+        ((2, 24, 24, 6), (5, 5, 1, 6))
+    """
+
+    features: int
+    kernel_size: Pair
+    strides: Pair = (1, 1)
+    padding: str | int | Sequence[int | Pair] = "SAME"
+    use_bias: bool = True
+    relu_pool: bool = False
+    kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "batch height width channels"]
+    ) -> Float[Array, "batch rows columns features"]:
+        """Convolves a batch of images."""
+        shape = (x.shape[1], x.shape[2])
+        padding = _explicit_padding(self.padding, shape, self.kernel_size, self.strides)
+        if any(n + sum(p) < k for n, p, k in zip(shape, padding, self.kernel_size, strict=True)):
+            raise ValueError(
+                f"kernel_size={self.kernel_size}: expected at most the image {shape} "
+                f"with its padding {padding}."
+            )
+        kernel = self.param(
+            "kernel", self.kernel_init, (*self.kernel_size, x.shape[-1], self.features)
+        )
+        bias = self.param("bias", self.bias_init, (self.features,)) if self.use_bias else None
+        x, kernel, bias = promote_dtype(x, kernel, bias)
+        if self.relu_pool:
+            return convolve_relu_pool(x, kernel, bias, self.strides, padding)
+        y = convolve(x, kernel, self.strides, padding)
+        return y if bias is None else y + bias.reshape(1, 1, 1, -1)

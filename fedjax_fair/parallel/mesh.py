@@ -1,0 +1,199 @@
+"""Assigns clients to devices, or shares them among cores, and runs a program on all of them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int, PyTree
+
+from fedjax_fair import checks
+from fedjax_fair.data.federated import ClientExamples, FederatedData, Replicated
+from fedjax_fair.parallel.collectives import AXIS
+from fedjax_fair.parallel.cores import CORES, shared
+
+__all__ = ["assign_clients", "client_mesh", "over_mesh", "replicate", "shard_federation"]
+
+_SHARDED, _REPLICATED = PartitionSpec(AXIS), PartitionSpec()
+
+
+def client_mesh(devices: int | Literal["all"] = "all") -> Mesh:
+    """A mesh of devices to which clients are assigned.
+
+    Args:
+        devices: How many, or all of all processes.
+
+    Returns:
+        A mesh with the one axis ``clients``, for ``fit(..., mesh=)``.
+
+    Raises:
+        ValueError: If there are fewer, or (with several processes) more.
+
+    Examples:
+        >>> client_mesh(1).axis_names
+        ('clients',)
+    """
+    available = jax.devices()
+    if devices == "all":
+        devices = len(available)
+    checks.positive_int("devices", devices, at_most=len(available))
+    if jax.process_count() > 1 and devices < len(available):
+        raise ValueError(
+            f"{devices=}: expected all {len(available)} of {jax.process_count()} processes."
+        )
+    return Mesh(np.array(available[:devices]), (AXIS,))
+
+
+def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.ndarray, " clients"]:
+    """Assigns clients, largest first, each to the device with the fewest examples so far.
+
+    The fullest device holds at most a third more than in the best of all ways (Graham, *Bounds on
+    Multiprocessing Timing Anomalies*, 1969).
+
+    Args:
+        sizes: Examples of each client.
+        devices: Number of devices.
+
+    Returns:
+        The device of each client, int32; the lowest of those that are equally full.
+
+    Examples:
+        >>> assign_clients(np.array([5, 9, 4, 1]), 2).tolist()
+        [1, 0, 1, 0]
+    """
+    loads = [(0, device) for device in range(devices)]
+    assigned = np.zeros(len(sizes), np.int32)
+    for client in np.argsort(-sizes, kind="stable"):
+        load, device = loads[0]
+        assigned[client] = device
+        heapq.heapreplace(loads, (load + int(sizes[client]), device))
+    return assigned
+
+
+def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
+    """Copies the examples of each client to its device; cores share them all.
+
+    Training examples are balanced; test examples follow their clients. Every process passes the
+    same federation and keeps the shards of its own devices. Ids of clients stay what they are.
+
+    Args:
+        data: A federation on the host; with one partition, unless the mesh is of cores.
+        mesh: From ``client_mesh`` or ``core_mesh``.
+
+    Returns:
+        The federation, for programs that ``over_mesh`` runs. Features, labels and ``order`` have a
+        shard for each device, padded to the longest; ``offsets`` count from the start of a shard.
+
+    Raises:
+        ValueError: If the mesh has other axes, or every run has a partition of its own.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> sharded = shard_federation(ff.data.load("digits"), client_mesh(1))
+        >>> sharded.train.devices.shape
+        (50,)
+    """
+    if mesh.axis_names == (CORES,):
+        data = shared(data, mesh)
+        test = data.test._replace(devices=Replicated())
+        return data._replace(train=data.train._replace(devices=Replicated()), test=test)
+    if mesh.axis_names != (AXIS,):
+        raise ValueError(f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},).")
+    if data.num_partitions is not None:
+        raise ValueError(
+            f"data with {data.num_partitions} partitions: expected a single one beside a mesh."
+        )
+    devices = assign_clients(np.asarray(data.train.sizes), mesh.size)
+    return data._replace(
+        train=_shard(data.train, devices, mesh),
+        test=_shard(data.test, devices, mesh),
+        groups=replicate(data.groups, mesh),
+    )
+
+
+def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Copies arrays, which are equal in all processes, to every device."""
+    return jax.tree.map(lambda leaf: _array(np.asarray(leaf), mesh), tree)
+
+
+def over_mesh(function: Callable[[PyTree, FederatedData], PyTree], mesh: Mesh) -> Callable:
+    """Runs a program on every device, with its own examples.
+
+    Args:
+        function: ``function(values, data)``, in which only `fedjax_fair.parallel.collectives`
+            crosses devices; its results must be the same on all of them.
+        mesh: From ``client_mesh`` or ``core_mesh``.
+
+    Returns:
+        The function, for values that are the same on all devices and a federation from
+        ``shard_federation``.
+    """
+    mesh = Mesh(mesh.devices, (AXIS,))  # Cores too compute along the axis of clients here.
+
+    def mapped(values, data):
+        # JAX would otherwise put a collective into each gradient by replicated parameters, which
+        # devices would not reach equally often.
+        return jax.shard_map(
+            function,
+            mesh=mesh,
+            in_specs=(_REPLICATED, _specs(data)),
+            out_specs=_REPLICATED,
+            check_vma=False,
+        )(values, data)
+
+    return mapped
+
+
+def _specs(data: FederatedData) -> Any:
+    if data.train.has_all_clients:
+        return _REPLICATED
+    specs: list[Any] = [_SHARDED] * 3 + [_REPLICATED] * 3
+    examples = ClientExamples(*specs)
+    return data._replace(train=examples, test=examples, groups=_REPLICATED)
+
+
+def _shard(
+    examples: ClientExamples, devices: Int[np.ndarray, " clients"], mesh: Mesh
+) -> ClientExamples:
+    sizes, order = np.asarray(examples.sizes), np.asarray(examples.order)
+    counts = np.bincount(devices, weights=sizes, minlength=mesh.size).astype(np.int64)
+    starts = np.cumsum(counts) - counts
+    capacity = max(1, int(counts.max()))
+    rows = order[np.argsort(np.repeat(devices, sizes), kind="stable")]
+
+    def split(values):
+        def of_device(index):
+            device = (index[0].start or 0) // capacity
+            own = values[rows[starts[device] : starts[device] + counts[device]]]
+            return np.pad(own, [(0, capacity - len(own))] + [(0, 0)] * (own.ndim - 1))
+
+        return _sharded_array((mesh.size * capacity, *values.shape[1:]), mesh, of_device)
+
+    by_device = np.argsort(devices, kind="stable")
+    offsets = np.zeros_like(sizes)
+    offsets[by_device] = np.cumsum(sizes[by_device]) - sizes[by_device]
+    offsets -= starts.astype(sizes.dtype)[devices]
+    local = np.arange(capacity, dtype=np.int32)
+    return ClientExamples(
+        features=split(np.asarray(examples.features)),
+        labels=split(np.asarray(examples.labels)),
+        order=_sharded_array((mesh.size * capacity,), mesh, lambda index: local),
+        offsets=_array(offsets, mesh),
+        sizes=_array(sizes, mesh),
+        devices=_array(devices, mesh),
+    )
+
+
+def _sharded_array(
+    shape: tuple[int, ...], mesh: Mesh, local: Callable[[Any], np.ndarray]
+) -> jax.Array:
+    return jax.make_array_from_callback(shape, NamedSharding(mesh, _SHARDED), local)
+
+
+def _array(values: np.ndarray, mesh: Mesh) -> jax.Array:
+    sharding = NamedSharding(mesh, _REPLICATED)
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])

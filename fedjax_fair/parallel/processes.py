@@ -1,0 +1,78 @@
+"""Several processes, on one host or many, that run the same program together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+__all__ = ["abort", "broadcast_from_first", "initialize", "is_first"]
+
+_PATIENCE = 30  # Seconds without a sign of life after which a process counts as dead.
+_LONGEST = 4096  # Bytes of a message.
+
+
+def initialize() -> None:
+    """Connects to the other processes; before anything else uses a device of JAX.
+
+    On Slurm, Kubernetes, Open MPI and TPU pods, JAX finds the others. Elsewhere the environment
+    says who they are: ``JAX_COORDINATOR_ADDRESS`` (host and port of the first),
+    ``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID``. If one dies, the others end within a minute.
+
+    Raises:
+        ValueError: If neither the platform nor the environment names the other processes.
+    """
+    # Otherwise JAX would take note of a SIGTERM and go on.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(
+            num_processes=_from_environment("JAX_NUM_PROCESSES"),
+            process_id=_from_environment("JAX_PROCESS_ID"),
+            heartbeat_timeout_seconds=_PATIENCE,
+        )
+    except ValueError as error:
+        raise ValueError(
+            "distributed=True: expected Slurm, Kubernetes, Open MPI, a TPU pod, or "
+            f"JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID ({error})"
+        ) from None
+
+
+def _from_environment(name: str) -> int | None:
+    return int(os.environ[name]) if name in os.environ else None
+
+
+def abort(status: int) -> None:
+    """Ends this process at once, after an error, if there are others, which would wait for it.
+
+    Their next exchange with it fails, or they miss its signs of life.
+    """
+    if jax.distributed.is_initialized():
+        os._exit(status)
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes files and prints.
+
+    Examples:
+        >>> is_first()  # There are no others.
+        True
+    """
+    return jax.process_index() == 0
+
+
+def broadcast_from_first(make: Callable[[], str]) -> str:
+    """Calls a function in the first process and broadcasts the text that it returns.
+
+    Examples:
+        >>> broadcast_from_first(lambda: "runs/today")
+        'runs/today'
+    """
+    if jax.process_count() == 1:
+        return make()
+    from jax.experimental import multihost_utils
+
+    text = make() if is_first() else ""
+    message = np.frombuffer(text.encode().ljust(_LONGEST, b"\0"), np.uint8)
+    return bytes(multihost_utils.broadcast_one_to_all(message)).rstrip(b"\0").decode()

@@ -1,0 +1,21 @@
+"""Training: the host's loop over compiled chunks of rounds, and what it keeps."""
+
+from fedjax_fair.training.centralized import make_centralized
+from fedjax_fair.training.fit import (
+    Callback,
+    Evaluation,
+    MemoryLimitError,
+    SimulationError,
+    fit,
+    fit_batch,
+)
+
+__all__ = [
+    "Callback",
+    "Evaluation",
+    "MemoryLimitError",
+    "SimulationError",
+    "fit",
+    "fit_batch",
+    "make_centralized",
+]

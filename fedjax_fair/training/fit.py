@@ -1,0 +1,311 @@
+"""The host's loop over compiled chunks of rounds: evaluation, callbacks, checkpoints, results."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Bool, Int, PyTree, Shaped
+
+from fedjax_fair import checks, results
+from fedjax_fair.base import ClientMetrics
+from fedjax_fair.data.federated import FederatedData, validate
+from fedjax_fair.simulate import Round
+from fedjax_fair.training.checkpoints import Checkpoints
+from fedjax_fair.training.programs import Programs
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["Callback", "Evaluation", "MemoryLimitError", "SimulationError", "fit", "fit_batch"]
+
+
+class SimulationError(RuntimeError):
+    """A run cannot go on: an update of the global model was not finite."""
+
+
+class MemoryLimitError(RuntimeError):
+    """Runs would take more memory than they may.
+
+    Attributes:
+        fits: The share of them that would fit, in [0, 1).
+    """
+
+    def __init__(self, needed: int, shared: int, limit: int) -> None:
+        super().__init__(f"the runs need {needed:,} bytes, more than {limit:,}.")
+        self.fits = max(0, limit - shared) / (needed - shared)
+
+
+class Evaluation(NamedTuple):
+    """What callbacks receive at every evaluation.
+
+    Attributes:
+        round: Rounds done so far.
+        rounds: Rounds of the whole run.
+        seeds: The seeds, in the order of the leading axes below.
+        summaries: Value of each summary metric, ``[seeds]``.
+        clients: Per-client metrics, leaves ``[seeds, clients]``.
+        seconds: Wall-clock time since the start of ``fit``.
+    """
+
+    round: int
+    rounds: int
+    seeds: tuple[int, ...]
+    summaries: dict[str, np.ndarray]
+    clients: ClientMetrics
+    seconds: float
+
+
+class Callback:
+    """Watches a run; override what is needed."""
+
+    def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
+        """Called once, before anything is compiled."""
+
+    def on_compiled(self, num_bytes: int) -> None:
+        """Called once, before the first round, with the memory that the run takes at most."""
+
+    def on_evaluation(self, evaluation: Evaluation) -> bool | None:
+        """Called at every evaluation; returning True stops the run."""
+
+    def on_end(self, results: xr.Dataset) -> None:
+        """Called once, with the results that ``fit`` returns."""
+
+
+def fit(
+    round: Round,
+    data: FederatedData,
+    *,
+    rounds: int,
+    seeds: Sequence[int] = (0,),
+    eval_every: int = 10,
+    train_loss: bool = True,
+    callbacks: Sequence[Callback] = (),
+    checkpoints: str | Path | None = None,
+    mesh: Mesh | None = None,
+) -> xr.Dataset:
+    """Runs a federated method and returns what it did to every client.
+
+    The rounds between two evaluations are one compiled program, which all seeds share. The model is
+    evaluated before training, after every ``eval_every`` rounds and after the last one; where
+    ``eval_every`` does not divide ``rounds``, the shorter last chunk is compiled for itself.
+
+    Args:
+        round: The method, from ``simulate.make_round``.
+        data: The federation; it is validated first. With partitions from ``data.stack``, each seed
+            gets the one in its place.
+        rounds: Rounds to run.
+        seeds: One run each: initial model, cohorts and minibatches follow from it.
+        eval_every: Rounds between evaluations.
+        train_loss: Whether evaluations measure every client's training loss too; that reads all
+            training examples.
+        callbacks: Called at the start, every evaluation and the end; any may stop the run.
+        checkpoints: A folder for checkpoints, one after every evaluation. If it holds one already,
+            the run continues from there and ends exactly as an uninterrupted one.
+        mesh: Devices to assign the clients to, from ``parallel.client_mesh``, or the cores of
+            ``parallel.core_mesh``; by default all are on one device. With several processes each
+            makes the same call and gets the same results, and callbacks must return the same.
+
+    Returns:
+        An ``xarray.Dataset``; ``fedjax_fair.results`` describes it.
+
+    Raises:
+        ValueError: If the data or a setting is invalid, or the checkpoints are of another run.
+        SimulationError: If an update of the global model was not finite.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits")
+        >>> fedavg = ff.make_round(
+        ...     model=ff.models.logistic(data.num_classes),
+        ...     selector=ff.selectors.uniform(cohort_size=10),
+        ...     solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=1),
+        ...     aggregator=ff.aggregators.mean(),
+        ... )
+        >>> run = fit(fedavg, data, rounds=20, seeds=(0, 1))
+        >>> dict(run.test_accuracy.sizes)
+        {'seed': 2, 'round': 3, 'client': 50}
+    """
+    seeds = tuple(seeds)
+    checks.seeds("seeds", seeds)
+    return fit_batch(
+        lambda _: round,
+        (),
+        data,
+        rounds=rounds,
+        seeds=seeds,
+        eval_every=eval_every,
+        train_loss=train_loss,
+        callbacks=callbacks,
+        checkpoints=checkpoints,
+        continue_on_divergence=False,
+        mesh=mesh,
+    )
+
+
+def fit_batch(
+    make: Callable[[PyTree], Round],
+    points: PyTree,
+    data: FederatedData,
+    *,
+    rounds: int,
+    seeds: Sequence[int],
+    eval_every: int = 10,
+    train_loss: bool = True,
+    callbacks: Sequence[Callback] = (),
+    checkpoints: str | Path | None = None,
+    go_on: bool = True,
+    memory_limit: int | None = None,
+    mesh: Mesh | None = None,
+) -> xr.Dataset:
+    """Runs a batch of settings of one method in one compiled program.
+
+    This is what `fedjax_fair.sweep` does to methods that have a name. Called directly, it sweeps
+    over anything that a function of traced numbers can make, a selector of one's own among it.
+
+    Args:
+        make: ``make(point) -> Round``; called while JAX traces, so that a point's numbers must be
+            of the kind that may be traced.
+        points: Numbers of every run, leaves ``[runs]``.
+        data: As for ``fit``, with a partition for each run if there are several.
+        rounds: As for ``fit``.
+        seeds: The seed of each run; they may repeat.
+        eval_every: As for ``fit``.
+        train_loss: As for ``fit``.
+        callbacks: As for ``fit``.
+        checkpoints: As for ``fit``.
+        go_on: Whether other runs go on when an update is not finite, as some will be on a grid of
+            step sizes; that run's model stays as it was.
+        memory_limit: Bytes that the runs may take, by an estimate from the compiled programs.
+        mesh: As for ``fit``.
+
+    Returns:
+        What ``fit`` returns, with the runs along ``seed``; and ``diverged``, the first round of
+        each run whose update was not finite, or -1.
+
+    Raises:
+        ValueError: As ``fit``.
+        SimulationError: As ``fit``, unless runs go on.
+        MemoryLimitError: If the runs would take more than ``memory_limit``; none has started.
+
+    Examples:
+        A selector of one's own, swept over the price of a client's size:
+
+        >>> import jax.numpy as jnp
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits")
+        >>> def method(price):
+        ...     def worth(context):
+        ...         losses = context.losses(context.variables)
+        ...         return ff.submodular.modular(losses - price * context.sizes.astype(jnp.float32))
+        ...     return ff.make_round(
+        ...         model=ff.models.logistic(data.num_classes),
+        ...         selector=ff.selectors.submodular(worth, cohort_size=10),
+        ...         solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=1),
+        ...         aggregator=ff.aggregators.mean(),
+        ...     )
+        >>> prices = np.array([0.0, 0.01, 0.1], np.float32)
+        >>> runs = ff.fit_batch(method, prices, data, rounds=5, seeds=(0, 0, 0))
+        >>> runs.accuracy_mean_clients.isel(round=-1).shape
+        (3,)
+    """
+    checks.positive_int("rounds", rounds)
+    checks.positive_int("eval_every", eval_every)
+    seeds = tuple(map(int, seeds))
+    validate(data)
+    if data.num_partitions not in (None, len(seeds)):
+        raise ValueError(f"{seeds=}: expected one for each of {data.num_partitions} partitions.")
+    started = time.perf_counter()
+    for callback in callbacks:
+        callback.on_start(rounds, seeds)
+
+    programs = Programs(make, points, seeds, data, min(eval_every, rounds), train_loss, mesh)
+    needed = programs.num_bytes(rounds)
+    if memory_limit is not None and needed > memory_limit:
+        raise MemoryLimitError(needed, programs.shared_bytes, memory_limit)
+    for callback in callbacks:
+        callback.on_compiled(needed)
+    state = programs.init()
+    history = results.History()
+    diverged = np.full(len(seeds), -1)
+
+    def record(cohort: Int[np.ndarray, "seeds cohort"]) -> bool:
+        summaries, clients = jax.device_get(programs.evaluate(state, cohort))
+        done = int(jax.device_get(state.round)[0])
+        history.add_evaluation(done, summaries, clients)
+        seconds = time.perf_counter() - started
+        evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds)
+        stops = [callback.on_evaluation(evaluation) for callback in callbacks]
+        return any(stop is True for stop in stops)
+
+    with nullcontext() if checkpoints is None else Checkpoints(checkpoints, seeds) as store:
+        stop = False
+        if store is not None and store.latest is not None:
+            state, history = store.restore(state)
+        else:
+            stop = record(programs.empty_cohort)
+        while not stop and history.round < rounds:
+            state, info = programs.step(state, min(eval_every, rounds - history.round))
+            recorded = jax.device_get(info)
+            if go_on:
+                fresh = (diverged < 0) & ~recorded.finite.all(axis=1)
+                diverged[fresh] = history.round + np.argmin(recorded.finite[fresh], axis=1)
+            else:
+                _require_finite(recorded.finite, history.round, seeds, store)
+            _warn_of_clients(recorded.selector, history.round, seeds)
+            history.add_rounds(recorded)
+            stop = record(recorded.clients[:, -1])
+            if store is not None:
+                store.save(state, history)
+
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
+    )
+    dataset = results.to_dataset(history, seeds, data, shapes)
+    if go_on:
+        described = {"long_name": "First round whose update was not finite, or -1"}
+        dataset["diverged"] = ("seed", diverged, described)
+    for callback in callbacks:
+        callback.on_end(dataset)
+    return dataset
+
+
+def _warn_of_clients(
+    info: dict[str, Shaped[np.ndarray, "seeds rounds"]], done: int, seeds: tuple[int, ...]
+) -> None:
+    """Names the first client that a selector could not judge, if there was one."""
+    if "first_not_finite" not in info or (info["first_not_finite"] < 0).all():
+        return
+    run, late = np.argwhere(info["first_not_finite"] >= 0)[0]
+    warnings.warn(
+        f"round {done + late}, seed {seeds[run]}: the loss or gradient of "
+        f"{info['not_finite'][run, late]} clients is not finite, first of client "
+        f"{info['first_not_finite'][run, late]}; they are chosen last.",
+        stacklevel=3,
+    )
+
+
+def _require_finite(
+    finite: Bool[np.ndarray, "seeds rounds"],
+    done: int,
+    seeds: tuple[int, ...],
+    store: Checkpoints | None,
+) -> None:
+    """Raises if any round of a chunk produced an update that was not finite."""
+    if finite.all():
+        return
+    first = int(np.argmin(finite.all(axis=0)))
+    diverged = [seed for seed, fine in zip(seeds, finite[:, first], strict=True) if not fine]
+    kept = None if store is None else store.latest
+    saved = "no checkpoint was kept" if kept is None else f"the last checkpoint is of round {kept}"
+    raise SimulationError(
+        f"the update of round {done + first} is not finite for seeds {diverged} (a smaller "
+        f"learning rate may help); {saved}."
+    )

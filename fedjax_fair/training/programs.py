@@ -1,0 +1,204 @@
+"""The compiled programs of a batch of runs: its initial state, chunks of rounds, evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Int, PyTree, Shaped
+
+from fedjax_fair import metrics, simulate
+from fedjax_fair.base import ClientMetrics, Model
+from fedjax_fair.client_evaluation import evaluate
+from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.parallel import cores
+from fedjax_fair.parallel.cores import CORES, shared
+from fedjax_fair.parallel.mesh import over_mesh, replicate, shard_federation
+from fedjax_fair.results import PER_CLIENT
+from fedjax_fair.simulate import Round, RoundInfo, RoundState
+
+__all__ = ["Programs"]
+
+# What runs have recorded exists as it came and, in the end, as a Dataset, and partly in between:
+# 2.3 to 2.8 times in trials.
+_COPIES_OF_RECORDS = 2.5
+
+# The initial state is computed once. Compiled with less effort it is ready in a third of the time,
+# and what a selector measures of all clients there takes at most a fifth longer.
+_INIT_OPTIONS: dict[str, dict[str, str | bool]] = {"cpu": {"xla_backend_optimization_level": "1"}}
+
+
+class Programs:
+    """What is compiled for a batch of runs of one method, before any of them starts.
+
+    Args:
+        make: ``make(point) -> Round``.
+        points: Numbers of every run, leaves ``[runs]``.
+        seeds: The seed of each run.
+        data: The federation.
+        eval_every: Rounds in a chunk.
+        train_loss: Whether evaluations measure training losses.
+        mesh: Devices that clients are assigned to, or cores, or None for one device.
+
+    Attributes:
+        empty_cohort: The cohort before the first round, -1 in every slot, ``[runs, cohort]``.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[PyTree], Round],
+        points: PyTree,
+        seeds: tuple[int, ...],
+        data: FederatedData,
+        eval_every: int,
+        train_loss: bool,
+        mesh: Mesh | None = None,
+    ) -> None:
+        # Cores compute whole runs where there is a run for each.
+        self._cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
+        self._run_a_core = 1 < self._cores <= len(seeds)
+        over_runs = partial(_over_runs, mesh=mesh, run_a_core=self._run_a_core)
+
+        def init(own, data):
+            seed, point = own
+            return make(point).init(jax.random.key(seed), data)
+
+        def step(state, points, data, length):
+            def one(own, data):
+                state, point = own
+                return simulate.run(make(point), state, data, length)
+
+            return over_runs(one)((state, points), data)
+
+        if mesh is None:
+            self._data, self._points = jax.device_put((data, points))
+        elif self._run_a_core:
+            self._data, self._points = shared((data, points), mesh)
+        else:
+            self._data, self._points = shard_federation(data, mesh), replicate(points, mesh)
+        # Seeds on the host rather than keys on a device, which other processes could not use.
+        own = (np.asarray(seeds, np.uint32), self._points)
+        self._length = eval_every
+        self._step = jax.jit(step, static_argnums=3, donate_argnums=0)
+        model = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points)).model
+
+        # One is compiled while the next is traced, and two at once where there are cores for it.
+        # Several processes must not change the order.
+        with ThreadPoolExecutor(1 if jax.process_count() > 1 else None) as pool:
+            init_run = jax.jit(over_runs(init)).lower(own, self._data)
+            self._state = init_run.out_info
+            options = _INIT_OPTIONS.get(jax.default_backend())
+            initializing = pool.submit(init_run.compile, options)
+            chunk = self._lower(eval_every)
+            self._info = chunk.out_info[1]
+            stepping = pool.submit(chunk.compile)
+            clients = self._info.clients
+            self.empty_cohort = np.full((clients.shape[0], clients.shape[2]), -1, clients.dtype)
+            evaluation = jax.jit(over_runs(partial(_evaluate, model, train_loss))).lower(
+                self._evaluated(self._state, self.empty_cohort), self._data
+            )
+            self._evaluation = evaluation.out_info
+            evaluating = pool.submit(evaluation.compile)
+        self._init = partial(initializing.result(), own, self._data)
+        self._chunks = {eval_every: stepping.result()}
+        self._evaluate = evaluating.result()
+
+    def num_bytes(self, rounds: int) -> int:
+        """Memory that the runs take at most: data, models, temporaries, and what is recorded.
+
+        With several devices, memory of the first, and with cores of all together. On an
+        accelerator what is recorded is left out, because it goes to the host.
+        """
+        transient = max(
+            self._cores * _temporary(program) + _bytes(output)
+            for program, output in (
+                (self._chunks[self._length], self._info),
+                (self._evaluate, self._evaluation),
+            )
+        )
+        summaries, clients = self._evaluation
+        evaluation = (summaries, [getattr(clients, name) for name in PER_CLIENT])
+        recorded = (rounds * _bytes(self._info) + (rounds + self._length) * _bytes(evaluation)) // (
+            self._length
+        )
+        on_host = jax.default_backend() != "cpu"
+        copies = 1 if self._run_a_core else self._cores
+        resident = copies * _bytes((self._state, self._points)) + self.shared_bytes
+        return resident + transient + (0 if on_host else int(_COPIES_OF_RECORDS * recorded))
+
+    @property
+    def shared_bytes(self) -> int:
+        """The part of it, data, that does not depend on the number of runs."""
+        leaves = jax.tree.leaves(self._data)
+        return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
+
+    def init(self) -> RoundState:
+        """The state of every run before its first round."""
+        return self._init()
+
+    def step(self, state: RoundState, length: int) -> tuple[RoundState, RoundInfo]:
+        """Some rounds more; the old state is gone."""
+        if length not in self._chunks:
+            self._chunks[length] = self._lower(length).compile()
+        return self._chunks[length](state, self._points, self._data)
+
+    def evaluate(
+        self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]
+    ) -> tuple[dict[str, Shaped[Array, " runs"]], ClientMetrics]:
+        """Summaries and per-client metrics after a round of this cohort."""
+        return self._evaluate(self._evaluated(state, cohort), self._data)
+
+    def _lower(self, length: int):
+        return self._step.lower(self._state, self._points, self._data, length)
+
+    @staticmethod
+    def _evaluated(state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
+        return state.variables, state.participation, cohort
+
+
+def _bytes(tree: PyTree) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _temporary(program: Any) -> int:
+    """Memory that a program takes besides its arguments, its results and what it updates."""
+    return program.memory_analysis().temp_size_in_bytes
+
+
+def _over_runs(function: Callable, mesh: Mesh | None, *, run_a_core: bool) -> Callable:
+    """Maps over the leading axis of the first argument, and over the partitions of the data.
+
+    Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
+    of models falls out of the cache. On a mesh of devices they follow each other too: side by side,
+    all would wait for the run whose cohort is assigned worst.
+    """
+
+    def one_run(run, data):
+        batch, owned = run
+        return function(batch, data if owned is None else with_ownership(data, owned))
+
+    def over(runs, data):
+        if jax.default_backend() != "cpu" and mesh is None:
+            return jax.vmap(one_run, (0, None))(runs, data)
+        return jax.lax.map(lambda run: one_run(run, data), runs)
+
+    if mesh is not None and run_a_core:
+        over = cores.over_runs(over, mesh)
+
+    def mapped(batch, data):
+        return over((batch, None if data.num_partitions is None else ownership(data)), data)
+
+    return mapped if mesh is None or run_a_core else over_mesh(mapped, mesh)
+
+
+def _evaluate(model: Model, train_loss: bool, evaluated: tuple, data: FederatedData):
+    variables, participation, cohort = evaluated
+    clients = evaluate(model, variables, data, participation, cohort, train_loss=train_loss)
+    summaries = metrics.SUMMARIES + (() if data.groups is None else metrics.GROUP_SUMMARIES)
+    return {metric.name: metric.function(clients) for metric in summaries}, clients

@@ -1,0 +1,194 @@
+"""Fairness aggregators on their own: hand-made rounds, their laws, and bad input."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import make_context, make_federation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_fair import aggregators, selectors
+from fedjax_fair.base import Cohort, LocalResult, Variables
+
+RNG = np.random.default_rng(0)
+
+
+def alone(aggregator, sizes, clients, groups=None, updates=None, state=None, **answers):
+    """Update, state and report of one round in which clients answer as told."""
+    context = make_context(make_federation(sizes=sizes).train, Variables({}, {}), **answers)
+    if groups is not None:
+        context = context._replace(groups=jnp.array(groups, jnp.int32))
+    count = len(clients)
+    updates = np.ones((count, 2), np.float32) if updates is None else updates
+    params = Variables({"w": jnp.asarray(updates)}, {"mean": jnp.asarray(updates)})
+    results = LocalResult(params, jnp.zeros(count), jnp.ones(count, jnp.int32))
+    cohort = Cohort(jnp.array(clients, jnp.int32), jnp.full(count, 1 / count))
+    state = aggregator.init(context) if state is None else state
+    cohort = aggregator.prepare(state, cohort, context)
+    return aggregator.aggregate(state, cohort, results, context)
+
+
+def test_fairfed_starves_who_is_far_from_the_average():
+    accuracies = jnp.array([0.9, 0.9, 0.9, 0.1])
+    _, kept, told = alone(aggregators.fairfed(1.0), [5] * 4, [0, 1, 2, 3], accuracies=accuracies)
+    np.testing.assert_allclose(told.told["deviation"], [0.2, 0.2, 0.2, 0.6], rtol=1e-5)
+    np.testing.assert_allclose(told.weights, [1 / 3, 1 / 3, 1 / 3, 0], rtol=1e-5)
+    np.testing.assert_allclose(kept, [0.35, 0.35, 0.35, 0], rtol=1e-5)
+
+
+def test_fairfed_without_any_weight_left_falls_back_on_sizes():
+    kept = jnp.array([0.5, 0.0, 0.0, 0.5])
+    _, after, told = alone(
+        aggregators.fairfed(1.0), [5, 2, 6, 3], [1, 2, 2], state=kept, accuracies=jnp.ones(4)
+    )
+    np.testing.assert_allclose(told.weights, [1 / 7, 3 / 7, 3 / 7], rtol=1e-6)
+    np.testing.assert_array_equal(after, kept)
+
+
+def test_gifair_favors_the_group_of_higher_loss():
+    _, _, told = alone(
+        aggregators.gifair(0.3),  # The largest lambda is 1 / 3.
+        [5] * 3,
+        [0, 1, 2],
+        [0, 0, 1],
+        losses=jnp.array([0.5, 1.5, 2.0]),
+        means=jnp.ones(3),
+    )
+    np.testing.assert_allclose(told.told["loss_weight"], [0.85, 0.85, 1.3], rtol=1e-6)
+
+
+def test_gifair_keeps_the_losses_of_those_who_are_absent_or_diverged():
+    _, losses, told = alone(
+        aggregators.gifair(0.5),
+        [5] * 5,
+        [0, 2, 2, 3],
+        [0, 0, 1, 2, 4],
+        losses=jnp.array([1.0, 2.0, 3.0, 4.0, 5.0]),
+        means=jnp.array([jnp.nan, 9.0, 0.5, jnp.inf, 9.0]),
+    )
+    np.testing.assert_array_equal(losses, [1.5, 0.5, 4.0, np.nan, 5.0])
+    assert np.isfinite(told.told["loss_weight"]).all()
+
+
+def test_gifair_of_one_group_changes_nothing():
+    _, _, told = alone(
+        aggregators.gifair(1.0),
+        [5, 2, 7],
+        [0, 2, 2],
+        [1, 0, 1],
+        losses=jnp.array([1.0, 2.0, 3.0]),
+        means=jnp.ones(3),
+    )
+    np.testing.assert_array_equal(told.told["loss_weight"], np.ones(3))
+
+
+@cache
+def gifair_factors():
+    train = jax.tree.map(jnp.asarray, make_federation().train)
+
+    def factors(strength, sizes, groups, levels, clients):
+        context = make_context(train._replace(sizes=sizes))._replace(groups=groups)
+        cohort = Cohort(clients, jnp.full(5, 0.2))
+        return aggregators.gifair(strength).prepare(levels, cohort, context).loss_weights
+
+    return jax.jit(factors)
+
+
+def six(elements):
+    return st.lists(elements, min_size=6, max_size=6)
+
+
+@settings(deadline=None)
+@given(
+    strength=st.floats(0, 1, width=32),
+    sizes=six(st.integers(1, 50)),
+    groups=six(st.integers(0, 5)),
+    # Few levels, so that some are equal.
+    levels=six(st.integers(0, 4)),
+    clients=st.lists(st.integers(0, 5), min_size=5, max_size=5),
+)
+def test_factors_of_gifair_average_to_one_and_favor_higher_losses(
+    strength, sizes, groups, levels, clients
+):
+    factors = gifair_factors()(
+        jnp.float32(strength),
+        *(jnp.array(values, jnp.int32) for values in (sizes, groups)),
+        jnp.array(levels, jnp.float32),
+        jnp.array(clients, jnp.int32),
+    )
+    shares = np.array(sizes)[clients] / np.array(sizes)[clients].sum()
+    np.testing.assert_allclose((shares * factors).sum(), 1, rtol=1e-5)
+    assert (np.asarray(factors) >= -1e-5).all()
+    own = np.array(levels)[np.array(groups)[clients]]
+    assert (factors[own == own.max()] >= 1 - 1e-6).all()
+    assert (factors[own == own.min()] <= 1 + 1e-6).all()
+
+
+@pytest.mark.parametrize("q", [0.5, 3.0, 300.0])
+def test_q_fedavg_is_its_formula_for_any_power(q):
+    losses = np.array([3.0, 0.25, 2.5, 1.0])
+    updates = RNG.normal(size=(3, 2)).astype(np.float32)
+    update, _, told = alone(
+        aggregators.q_fedavg(q, 0.1), [5] * 4, [2, 0, 3], updates=updates, losses=jnp.array(losses)
+    )
+    f, slopes = losses[[2, 0, 3]], -updates.astype(np.float64) / 0.1
+    below = (q * f ** (q - 1) * (slopes**2).sum(axis=1) + f**q / 0.1).sum()
+    # The logarithm of a loss is rounded to 1e-7 and then multiplied by q.
+    close = {"rtol": 1e-5 + 3e-7 * q}
+    np.testing.assert_allclose(update.params["w"], -(f**q @ slopes) / below, **close)
+    np.testing.assert_allclose(told.weights, f**q / (f**q).sum(), **close, atol=1e-30)
+    np.testing.assert_allclose(update.state["mean"], told.weights @ updates, rtol=1e-5)
+
+
+@pytest.mark.parametrize("t", [-2.0, 0.7])
+@pytest.mark.parametrize("weights", ["uniform", "size", "cohort"])
+def test_tilted_weights(t, weights):
+    losses, sizes = np.array([3.0, 0.25, 2.5, 1.0]), np.array([5, 1, 2, 8])
+    _, _, told = alone(aggregators.tilted(t, weights), sizes, [2, 0, 3], losses=jnp.array(losses))
+    members = [2, 0, 3]
+    raw = np.exp(t * losses[members]) * (sizes[members] if weights == "size" else 1)
+    np.testing.assert_allclose(told.weights, raw / raw.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("t", "chosen"), [(1e4, 0), (-1e4, 1)])
+def test_a_large_tilt_sees_one_client_only(t, chosen):
+    losses = jnp.array([3.0, 0.25, 2.5])
+    _, _, told = alone(aggregators.tilted(t), [5] * 3, [0, 1, 2], losses=losses)
+    np.testing.assert_array_equal(told.weights, np.eye(3)[chosen])
+
+
+# --- Bad input --------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: aggregators.fairfed(-1.0), "beta=-1.0"),
+        (lambda: aggregators.gifair(1.5), r"strength=1.5: expected a number in \[0, 1\]"),
+        (lambda: aggregators.gifair(-0.5), "strength=-0.5"),
+        (lambda: aggregators.q_fedavg(-1.0, 0.1), "q=-1.0"),
+        (lambda: aggregators.q_fedavg(1.0, 0.0), "learning_rate=0.0"),
+        (lambda: aggregators.tilted(float("inf")), "t=inf"),
+        (lambda: aggregators.tilted(1.0, "equal"), "weights='equal'"),
+        (lambda: selectors.agnostic(-0.1), "step=-0.1"),
+        (lambda: selectors.agnostic(0.1, cohort_size=3), "cohort_size=3 and local_steps=None"),
+        (lambda: selectors.agnostic(0.1, local_steps=3), "cohort_size=None and local_steps=3"),
+        (lambda: selectors.agnostic(0.1, 0, 3), "cohort_size=0"),
+        (lambda: selectors.agnostic(0.1, 3, 0), "local_steps=0"),
+    ],
+)
+def test_bad_settings_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_bad_federations_are_named():
+    context = make_context(make_federation().train)
+    with pytest.raises(ValueError, match="groups=None: expected a federation with planted groups"):
+        aggregators.gifair().init(context)
+    with pytest.raises(ValueError, match=r"cohort_size=7: expected an integer >= 1 and <= 6"):
+        selectors.agnostic(0.1, 7, 3).init(context)

@@ -1,0 +1,250 @@
+"""The command line, as a newcomer meets it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fedjax_fair import results
+from fedjax_fair.app import cli, presets, registry
+from fedjax_fair.app.cli import main
+
+METHODS = ["fedavg", "subtrunc:lam=0.1,b=5"]
+SMALL = [
+    "--data.clients=10",
+    "--model.name=logistic",
+    "--solver.steps=2",
+    "--training.rounds=4",
+    "--training.eval-every=2",
+    "--training.seeds",
+    "0",
+    "1",
+    "--methods",
+    *METHODS,
+]
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("cli") / "runs"
+
+
+@pytest.fixture(scope="module")
+def folder(runs):
+    assert main(["run", *SMALL, "--output", str(runs)]) == 0
+    (path,) = runs.iterdir()
+    return path
+
+
+def test_run_leaves_a_folder_with_every_number_that_was_asked_for(folder):
+    assert folder.name.endswith("-digits")
+    dataset = results.open(folder)
+    assert dict(dataset["test_accuracy"].sizes) == {
+        "algorithm": 2, "seed": 2, "round": 3, "client": 10,
+    }  # fmt: skip
+    assert set(dataset["cohort_steps"].values.ravel()) == {2}
+    assert dataset["algorithm"].values.tolist() == METHODS
+
+
+def test_show_prints_the_table_of_results(folder, capsys):
+    assert main(["show", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    dataset = results.open(folder).isel(round=-1)
+    for i, method in enumerate(METHODS):
+        (row,) = (line for line in shown.splitlines() if method in line)
+        for name in (
+            "accuracy_mean_clients",
+            "accuracy_worst_tenth",
+            "accuracy_standard_deviation",
+            "client_dissimilarity",
+        ):
+            values = 100 * dataset[name].values[i]
+            assert f"{values.mean():.2f} ± {values.std(ddof=1):.2f}" in row
+
+
+def test_resuming_a_finished_run_changes_nothing(folder, capsys):
+    before = results.open(folder), (folder / "metrics.jsonl").read_text()
+    assert main(["resume", str(folder)]) == 0
+    assert str(folder) in capsys.readouterr().out
+    assert before[0].identical(results.open(folder))
+    assert before[1] == (folder / "metrics.jsonl").read_text()
+
+
+def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
+    before = (folder / "results.nc").read_bytes()
+    assert main(["run", "digits", *SMALL, "--methods", "fedavg", "--output", str(runs)]) == 0
+    assert len(list(runs.iterdir())) == 2
+    assert (folder / "results.nc").read_bytes() == before
+    assert "accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("rnu", "did you mean 'run'"),
+        ("run minst", "did you mean 'mnist'"),
+        ("run --solver.learning-rat 1", "did you mean --solver.learning-rate"),
+        ("run --solver.learning_rat=1", "did you mean --solver.learning-rate"),
+        ("run --completely-different 1", "fedjax-fair run"),
+        ("run --methods fedporx", "did you mean 'fedprox'"),
+        ("run --methods subtrunc:lamda=1", "did you mean 'lam'"),
+        ("run --model.name lenett", "did you mean 'lenet'"),
+        ("run --data.partition dirichlt", "did you mean 'dirichlet'"),
+        ("run --data.name mnits", "mnits"),
+        ("run --data.name mnist --data.dir /nowhere", "/nowhere"),
+        ("run --data.classes-per-client 11", "11"),
+        ("run --solver.prox much", "--solver.prox"),
+        ("run --methods fedprox --solver.prox -1", "prox=-1"),
+        ("run --methods fedprox --solver.prox nan", "prox=nan"),
+        ("run --solver.prox", "--solver.prox"),
+        ("run --training.rounds 1.5", "--training.rounds"),
+        ("run --training.rounds -1", "training.rounds=-1"),
+        ("run --training.seeds 1 1", "training.seeds"),
+        ("run --training.seeds", "training.seeds"),
+        ("run --selector.cohort-size 51", "cohort_size=51"),
+        ("run --aggregator.weights big", "weights"),
+        ("run --devices 1000", "devices=1000"),
+        ("run --devices none", "devices"),
+        ("run digits mnist", "mnist"),
+        ("run --solver.learning-rate 1e30 --training.rounds 2", "not finite"),
+        ("show", "RUN"),
+        ("show nowhere", "nowhere"),
+        ("resume nowhere", "nowhere"),
+        ("data", "data list"),
+        ("data info mnits", "mnits"),
+        ("methods fedavg", "fedavg"),
+    ],
+)
+def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments.split()) == 2
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert line.startswith("fedjax-fair: ")
+    assert message in line
+    if "not finite" not in message:
+        assert not list(tmp_path.iterdir())
+
+
+def test_an_interruption_says_how_to_go_on(monkeypatch, capsys, tmp_path):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.experiment, "execute", interrupt)
+    assert main(["run", *SMALL, "--output", str(tmp_path)]) == 130
+    assert "resume" in capsys.readouterr().err
+
+
+def test_methods_are_listed(capsys):
+    assert main(["methods"]) == 0
+    listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert listed == {name: method.summary for name, method in registry.METHODS.items()}
+
+
+def test_data_sets_are_listed(capsys):
+    assert main(["data", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(preset.config.data.name in listed for preset in presets.PRESETS.values())
+    assert main(["data", "info", "digits"]) == 0
+    described = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert int(described["num_train"]) + int(described["num_test"]) == 1797
+
+
+def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
+    command = ["sweep", "digits", "lam=0,0.5", "seeds=3,4", "learning_rate=0.01,0.1"]
+    command += [*SMALL[:-2], "subtrunc", "fedavg", "--output", str(tmp_path)]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    dataset = results.open(tmp_path)
+    assert dict(dataset["accuracy_mean_clients"].sizes) == {
+        "algorithm": 2, "lam": 2, "learning_rate": 2, "seed": 2, "round": 3,
+    }  # fmt: skip
+    assert dataset["seed"].values.tolist() == [3, 4]
+    rows = [line for line in shown.splitlines() if "0.01" in line or "0.1" in line]
+    assert len(rows) == 8
+    best = dataset["accuracy_mean_clients"].isel(round=-1).mean("seed").max()
+    assert f"{100 * float(best):.1f}" in rows[0]
+    assert main(command) == 0  # Nothing is run again.
+    assert "MiB" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lamda=1"], "lamda"),
+        (["lam=much"], "lam"),
+        (["lam="], "lam"),
+        (["lam=0.1,0.1"], "different"),
+        (["seeds=1,1"], "seeds"),
+        (["training.seeds=1,2"], "training.seeds"),
+        (["prox=-1"], "prox=-1.0"),
+        (["lam=1", "--points-per-batch=0"], "points_per_batch=0"),
+    ],
+)
+def test_mistakes_in_a_sweep_end_in_one_line(words, message, tmp_path, capsys):
+    assert main(["sweep", *words, *SMALL, "--output", str(tmp_path / "new")]) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.count("\n") == 1
+    assert message in complaint
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["data", "--help"]])
+def test_the_overview_names_every_command_and_preset(arguments, capsys):
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in [*cli.COMMANDS, *presets.PRESETS])
+
+
+def test_help_of_a_preset_shows_its_own_numbers(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")  # Wide terminals get the sections side by side.
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "mnist", "--help"])
+    assert not stop.value.code
+    _, _, after = capsys.readouterr().out.partition("--data.clients")
+    described, _, _ = after.partition("--data.classes-per-client")
+    assert "(default: 100)" in described
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("fedjax-fair 0.")
+
+
+def test_compiled_programs_are_kept_unless_jax_is_told_not_to(tmp_path):
+    command = ["run", "--data.clients=10", "--model.name=logistic", "--methods", "fedavg"]
+    command += ["--solver.steps=1", "--training.rounds=1", "--training.seeds", "0"]
+    program = "import sys; from fedjax_fair.app.cli import main; sys.exit(main(sys.argv[1:]))"
+    own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+
+    def kept(name, **switches):
+        settings = own | switches | {"XDG_CACHE_HOME": str(tmp_path / name), "JAX_PLATFORMS": "cpu"}
+        output = ["--output", str(tmp_path / "runs")]
+        subprocess.run([sys.executable, "-c", program, *command, *output], env=settings, check=True)
+        return list((tmp_path / name).rglob("*advance*"))
+
+    assert kept("on")
+    assert not kept("off", JAX_ENABLE_COMPILATION_CACHE="false")
+    assert not kept("elsewhere", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "there"))
+    assert list((tmp_path / "there").iterdir())
+
+
+def test_importing_the_package_is_light():
+    def imported(*names):
+        program = f"import sys, {', '.join(names)}; print(*sys.modules)"
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return {module.split(".")[0] for module in done.stdout.split()}
+
+    heavy = {
+        "PIL", "array_record", "h5netcdf", "importlib_resources", "matplotlib", "orbax", "pandas",
+        "platformdirs", "rich", "scipy", "sklearn", "tensorflow_datasets", "tyro", "xarray",
+    }  # fmt: skip
+    needed = imported("jax", "flax.linen", "flax.nnx", "optax", "numpy", "jaxtyping")
+    assert (imported("fedjax_fair") - needed) & heavy == set()

@@ -1,0 +1,122 @@
+"""The presets of published tables, and what becomes of their runs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from experiments.reproduction import paper, runs, selection, tables
+from fedjax_fair.app import presets, registry
+from fedjax_fair.app.config import DataConfig, ModelConfig, SolverConfig, TrainingConfig
+from fedjax_fair.app.presets import SELECTION_TABLES
+from fedjax_fair.training.fit import fit
+
+ALL_TABLES = [(data, name) for data, tables in SELECTION_TABLES.items() for name in tables]
+
+
+@pytest.mark.parametrize(("data", "name"), ALL_TABLES)
+def test_every_table_compares_methods_for_which_the_paper_has_numbers(data, name):
+    config = SELECTION_TABLES[data][name]
+    reported = set(paper.SELECTION[data])
+    assert name.startswith("sensitivity") or set(config.methods) <= reported
+    assert {"fedavg", "divfl"} < set(config.methods)
+    assert presets.PRESETS[name].config == config
+    assert (config.data.name, config.data.per_run) == (data, True)
+
+
+@pytest.mark.parametrize(("data", "name"), ALL_TABLES)
+def test_every_method_of_a_table_is_one_that_can_be_built(data, name):
+    small = smaller(SELECTION_TABLES[data][name])
+    ready = registry.build(presets.resolve(small))
+    assert list(ready.rounds) == list(small.methods)
+
+
+def smaller(config):
+    """The same comparison, on data that is always at hand."""
+    return replace(
+        config,
+        data=DataConfig(clients=20, per_run=True),
+        model=ModelConfig(name="logistic"),
+        solver=SolverConfig(0.1, 10, steps=2),
+        training=TrainingConfig(rounds=6, eval_every=1, seeds=(0, 1, 2)),
+    )
+
+
+def test_only_what_is_missing_is_run(tmp_path, capsys):
+    config = smaller(SELECTION_TABLES["mnist"]["table1"])
+    file = tmp_path / "new" / "runs.csv"
+    runs.run_missing(config, ("fedavg",), (0,), file)
+    assert capsys.readouterr().out.startswith("fedavg, seed 0")
+    runs.run_missing(config, ("fedavg", "divfl"), (0, 1), file)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rsplit(":", 1)[0] for line in lines] == [
+        "divfl, seed 0",
+        "fedavg, seed 1",
+        "divfl, seed 1",
+    ]
+    assert [path.name for path in file.parent.iterdir()] == ["runs.csv"]
+    both = runs.collect(("fedavg", "divfl"), file)
+    assert both.sizes == {"algorithm": 2, "seed": 2, "round": 7}
+    assert both.algorithm.values.tolist() == ["fedavg", "divfl"]
+    # A seed that one method lacks would make means incomparable.
+    runs.run_missing(config, ("fedavg",), (2,), file)
+    assert runs.collect(("fedavg", "divfl"), file).seed.values.tolist() == [0, 1]
+    assert runs.collect(("fedavg",), file).seed.values.tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="expected at least one seed of unionfl"):
+        runs.collect(("unionfl",), file)
+
+
+def test_what_is_kept_of_a_run_is_what_it_measured(tmp_path):
+    config = replace(smaller(SELECTION_TABLES["mnist"]["table1"]), methods=("fedavg",))
+    runs.run_missing(config, ("fedavg",), (3,), tmp_path / "runs.csv")
+    kept = runs.collect(("fedavg",), tmp_path / "runs.csv").isel(algorithm=0, seed=0)
+    own = replace(config, training=replace(config.training, seeds=(3,)))
+    ready = registry.build(presets.resolve(own))
+    run = fit(ready.rounds["fedavg"], ready.data, rounds=6, seeds=(3,), eval_every=1)
+    for metric in runs.SUMMARIES:
+        np.testing.assert_allclose(kept[metric], run[metric].isel(seed=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        kept.cohort_loss[1:], run.cohort_loss.isel(seed=0).mean("slot"), rtol=1e-5
+    )
+
+
+def made_up(accuracy, dissimilarity):
+    """Results of two methods, three seeds and six rounds."""
+    shape = ("algorithm", "seed", "round")
+    return xr.Dataset(
+        {
+            "accuracy_mean_clients": (shape, accuracy),
+            "client_dissimilarity": (shape, dissimilarity),
+            "accuracy_standard_deviation": (shape, dissimilarity / 2),
+            "cohort_loss": (shape, np.full((2, 3, 6), 0.25)),
+        },
+        coords={"algorithm": ["fedavg", "divfl"], "seed": range(3)},
+    )
+
+
+def test_the_summary_is_that_of_the_seeds():
+    rng = np.random.default_rng(0)
+    accuracy, dissimilarity = rng.uniform(0.5, 1, (2, 2, 3, 6))
+    measured = made_up(accuracy, dissimilarity)
+    table = tables.summarize(measured, selection.LAYOUT, paper.SELECTION["mnist"])
+    table = table.set_index(["method", "moment"])
+    last = table.loc[("divfl", "last")]
+    np.testing.assert_allclose(last["accuracy"], 100 * accuracy[1, :, -1].mean())
+    np.testing.assert_allclose(last["accuracy sd"], 100 * accuracy[1, :, -1].std(ddof=1))
+    np.testing.assert_allclose(last["dissimilarity paper"], 8.89)
+    five = table.loc[("divfl", "last 5")]
+    means = 100 * dissimilarity[:, :, 1:].mean(axis=-1)
+    np.testing.assert_allclose(five["dissimilarity"], means[1].mean())
+    gaps = means[1] - means[0]
+    np.testing.assert_allclose(five["dissimilarity less fedavg"], gaps.mean())
+    # Half a 95 % interval of three values is 4.303 standard errors.
+    half = 4.3027 * gaps.std(ddof=1) / np.sqrt(3)
+    np.testing.assert_allclose(
+        five["dissimilarity less fedavg high"] - gaps.mean(), half, rtol=1e-4
+    )
+    assert five["dissimilarity less divfl"] == 0
+    text = tables.markdown(table.reset_index(), 3, selection.LAYOUT)
+    assert f"{five['dissimilarity']:.2f}" in text
+    assert "[8.89 ± 0.59]" in text
+    assert np.isnan(tables.paired(np.ones(1), np.zeros(1))[0])

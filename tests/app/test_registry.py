@@ -1,0 +1,268 @@
+"""A configuration becomes the functions it describes."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_fair import simulate
+from fedjax_fair.app import presets, registry
+from fedjax_fair.app.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    SelectorConfig,
+    SolverConfig,
+    TrainingConfig,
+)
+
+SMALL = presets.resolve(
+    Config(
+        data=DataConfig(clients=10),
+        model=ModelConfig(name="logistic"),
+        solver=SolverConfig(steps=3),
+        selector=SelectorConfig(cohort_size=4),
+        training=TrainingConfig(rounds=2, seeds=(0,)),
+    )
+)
+
+
+PLANTED = replace(SMALL, data=DataConfig("digits", partition="planted_clusters", clusters="digits"))
+
+
+def trained(config: Config, name: str):
+    """Variables before and after a few rounds of one method."""
+    ready = registry.build(replace(config, methods=(name,)))
+    state = ready.rounds[name].init(jax.random.key(0), ready.data)
+    end, info = jax.jit(simulate.run, static_argnums=(0, 3))(
+        ready.rounds[name], state, ready.data, config.training.rounds
+    )
+    return state.variables, end.variables, info
+
+
+def distance(one, other) -> float:
+    """Largest difference between two trees."""
+    gaps = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b), initial=0.0)), one, other)
+    return max(jax.tree.leaves(gaps))
+
+
+@pytest.mark.parametrize("name", registry.METHODS)
+def test_every_method_trains(name):
+    before, after, info = trained(PLANTED if name == "gifair" else SMALL, name)
+    assert distance(before, after) > 0
+    assert np.all(info.finite)
+    assert "\n" not in registry.METHODS[name].summary
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("subtrunc:lam=0", "divfl"),
+        ("unionfl:mu=0,window=2", "divfl"),
+        ("fedprox:prox=0", "fedavg"),
+        ("power_of_choice:pool=4,variant=cpow", "power_of_choice:pool=4"),
+    ],
+)
+def test_settings_in_a_name_belong_to_that_method_alone(one, other):
+    config = replace(SMALL, methods=(one, other, other.split(":")[0]))
+    ready = registry.build(config)
+    assert list(ready.rounds) == list(dict.fromkeys(config.methods))
+    ends = [trained(SMALL, name)[1] for name in (one, other)]
+    assert distance(*ends) == 0
+
+
+def test_settings_in_a_name_change_what_it_does():
+    pools = [trained(SMALL, f"power_of_choice:pool={pool}")[2].clients for pool in (4, 10)]
+    assert (pools[0] != pools[1]).any()
+    steps = trained(SMALL, "fedavg:solver.steps=1")[2].steps
+    assert (steps == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("combined", "one", "other"),
+    [
+        ("unionfl+fedprox:prox=0", "unionfl", "fedavg"),
+        (
+            "fedprox+equitable:prox=2,groups=oracle",
+            "equitable:prox=2,groups=oracle",
+            "fedprox:prox=2",
+        ),
+        ("divfl+tilted:tilt=0", "divfl", "tilted"),
+    ],
+)
+def test_methods_that_differ_in_different_roles_combine(combined, one, other):
+    (_, together, cohorts), (_, alone, expected), (_, apart, _) = (
+        trained(PLANTED, name) for name in (combined, one, other)
+    )
+    # Weights that are equal but computed otherwise differ in the last place.
+    assert distance(together, alone) < 1e-7
+    assert distance(together, apart) > 1e-4
+    assert (cohorts.clients == expected.clients).all()
+
+
+def test_the_pull_serves_every_method():
+    pulled = trained(SMALL, "divfl:prox=5")[1]
+    assert distance(pulled, trained(SMALL, "divfl")[1]) > 0
+    assert distance(pulled, trained(SMALL, "divfl+fedprox:prox=5")[1]) == 0
+
+
+def test_cohorts_of_few_clients_need_no_other_setting():
+    few = replace(
+        SMALL, data=replace(SMALL.data, clients=5), selector=SelectorConfig(cohort_size=3)
+    )
+    registry.build(replace(few, methods=Config().methods))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("subtrunc:lamda=1", "setting='lamda': did you mean 'lam'"),
+        ("subtrunc:lam=much", "lam='much': expected float"),
+        ("subtrunc:lam", "lam='': expected float"),
+        ("subtrunc:lam=-1", "lam=-1"),
+        ("unionfl:window=0", "window=0"),
+        ("subtrunk:lam=1", "did you mean 'subtrunc'"),
+        ("divfl+unionfl", r"'divfl\+unionfl': expected methods with one selector"),
+        ("divfl+equitable+fairfed", "expected methods with one aggregator"),
+        ("fedavg+equitable", "expected methods that each differ from fedavg in a role"),
+        ("centralized+equitable", "expected methods that each differ from fedavg in a role"),
+        ("divfl+equitible", "did you mean 'equitable'"),
+        ("equitable:num_clusters=0", "num_clusters=0"),
+        ("equitable:num_clusters=some", "num_clusters='some': expected"),
+        ("equitable:groups=oracle", "groups='known': expected a federation with planted"),
+        ("gifair", "groups=None: expected a federation with planted"),
+        ("drfa:epochs=1,solver.steps=None", "solver.steps=None"),
+        ("power_of_choice:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
+        ("power_of_choice:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
+        ("divfl:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
+        ("unionfl:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
+        ("subtrunc:pool=5,candidates=6", "candidates=6: expected an integer >= 1 and <= 5"),
+    ],
+)
+def test_a_bad_setting_in_a_name_is_named(name, message):
+    with pytest.raises(ValueError, match=message):
+        registry.build(replace(SMALL, methods=(name,)))
+
+
+def test_fedprox_without_its_term_is_fedavg_and_with_it_stays_closer():
+    def moved(name, prox):
+        before, after, _ = trained(
+            replace(SMALL, solver=SolverConfig(0.1, 10, 20, prox=prox)), name
+        )
+        return distance(before, after), after
+
+    _, fedavg = moved("fedavg", None)
+    far, without = moved("fedprox", 0.0)
+    near, _ = moved("fedprox", 5.0)
+    assert distance(fedavg, without) == 0
+    assert near < far
+
+
+@pytest.mark.parametrize(
+    ("solver", "steps"),
+    [
+        (SolverConfig(steps=7), {7}),
+        # About 1,437 training examples over 10 clients in batches of 50: three a pass.
+        (SolverConfig(epochs=2, batch_size=50), {6}),
+    ],
+)
+def test_local_work_is_what_was_asked_for(solver, steps):
+    config = presets.resolve(replace(SMALL, solver=solver))
+    _, _, info = trained(config, "fedavg")
+    assert set(info.steps.ravel().tolist()) == steps
+
+
+def test_a_learning_rate_of_zero_leaves_the_model_alone():
+    before, after, _ = trained(replace(SMALL, solver=SolverConfig(0.0, 10, 1)), "fedavg")
+    assert distance(before, after) == 0
+
+
+@pytest.mark.parametrize("name", sorted(set(registry.PARTITIONERS) - {"planted_clusters"}))
+def test_every_partitioner_makes_the_clients_asked_for(name):
+    config = replace(SMALL, data=replace(SMALL.data, partition=name, clients=8, min_size=1))
+    assert registry.build(config).data.num_clients == 8
+
+
+def test_the_flags_of_a_partitioner_reach_it():
+    def classes(**settings):
+        federation = registry.build(replace(SMALL, data=replace(SMALL.data, **settings))).data
+        owners = np.repeat(np.arange(federation.num_clients), federation.train.sizes)
+        labels = federation.train.labels[federation.train.order]
+        return [len(np.unique(labels[owners == client])) for client in range(10)]
+
+    assert set(classes(classes_per_client=2)) == {2}
+    # A shard of a tenth of the examples, sorted by class, spans three classes at most.
+    assert max(classes(partition="shards", shards_per_client=1)) <= 3
+    assert max(classes(partition="shards", shards_per_client=9)) > 3
+    assert min(classes(partition="dirichlet", alpha=1000.0)) == 10
+    assert min(classes(partition="dirichlet", alpha=0.05, min_size=1)) < 10
+
+
+def test_the_seed_of_the_data_changes_who_owns_what():
+    first, again, other = (
+        registry.build(replace(SMALL, data=replace(SMALL.data, seed=seed))).data.train.order
+        for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("name", registry.MODELS)
+def test_every_network_has_an_output_for_every_class(name):
+    model = registry.MODELS[name](ModelConfig(), 10)
+    images = jax.ShapeDtypeStruct((2, 32, 32, 3), np.uint8)
+    variables = jax.eval_shape(model.init, jax.random.key(0), images)
+    logits, _ = jax.eval_shape(
+        lambda v, x: model.apply(v.params, v.state, x, train=False, key=None), variables, images
+    )
+    assert logits.shape == (2, 10)
+
+
+def test_layers_compute_in_the_numbers_of_the_configuration():
+    def program(name):
+        model = registry.method_round(SMALL, name, 10).model
+        x = jnp.zeros((2, 8, 8, 1), jnp.uint8)
+        variables = model.init(jax.random.key(0), x)
+        return str(jax.make_jaxpr(lambda v: model.apply(*v, x, train=False, key=None))(variables))
+
+    assert "bf16" in program("fedavg:compute=bfloat16")
+    assert "bf16" not in program("fedavg")
+
+
+def test_widths_of_the_mlp_are_those_of_the_configuration():
+    config = replace(SMALL, model=ModelConfig("mlp", hidden=(7,)))
+    variables, _, _ = trained(config, "fedavg")
+    assert sorted(leaf.size for leaf in jax.tree.leaves(variables)) == [7, 10, 70, 7 * 64]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"methods": ("fedagv",)}, "did you mean 'fedavg'"),
+        ({"methods": ()}, "methods"),
+        ({"model": ModelConfig("lenett")}, "did you mean 'lenet'"),
+        ({"data": replace(SMALL.data, partition="dirichlt")}, "did you mean 'dirichlet'"),
+        ({"data": replace(SMALL.data, clients=0)}, "num_clients=0"),
+        ({"solver": SolverConfig(0.1, 10)}, "steps"),
+        ({"solver": SolverConfig(-0.1, 10, 1)}, "learning_rate=-0.1"),
+        ({"selector": SelectorConfig(cohort_size=11)}, "cohort_size=11"),
+        ({"training": replace(SMALL.training, rounds=0)}, "training.rounds=0"),
+        ({"training": replace(SMALL.training, eval_every=0)}, "training.eval_every=0"),
+        ({"training": replace(SMALL.training, seeds=(1, 1))}, "training.seeds"),
+        ({"training": replace(SMALL.training, seeds=(-1,))}, "training.seeds"),
+        ({"training": replace(SMALL.training, clients_per_batch=0)}, "clients_per_batch=0"),
+    ],
+)
+def test_a_bad_setting_is_named(changed, message):
+    with pytest.raises(ValueError, match=message):
+        registry.build(replace(SMALL, **changed))
+
+
+def test_defaults_follow_the_data_set_unless_given():
+    assert presets.resolve(Config()).data.clients == 50
+    mnist = presets.resolve(Config(data=DataConfig("mnist", clients=7)))
+    assert (mnist.data.clients, mnist.model.name) == (7, "lenet")
+    assert presets.resolve(mnist) == mnist
+    assert presets.resolve(Config(solver=SolverConfig(steps=5))).solver.epochs is None

@@ -1,0 +1,179 @@
+"""Many settings in one program: the same numbers as one by one, and no more compilations."""
+
+import importlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedjax_fair import simulate
+from fedjax_fair.app import presets, registry
+from fedjax_fair.app.config import Config, ModelConfig
+from fedjax_fair.app.sweep import sweep
+from fedjax_fair.training.fit import Callback, fit
+
+module = importlib.import_module(
+    "fedjax_fair.app.sweep"
+)  # The package has the function by this name.
+
+
+@pytest.fixture(scope="module")
+def base():
+    config = Config(methods=("subtrunc", "fedprox"), model=ModelConfig(hidden=(8,)))
+    return replace(
+        config,
+        data=replace(config.data, clients=12),
+        selector=replace(config.selector, cohort_size=3, candidates=12),
+        training=replace(config.training, rounds=4, eval_every=2, seeds=(0, 5)),
+    )
+
+
+def one_by_one(base, name, seed, **settings):
+    """The same point as a run of its own."""
+    written = ",".join(f"{setting}={value}" for setting, value in settings.items())
+    config = replace(base, methods=(f"{name}:{written}",))
+    experiment = registry.build(presets.resolve(config))
+    (round,) = experiment.rounds.values()
+    return fit(round, experiment.data, rounds=4, seeds=(seed,), eval_every=2, train_loss=False)
+
+
+def test_every_point_is_what_it_is_alone(base):
+    together = sweep(base, lam=[0.0, 0.5, 2.0], learning_rate=[0.03, 0.1])
+    assert together.test_accuracy.dims == (
+        "algorithm", "lam", "learning_rate", "seed", "round", "client",
+    )  # fmt: skip
+    for seed, lam, rate in ((0, 0.0, 0.1), (5, 2.0, 0.03)):
+        alone = one_by_one(base, "subtrunc", seed, lam=lam, learning_rate=rate)
+        point = {"algorithm": "subtrunc", "seed": seed, "lam": lam, "learning_rate": rate}
+        own = together.sel(point)
+        np.testing.assert_array_equal(own["cohort_clients"], alone["cohort_clients"][0])
+        np.testing.assert_allclose(own["test_loss"], alone["test_loss"][0], rtol=1e-4)
+    # A setting that a method does not have changes nothing.
+    fedprox = together.sel(algorithm="fedprox")["test_loss"]
+    np.testing.assert_array_equal(fedprox.sel(lam=0.0), fedprox.sel(lam=2.0))
+
+
+def test_what_a_method_does_not_depend_on_is_run_once(base, monkeypatch):
+    fit_batch, sizes = module.fit_batch, []
+
+    def counted(*arguments, **settings):
+        sizes.append(len(settings["seeds"]))
+        return fit_batch(*arguments, **settings)
+
+    monkeypatch.setattr(module, "fit_batch", counted)
+    config = replace(base, methods=("subtrunc", "unionfl", "q_fedavg"))
+    runs = sweep(config, seeds=(0,), lam=[0.1, 0.2], mu=[1.0, 2.0, 3.0], learning_rate=[0.05, 0.1])
+    assert sizes == [4, 6, 2]
+    assert runs["test_loss"].notnull().all()
+
+
+def test_numbers_share_a_compilation_and_shapes_do_not(base, monkeypatch):
+    traced = []
+    run = simulate.run
+    monkeypatch.setattr(simulate, "run", lambda *a: traced.append(1) or run(*a))
+    config = replace(base, methods=("subtrunc",))
+    sweep(config, lam=[0.1, 0.2, 0.3], prox=[0.0, 0.1], b=[1.0, 2.0])
+    assert len(traced) == 1
+    traced.clear()
+    both = sweep(config, cohort_size=[2, 3], lam=[0.1, 0.2])
+    assert len(traced) == 2
+    assert both.sizes["cohort_size"] == 2
+    assert np.isnan(both["cohort_clients"].sel(cohort_size=2, slot=2)).all()
+
+
+def test_data_is_read_once(base, monkeypatch):
+    load, read = registry.data.load, []
+    monkeypatch.setattr(registry.data, "load", lambda *a, **k: read.append(1) or load(*a, **k))
+    sweep(replace(base, methods=("fedavg",)), seeds=(0,), cohort_size=[2, 3])
+    assert len(read) == 1
+
+
+def test_batches_and_partitions_change_nothing(base):
+    config = replace(base, methods=("subtrunc",), data=replace(base.data, per_run=True))
+    whole = sweep(config, lam=[0.0, 1.0, 2.0])
+    parts = sweep(config, lam=[0.0, 1.0, 2.0], points_per_batch=4)
+    np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
+    assert (whole["train_examples"].sel(seed=0) != whole["train_examples"].sel(seed=5)).any()
+
+
+def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
+    config = replace(base, methods=("fedprox",))
+    settings: Any = {"prox": [0.0, 0.1, 0.2], "learning_rate": [0.05, 0.1]}
+    told = []
+
+    class Watch(Callback):
+        def on_compiled(self, num_bytes):
+            told.append(num_bytes)
+
+    def watch(runs):
+        assert runs.startswith("fedprox, ")
+        return Watch()
+
+    whole = sweep(config, watch=watch, **settings)
+    sweep(config, seeds=(0,), prox=[0.1], watch=watch)
+    all_runs, one = told
+    limit = (one + all_runs) // 2
+    monkeypatch.setattr(module, "_free_bytes", lambda: limit)
+    told.clear()
+    parts = sweep(config, watch=watch, **settings)
+    assert 2 <= len(told) <= 4
+    assert max(told) <= limit
+    np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
+    # A single run is tried, whatever it takes.
+    monkeypatch.setattr(module, "_free_bytes", lambda: 1)
+    alone = sweep(config, seeds=(0,), prox=[0.1])
+    np.testing.assert_allclose(
+        alone["test_loss"].isel(prox=0, seed=0),
+        whole["test_loss"].sel(prox=0.1, learning_rate=0.1, seed=0),
+        rtol=1e-5,
+    )
+
+
+def test_a_point_that_diverges_leaves_the_others_alone(base):
+    config = replace(base, methods=("fedavg",))
+    rates = sweep(config, learning_rate=[0.05, 1e30])
+    assert (rates["diverged"].sel(learning_rate=0.05) == -1).all()
+    assert (rates["diverged"].sel(learning_rate=1e30) == 0).all()
+    alone = sweep(config, learning_rate=[0.05])
+    np.testing.assert_allclose(
+        rates["test_loss"].sel(learning_rate=0.05), alone["test_loss"].sel(learning_rate=0.05)
+    )
+
+
+def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
+    config = replace(base, methods=("fedprox",))
+    whole = sweep(config, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+    runs, calls = module.fit_batch, []
+
+    def interrupted(*arguments, **settings):
+        calls.append(settings["seeds"])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return runs(*arguments, **settings)
+
+    monkeypatch.setattr(module, "fit_batch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+    again = sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+    assert len(calls) == 4
+    np.testing.assert_array_equal(whole["test_loss"], again["test_loss"])
+    with pytest.raises(ValueError, match="found another one"):
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1], points_per_batch=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lamda": [1.0]}, "lamda.*did you mean 'lam'"),
+        ({"lam": []}, r"lam=\[\].*one or more"),
+        ({"lam": [0.1, 0.1]}, "different"),
+        ({"lam": [0.1, -1.0]}, "lam=-1.0"),
+        ({"learning_rate": [-0.1]}, "learning_rate=-0.1"),
+        ({"alpha": [0.1]}, "alpha"),
+        ({"lam": [0.1], "points_per_batch": 0}, "points_per_batch=0"),
+    ],
+)
+def test_bad_settings_are_named_before_anything_is_compiled(base, settings, message):
+    with pytest.raises(ValueError, match=message):
+        sweep(base, **settings)

@@ -1,0 +1,171 @@
+"""The presets of the Equitable-FL paper, on generated data of the shape of the real."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from experiments.reproduction import cross, equitable, paper, runs, tables
+from fedjax_fair.app import presets, registry
+from fedjax_fair.app.config import ModelConfig
+from fedjax_fair.app.presets import PRESETS
+from fedjax_fair.data import sources
+from fedjax_fair.training.fit import fit
+
+NAMES = [name for name in PRESETS if name.startswith(("equitable", "cross"))]
+SHAPES = {
+    "mnist": ((28, 28, 1), 10),
+    "cifar10": ((32, 32, 3), 10),
+    "cifar100": ((32, 32, 3), 100),
+    "emnist/byclass": ((28, 28, 1), 62),
+}
+
+
+@pytest.fixture
+def generated(monkeypatch):
+    """Random images, just enough for every client to have some of each of its classes."""
+
+    def images(name, data_dir):
+        shape, num_classes = SHAPES[name]
+        rng = np.random.default_rng(0)
+        each = 36 if num_classes == 62 else 6
+        labels = np.repeat(np.arange(num_classes), each)
+
+        def draw(labels):
+            return sources.Examples(
+                rng.integers(0, 256, (labels.size, *shape), np.uint8), labels, {}
+            )
+
+        return draw(labels), draw(labels[::2]), num_classes
+
+    monkeypatch.setattr(sources, "_images", images)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("generated")
+def test_every_preset_can_be_built(name):
+    config = replace(PRESETS[name].config, model=ModelConfig("logistic"))
+    ready = registry.build(presets.resolve(config))
+    assert list(ready.rounds) == list(config.methods)
+    assert ready.data.groups.max() + 1 == config.aggregator.num_clusters
+    clients = {"emnist/byclass": (90, 18)}.get(config.data.name, (10, 4))
+    assert (ready.data.num_clients, config.selector.cohort_size) == clients
+    assert (config.solver.epochs, config.training.seeds) == (5, (0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    "name", [f"equitable-{setting}" for setting in ("cifar10", "cifar100", "femnist")]
+)
+@pytest.mark.usefixtures("generated")
+def test_networks_of_the_paper_train(name):
+    config = PRESETS[name].config
+    ready = registry.build(presets.resolve(replace(config, methods=("equitable:epochs=1",))))
+    (round,) = ready.rounds.values()
+    run = fit(round, ready.data, rounds=2, eval_every=2)
+    assert np.isfinite(run.cohort_loss).all()
+    assert run.sizes["slot"] == config.selector.cohort_size
+    assert run.sizes["planted_group"] == config.aggregator.num_clusters
+    assert set(run.group.values.tolist()) == set(range(config.aggregator.num_clusters))
+
+
+def test_presets_compare_the_methods_for_which_the_paper_has_numbers():
+    for setting, reported in paper.EQUITABLE.items():
+        for name in (f"equitable-{setting}", f"equitable-resnet18-{setting}"):
+            named = [method.partition(":")[0] for method in PRESETS[name].config.methods]
+            assert named == list(reported)
+    # In the published table the proposed method has the smallest distance of all federated ones.
+    for reported in paper.EQUITABLE.values():
+        federated = [row["sigma"][0] for name, row in reported.items() if name != "centralized"]
+        assert min(federated) == reported["equitable"]["sigma"][0]
+
+
+def small(names):
+    config = replace(PRESETS["equitable"].config, methods=names, model=ModelConfig("logistic"))
+    return replace(config, training=replace(config.training, rounds=4, eval_every=2))
+
+
+def test_a_table_of_runs_shows_what_they_measured(tmp_path):
+    names = ("fedprox:prox=0.5", "equitable")
+    file = tmp_path / "equitable-table-mnist-runs.csv"
+    config = small(names)
+    runs.run_missing(config, names, (0, 1), file, equitable.SUMMARIES, equitable.OF_ROUNDS)
+    kept = runs.collect(names, file)
+    assert kept["round"].values.tolist() == [0, 2, 4]
+
+    own = replace(config, training=replace(config.training, seeds=(1,)))
+    ready = registry.build(presets.resolve(own))
+    run = fit(ready.rounds["equitable"], ready.data, rounds=4, seeds=(1,), eval_every=2)
+    told = run.aggregation_nmi.values[0]
+    np.testing.assert_allclose(
+        kept.aggregation_nmi.sel(algorithm="equitable", seed=1),
+        [np.nan, told[:2].mean(), told[2:].mean()],
+        rtol=1e-5,
+    )
+    assert kept.aggregation_nmi.sel(algorithm="fedprox:prox=0.5").isnull().all()
+
+    equitable.write_table(config, "mnist", file)
+    table = pd.read_csv(tmp_path / "equitable-table-mnist.csv").set_index(["method", "moment"])
+    last = kept.sigma_acc.isel(round=-1)
+    gaps = last.sel(algorithm="equitable") - last.sel(algorithm="fedprox:prox=0.5")
+    np.testing.assert_allclose(
+        table.loc[("equitable", "last"), "sigma less fedprox"], 100 * gaps.mean(), atol=1e-4
+    )
+    assert table.loc[("equitable", "last"), "sigma paper"] == 1.17
+    assert "[1.17 ± 0.25]" in (tmp_path / "equitable-table-mnist.md").read_text()
+    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".md", ".png"}
+
+
+def test_the_grid_gives_every_method_the_same_budget():
+    count = {}
+    for name in equitable.variants():
+        method, _, settings = name.partition(":")
+        count[method] = count.get(method, 0) + 1
+        assert settings
+    assert count.pop("centralized") == len(equitable.RATES)
+    assert set(count) == {
+        name.partition(":")[0] for name in PRESETS["equitable"].config.methods
+    } - {"centralized"}
+    assert set(count.values()) == {4 * len(equitable.RATES)}
+    ready = registry.build(presets.resolve(small(tuple(equitable.variants()))))
+    assert len(ready.rounds) == len(equitable.variants())
+
+
+def test_running_means_start_with_the_first_number():
+    values = xr.DataArray(
+        [[np.nan, 1.0, 3.0]], dims=("seed", "round"), coords={"round": [0, 5, 10]}
+    )
+    np.testing.assert_allclose(equitable.cumulative(values), [[np.nan, 1.0, 2.0]])
+
+
+def test_the_cross_pairs_every_selector_with_itself_and_with_weights_alone():
+    names = list(PRESETS["cross"].config.methods)
+    rng = np.random.default_rng(0)
+    shape = ("algorithm", "seed", "round")
+    measured = xr.Dataset(
+        {
+            metric: (shape, rng.uniform(size=(len(names), 3, 7)))
+            for metric in cross.COLUMNS.values()
+        },
+        coords={"algorithm": names, "seed": range(3)},
+    )
+    table = cross.summarize(measured).set_index("selector")
+    assert list(table.index) == ["random", *names[2::2]]
+    ends = 100 * measured["group_sigma_acc"][..., -5:].mean("round")
+    own, alone, weights = (
+        ends.sel(algorithm=name).values for name in ("divfl+equitable", "divfl", "equitable")
+    )
+    row = table.loc["divfl"]
+    np.testing.assert_allclose(row["sigma equitable"], own.mean())
+    np.testing.assert_allclose(row["sigma alone sd"], alone.std(ddof=1))
+    for label, other in (("selector", alone), ("weights", weights)):
+        told = [row[f"sigma less {label} {end}"] for end in ("low", "mean", "high")]
+        np.testing.assert_allclose(told, tables.paired(own, other))
+    np.testing.assert_allclose(
+        table.loc["random", "sigma less selector mean"],
+        (ends.sel(algorithm="equitable") - ends.sel(algorithm="fedprox")).mean(),
+    )
+    text = cross.markdown(table.reset_index())
+    assert f"| divfl | {alone.mean():.2f} ± " in text
+    assert text.count("| - |") == 2

@@ -1,0 +1,88 @@
+"""The reproduction of federated maximization: what it runs, what it keeps, what it says."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.reproduction import federated_examples
+from experiments.reproduction import federated_maximization as script
+from fedjax_fair.submodular import federated as fed
+from fedjax_fair.submodular import matroids
+
+
+@pytest.fixture
+def small(monkeypatch):
+    scores = np.random.default_rng(0).gamma(0.3, size=(20, 8)).astype(np.float32)
+
+    def few(instance):
+        for name in ("centralized", "popular", "random"):
+            yield script.Setting(name)
+        yield script.Setting("fedcg", rounds=4, cohort=5)
+        yield script.Setting("fedcg", rounds=4)
+        yield script.Setting("discrete-greedy", answers=6)
+
+    monkeypatch.setattr(script, "settings", few)
+    return script.Instance(fed.facility_location, jnp.asarray(scores), 20, 8)
+
+
+def test_what_was_run_is_not_run_again(small, tmp_path, monkeypatch):
+    file = tmp_path / "federated-maximization-runs.csv"
+    script.run_missing("small", small, 3, (0, 1), file)
+    runs = pd.read_csv(file)
+    assert runs["method"].value_counts().to_dict() == {
+        "centralized": 1, "popular": 1, "random": 2, "fedcg": 3, "discrete-greedy": 2,
+    }  # fmt: skip
+
+    def never(*arguments):
+        raise AssertionError("ran again")
+
+    monkeypatch.setattr(script.comparison, "compare", never)
+    script.run_missing("small", small, 3, (0, 1), file)
+    with pytest.raises(AssertionError, match="ran again"):
+        script.run_missing("small", small, 4, (0, 1), file)
+
+    script.write(file)
+    table = pd.read_csv(tmp_path / "federated-maximization.csv").set_index("method")
+    assert table.loc["centralized", "ratio"] == 1
+    assert table.loc["popular", "beyond_popular"] == 0
+    assert (table.loc["fedcg", "slack"] >= 0).all()
+    own = runs[runs["method"] == "random"]["found"].mean()
+    best = runs[runs["method"] == "centralized"]["found"].iloc[0]
+    np.testing.assert_allclose(table.loc["random", "ratio"], own / best, rtol=1e-4)
+    written = (tmp_path / "federated-maximization-tables.md").read_text()
+    assert "### small, k = 3" in written
+    assert "| `fedcg` | 4 | all |" in written
+    assert (tmp_path / "federated-maximization.png").stat().st_size > 1000
+
+
+def test_communities_are_harder_for_popular_groups():
+    instance = script.communities()
+    assert (instance.num_clients, instance.size) == (2000, 600)
+    problem = instance.make(instance.data)
+    matroid = matroids.uniform(10, 600)
+    best = jax.jit(lambda: fed.centralized_greedy(problem, matroid).values[-1])()
+    popular = problem.value(fed.popular_base(problem, matroid))
+    assert popular < 0.6 * best
+
+
+def test_votes_for_bases_split_the_welfare_alike():
+    rows = {
+        (row["problem"], row["method"]): row for row in federated_examples.welfare_and_projects(0)
+    }
+    votes, gradients = rows["welfare", "fedcg, base"], rows["welfare", "fedcg, gradient"]
+    # Whoever else votes, an agent wants every item, and all of them count alike.
+    assert votes["apart"] < 1e-5
+    assert gradients["apart"] > 0.5
+    assert votes["extension"] < 0.6 < 0.9 < gradients["extension"] <= 1.05
+    assert votes["value"] < gradients["value"]
+
+
+def test_features_are_chosen_as_well_as_from_all_patients():
+    rows = {row["method"]: row for row in federated_examples.features(0)}
+    assert rows["centralized"]["value"] == 1
+    for name in ("pooled patients", "discrete greedy, all", "discrete greedy, half"):
+        assert 0.95 <= rows[name]["value"] <= 1 + 1e-6
+        assert rows[name]["accuracy"] > rows["random"]["accuracy"]
+    assert rows["random"]["value"] < 0.9

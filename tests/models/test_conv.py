@@ -1,0 +1,307 @@
+"""Layers against Flax's own, and the form of the programs they compile to."""
+
+import re
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_fair.models import Conv, lenet, max_pool
+from fedjax_fair.models.conv import chunks as in_chunks
+from fedjax_fair.models.conv.choice import _native_if_shared, _native_pull_back_if_alone
+from fedjax_fair.models.conv.tiles import _number, _tile_width
+
+CUDA = ("cuda",)
+
+
+def normal(seed, shape, dtype=jnp.float32):
+    return jax.random.normal(jax.random.key(seed), shape, dtype)
+
+
+def assert_same_layer(image, features, kernel_size, strides, padding, *, use_bias=True):
+    """Compares outputs and gradients, with respect to parameters and input, in one program."""
+    settings = (features, kernel_size, strides, padding)
+    params = {"kernel": normal(1, (*kernel_size, image[-1], features))}
+    if use_bias:
+        params["bias"] = normal(2, (features,))
+
+    def results(layer, params, x):
+        def weighted(params, x):
+            y = layer(*settings, use_bias=use_bias).apply({"params": params}, x)
+            weight = jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape)
+            return jnp.sum(y * weight), y
+
+        return jax.grad(weighted, argnums=(0, 1), has_aux=True)(params, x)
+
+    def both(params, x):
+        return results(Conv, params, x), results(nn.Conv, params, x)
+
+    def check(ours, theirs):
+        assert ours.dtype == theirs.dtype
+        scale = max(1.0, np.abs(theirs).max())
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * scale)
+
+    jax.tree.map(check, *jax.jit(both)(params, normal(0, image)))
+
+
+def test_parameters_are_those_of_flax():
+    x = jnp.zeros((1, 6, 6, 3))
+    for extra in (
+        {"use_bias": True},
+        {"use_bias": False},
+        {"kernel_init": nn.initializers.ones},
+    ):
+        ours, theirs = Conv(4, (3, 5), **extra), nn.Conv(4, (3, 5), **extra)
+        key = jax.random.key(0)
+        jax.tree.map(np.testing.assert_array_equal, ours.init(key, x), theirs.init(key, x))
+
+
+@pytest.mark.parametrize(
+    ("image", "features", "kernel_size", "strides", "padding"),
+    [
+        ((2, 28, 28, 1), 6, (5, 5), (1, 1), 2),  # LeNet: tiles of 14
+        ((2, 14, 14, 6), 16, (5, 5), (1, 1), "VALID"),  # tiles of 5
+        ((2, 9, 13, 3), 6, (3, 3), (1, 1), "SAME"),  # one tile of 13
+        ((2, 9, 19, 3), 10, (3, 3), (1, 1), "SAME"),  # three tiles of 7: the last is ragged
+        ((1, 8, 8, 64), 96, (3, 3), (2, 2), 1),  # ResNet: plain patches
+        ((2, 9, 9, 4), 8, (1, 1), (2, 2), 0),  # ResNet's shortcut; a column is cut off
+        ((2, 9, 10, 2), 3, (3, 2), (2, 3), "SAME"),
+        ((2, 9, 10, 2), 3, (4, 5), (1, 2), ((2, 0), (1, 3))),
+        ((2, 7, 11, 2), 3, (3, 4), (3, 1), (1, 2)),
+        ((1, 5, 5, 2), 7, (5, 5), (1, 1), "VALID"),  # a single output
+        ((8, 41, 20, 32), 64, (3, 3), (2, 1), "VALID"),  # two pieces of four images
+        ((7, 50, 24, 32), 40, (3, 3), (2, 1), "SAME"),  # seven pieces of one
+        ((8, 20, 20, 32), 64, (3, 3), (1, 1), "VALID"),  # Winograd's form, the next too
+        ((7, 25, 24, 32), 40, (3, 3), (1, 1), "SAME"),
+    ],
+)
+def test_convolution_is_the_one_of_flax(image, features, kernel_size, strides, padding):
+    assert_same_layer(image, features, kernel_size, strides, padding)
+
+
+def pairs(low, high):
+    return st.tuples(st.integers(low, high), st.integers(low, high))
+
+
+# Few examples, because each compiles a program of its own.
+@settings(max_examples=5, deadline=None)
+@given(
+    side=pairs(5, 12),
+    kernel_size=pairs(1, 5),
+    strides=pairs(1, 3),
+    padding=st.sampled_from(["SAME", "VALID", 1]) | st.tuples(pairs(0, 3), pairs(0, 3)),
+    channels=st.integers(1, 3),
+    features=st.sampled_from([1, 5, 40]),
+    use_bias=st.booleans(),
+)
+def test_convolution_is_the_one_of_flax_for_any_geometry(
+    side, kernel_size, strides, padding, channels, features, use_bias
+):
+    image = (2, *side, channels)
+    assert_same_layer(image, features, kernel_size, strides, padding, use_bias=use_bias)
+
+
+def test_low_precision_input_is_promoted_as_in_flax():
+    # Mixed types on purpose, which the strict rules of the other tests forbid.
+    with jax.numpy_dtype_promotion("standard"):
+        x = normal(0, (2, 9, 9, 3), jnp.bfloat16)
+        ours, theirs = Conv(4, (3, 3)), nn.Conv(4, (3, 3))
+        variables = theirs.init(jax.random.key(1), x)
+        y, expected = ours.apply(variables, x), theirs.apply(variables, x)
+    assert y.dtype == expected.dtype == jnp.float32
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"padding": "CIRCULAR"}, "padding='CIRCULAR'"),
+        ({"padding": (1, 1, 1)}, r"padding=\(1, 1, 1\)"),
+        ({"padding": "VALID", "kernel_size": (5, 3)}, r"kernel_size=\(5, 3\)"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    layer = Conv(**{"features": 2, "kernel_size": (3, 3), **settings})
+    with pytest.raises(ValueError, match=message):
+        layer.init(jax.random.key(0), jnp.zeros((1, 4, 4, 1)))
+
+
+def test_tiles_cover_a_row_and_stay_narrow():
+    for width in range(1, 70):
+        for channels in (1, 6, 16, 32, 64, 512):
+            tile = _tile_width(width, channels, kernel_width=5, stride=1)
+            assert 1 <= tile <= width
+            assert tile == 1 or tile * channels <= 96
+    # LeNet's layers, and windows that do not overlap.
+    assert _tile_width(28, 6, kernel_width=5, stride=1) == 14
+    assert _tile_width(10, 16, kernel_width=5, stride=1) == 5
+    assert _tile_width(28, 6, kernel_width=2, stride=2) == 1
+
+
+def test_a_batch_is_cut_into_pieces_that_fit_the_cache():
+    def pieces(batch, side, channels, features):
+        x, kernel = jnp.zeros((batch, side, side, channels)), jnp.zeros((3, 3, channels, features))
+        return _number(x, kernel, (1, 1), ((0, 0), (0, 0)))
+
+    assert pieces(50, 32, 1, 6) == 1  # A LeNet's tiles are a few kilobytes an image.
+    assert pieces(8, 20, 32, 64) == 2
+    assert pieces(7, 21, 32, 64) == 7  # Two pieces would do, but do not divide seven.
+    assert pieces(6, 66, 64, 64) == 6  # Not even one image fits.
+    assert in_chunks.number(8, in_chunks.CACHE // 7, room=2 * in_chunks.CACHE) == 1
+
+
+STRIDES, PADDING = (2, 1), ((1, 1), (0, 2))
+
+
+def reference(x, kernel):
+    names = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, kernel, STRIDES, PADDING, dimension_numbers=names)
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+def test_accelerator_form_under_vmap_is_the_plain_one(axes):
+    # The forms for accelerators, run here directly, nested in a second vmap over kernels.
+    x, kernel = normal(0, (3, 2, 7, 6, 2)), normal(1, (4, 3, 3, 3, 2, 5))
+    x = x if axes[0] == 0 else x[0]
+    kernel = kernel if axes[1] == 0 else kernel[:, 0]
+
+    def results(forward, backward):
+        def both(x, kernel):
+            y = forward(x, kernel)
+            return y, backward(x, kernel, jnp.cos(y))
+
+        return jax.jit(jax.vmap(jax.vmap(both, axes), (None, 0)))(x, kernel)
+
+    def vjp(x, kernel, cotangent):
+        return jax.vjp(reference, x, kernel)[1](cotangent)
+
+    ours = results(
+        _native_if_shared(STRIDES, PADDING), _native_pull_back_if_alone(STRIDES, PADDING)
+    )
+    theirs = results(reference, vjp)
+    # Sums of up to 42 products of size one in another order.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), ours, theirs)
+
+
+@pytest.fixture(scope="module")
+def network():
+    """LeNet's loss, its parameters, and those of three clients with their images."""
+    model = lenet(10)
+    images = normal(0, (3, 2, 28, 28, 1))
+    params, state = model.init(jax.random.key(1), images[0])
+
+    def loss(params, x):
+        logits, _ = model.apply(params, state, x, train=True, key=jax.random.key(2))
+        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - logits[:, 0])
+
+    clients = jax.tree.map(lambda p: jnp.stack([p, 0.9 * p, 0.8 * p]), params)
+    return loss, params, clients, images
+
+
+def lowered(function, *args, platforms):
+    return jax.jit(function).trace(*args).lower(lowering_platforms=platforms).as_text()
+
+
+def group_counts(text):
+    return {int(n) for n in re.findall(r"(?:feature|batch)_group_count = (\d+)", text)}
+
+
+def local_steps(loss):
+    def train(params, x):
+        def step(params, _):
+            gradient = jax.grad(loss)(params, x)
+            return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), None
+
+        return jax.lax.scan(step, params, length=2)[0]
+
+    return train
+
+
+def test_reference_form_would_be_grouped():
+    # The reader of programs below does see a grouped convolution where there is one.
+    x, kernel = normal(0, (3, 2, 7, 6, 2)), normal(1, (3, 3, 3, 2, 5))
+    assert group_counts(lowered(jax.vmap(reference), x, kernel, platforms=CUDA)) == {1, 3}
+
+
+@pytest.mark.parametrize("platforms", [("cpu",), CUDA, ("tpu",)])
+def test_clients_side_by_side_compile_to_no_convolution(network, platforms):
+    loss, params, clients, images = network
+    per_client = jax.vmap(jax.grad(loss))
+    together = jax.grad(lambda params, x: jnp.sum(jax.vmap(loss)(params, x)))
+    for function in (per_client, together, jax.vmap(local_steps(loss))):
+        text = lowered(function, clients, images, platforms=platforms)
+        assert "stablehlo.convolution" not in text
+    per_example = jax.vmap(jax.grad(loss), (None, 0))
+    assert group_counts(lowered(per_example, params, images, platforms=platforms)) <= {1}
+
+
+def test_shared_kernel_keeps_the_native_convolution_on_accelerators(network):
+    loss, params, _, images = network
+    evaluate = jax.vmap(loss, (None, 0))
+    text = lowered(evaluate, params, images, platforms=CUDA)
+    assert text.count("stablehlo.convolution") == 2
+    assert group_counts(text) == {1}
+    alone = lowered(local_steps(loss), params, images[0], platforms=CUDA)
+    assert "stablehlo.convolution" in alone
+    assert group_counts(alone) == {1}
+
+
+def test_one_client_on_cpu_compiles_to_no_convolution(network):
+    loss, params, _, images = network
+    text = lowered(local_steps(loss), params, images[0], platforms=("cpu",))
+    assert "stablehlo.convolution" not in text
+
+
+def test_clients_side_by_side_train_as_if_alone(network):
+    loss, _, clients, images = network
+    train = local_steps(loss)
+    together = jax.jit(jax.vmap(train))(clients, images)
+    alone = jax.lax.map(lambda args: train(*args), (clients, images))
+    # Two forms of the matrix product round differently.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), together, alone
+    )
+
+
+def test_hessian_vector_product_agrees_with_differences(network):
+    _, params, _, images = network
+    kernel = params["body"]["Conv_0"]["kernel"]
+    layer = Conv(6, (5, 5), use_bias=False)
+
+    def objective(kernel):
+        return jnp.mean(jnp.sin(layer.apply({"params": {"kernel": kernel}}, images[0])))
+
+    direction = normal(5, kernel.shape)
+    gradient = jax.jit(jax.grad(objective))
+    _, product = jax.jvp(gradient, (kernel,), (direction,))
+    step = 1e-2
+    difference = gradient(kernel + step * direction) - gradient(kernel - step * direction)
+    # Central differences in float32: error of the order of step squared.
+    np.testing.assert_allclose(product, difference / (2 * step), rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 6, 3), (1, 7, 9, 2), (3, 5, 4, 1), (2, 3, 2, 1)])
+def test_max_pool_is_the_one_of_flax(shape):
+    # Distinct values: at ties the two share the gradient differently.
+    x = jax.random.permutation(jax.random.key(0), jnp.arange(float(np.prod(shape)))).reshape(shape)
+
+    def reference(x):
+        return nn.max_pool(x, (2, 2), strides=(2, 2))
+
+    np.testing.assert_array_equal(max_pool(x), reference(x))
+    weight = normal(1, reference(x).shape)
+    ours, theirs = (
+        jax.grad(lambda x, f=f: jnp.sum(f(x) * weight))(x) for f in (max_pool, reference)
+    )
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_max_pool_halves_the_gradient_at_each_tie():
+    gradient = jax.grad(lambda x: jnp.sum(max_pool(x)))
+    assert (gradient(jnp.ones((1, 2, 2, 1))) == 0.25).all()
+    column = jnp.array([[1.0, 0.0], [1.0, 0.0]]).reshape(1, 2, 2, 1)
+    assert gradient(column).ravel().tolist() == [0.5, 0.0, 0.5, 0.0]

@@ -1,0 +1,323 @@
+"""Networks: sizes, inputs, features, modes; and the way from a user's own Flax module."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from fedjax_fair.models import (
+    cifar100_cnn,
+    cifar_cnn,
+    femnist_cnn,
+    from_flax,
+    in_bfloat16,
+    lenet,
+    logistic,
+    max_pool,
+    mlp,
+    resnet18,
+)
+
+MNIST, CIFAR = (2, 28, 28, 1), (2, 32, 32, 3)
+
+
+def num_params(variables):
+    return sum(leaf.size for leaf in jax.tree.leaves(variables.params))
+
+
+def images(shape, seed=0):
+    return jax.random.randint(jax.random.key(seed), shape, 0, 256).astype(jnp.uint8)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "parameters", "width"),
+    [
+        (logistic(10), MNIST, 7_850, 784),
+        (mlp(10), MNIST, 199_210, 200),
+        (mlp(3, hidden=(7,)), (2, 5), 66, 7),
+        (lenet(10), MNIST, 61_706, 84),
+        (lenet(10), CIFAR, 62_006, 84),
+        (cifar_cnn(), CIFAR, 62_006, 84),
+        (cifar100_cnn(), CIFAR, 4_400_548, 512),
+        (femnist_cnn(), MNIST, 608_702, 512),
+        (resnet18(10), CIFAR, 11_173_962, 512),
+        (resnet18(100), CIFAR, 11_220_132, 512),
+        (resnet18(62), MNIST, 11_199_486, 512),
+        (resnet18(10, norm="batch"), CIFAR, 11_173_962, 512),
+    ],
+)
+def test_number_of_parameters_and_width_of_features(model, shape, parameters, width):
+    x = jax.ShapeDtypeStruct(shape, jnp.uint8)
+    variables = jax.eval_shape(model.init, jax.random.key(0), x)
+    assert num_params(variables) == parameters
+    assert jax.eval_shape(model.features, *variables, x).shape == (shape[0], width)
+
+
+@pytest.mark.parametrize("model", [logistic(3), mlp(3), lenet(3), femnist_cnn(3)])
+def test_network_is_a_pure_pair(model):
+    x = images(MNIST)
+    variables = model.init(jax.random.key(0), x)
+    assert variables.state == {}
+    logits, state = model.apply(*variables, x, train=False, key=None)
+    assert state == {}
+    assert logits.shape == (2, 3)
+    assert logits.dtype == jnp.float32
+    head = variables.params["head"]
+    features = model.features(*variables, x)
+    np.testing.assert_allclose(
+        features @ head["kernel"] + head["bias"][None], logits, rtol=1e-5, atol=1e-6
+    )
+    # Bytes are scaled to [0, 1]; floating-point inputs pass as they are.
+    scaled, _ = model.apply(*variables, x.astype(jnp.float32) / 255, train=False, key=None)
+    np.testing.assert_array_equal(logits, scaled)
+    with pytest.raises(ValueError, match="int32"):
+        model.apply(*variables, x.astype(jnp.int32), train=False, key=None)
+
+
+def test_features_of_logistic_regression_are_its_input():
+    x = images(MNIST)
+    variables = logistic(3).init(jax.random.key(0), x)
+    np.testing.assert_allclose(
+        logistic(3).features(*variables, x), np.asarray(x).reshape(2, -1) / 255, rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("model", [mlp(5), lenet(5), femnist_cnn(5), resnet18(5)])
+@jax.numpy_dtype_promotion("standard")  # Flax's norms promote their statistics to float32.
+def test_in_bfloat16_layers_round_and_the_rest_does_not(model):
+    def loss(model, params):
+        logits, _ = model.apply(params, {}, x, train=True, key=jax.random.key(2))
+        return -jnp.mean(jax.nn.log_softmax(logits)[:, 1])
+
+    x, rounded = images((8, 28, 28, 1)), in_bfloat16(model)
+    variables = rounded.init(jax.random.key(0), x)
+    for ours, theirs in zip(
+        jax.tree.leaves(variables), jax.tree.leaves(model.init(jax.random.key(0), x)), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    program = jax.make_jaxpr(partial(loss, rounded))(variables.params)
+    assert "dot_general" in str(program)
+    assert not [line for line in str(program).splitlines() if "f32" in line and "dot_gen" in line]
+    # A product of bfloat16 numbers has eight bits; layers add their errors up.
+    for answer in (lambda m: m.features(*variables, x), lambda m: loss(m, variables.params)):
+        ours, theirs = answer(rounded), answer(model)
+        assert ours.dtype == jnp.float32
+        assert 0 < np.linalg.norm(ours - theirs) < 0.03 * np.linalg.norm(theirs)
+    ours, theirs = (jax.grad(partial(loss, m))(variables.params) for m in (rounded, model))
+    for own, exact in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert own.dtype == jnp.float32
+        assert np.linalg.norm(own - exact) < 0.2 * np.linalg.norm(exact)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_running_statistics_are_not_rounded():
+    with pytest.raises(ValueError, match="expected one without state"):
+        in_bfloat16(resnet18(5, norm="batch")).init(jax.random.key(0), images((2, 8, 8, 3)))
+
+
+def test_lenet_is_the_network_of_the_specification():
+    # Written out with Flax's own layers, ReLU before pooling as published.
+    x = jax.random.normal(jax.random.key(0), MNIST)
+    model = lenet(10)
+    params, state = model.init(jax.random.key(1), x)
+    body = params["body"]
+
+    def pool(x):
+        return nn.max_pool(nn.relu(x), (2, 2), strides=(2, 2))
+
+    h = pool(nn.Conv(6, (5, 5), padding=2).apply({"params": body["Conv_0"]}, x))
+    h = pool(nn.Conv(16, (5, 5), padding=0).apply({"params": body["Conv_1"]}, h)).reshape(2, -1)
+    for name, width in (("Dense_0", 120), ("Dense_1", 84)):
+        h = nn.relu(nn.Dense(width).apply({"params": body[name]}, h))
+    np.testing.assert_allclose(model.features(params, state, x), h, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_follows_its_key_and_rests_in_evaluation():
+    x, model = images(MNIST), femnist_cnn()
+    variables = model.init(jax.random.key(0), x)
+
+    def logits(train, seed):
+        return model.apply(*variables, x, train=train, key=jax.random.key(seed))[0]
+
+    np.testing.assert_array_equal(logits(True, 1), logits(True, 1))
+    assert not jnp.allclose(logits(True, 1), logits(True, 2))
+    np.testing.assert_array_equal(logits(False, 1), logits(False, 2))
+
+
+def test_group_norm_treats_every_example_alone():
+    x, model = images((3, 8, 8, 3)), resnet18(5)
+    variables = jax.jit(model.init)(jax.random.key(0), x)
+    assert variables.state == {}
+    apply = jax.jit(partial(model.apply, train=True, key=None))
+    together, _ = apply(*variables, x)
+    twice, _ = apply(*variables, jnp.concatenate([x[:1], x[:1], x[:1]]))
+    np.testing.assert_allclose(twice, together[:1].repeat(3, axis=0), rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norm_statistics_move_in_training_only():
+    x, model = images((3, 8, 8, 3)), resnet18(5, norm="batch")
+    variables = jax.jit(model.init)(jax.random.key(0), x)
+
+    @jax.jit
+    def states(params, state, x):
+        return [model.apply(params, state, x, train=mode, key=None)[1] for mode in (False, True)]
+
+    kept, moved = states(*variables, x)
+    jax.tree.map(np.testing.assert_array_equal, kept, variables.state)
+    assert jax.tree.structure(moved) == jax.tree.structure(variables.state)
+    # The stem: a tenth of the way from zero to the mean of its convolution over the batch.
+    kernel = variables.params["body"]["Conv_0"]["kernel"]
+    stem = nn.Conv(64, (3, 3), padding=1, use_bias=False)
+    y = stem.apply({"params": {"kernel": kernel}}, x.astype(jnp.float32) / 255)
+    np.testing.assert_allclose(
+        moved["batch_stats"]["body"]["BatchNorm_0"]["mean"],
+        0.1 * y.mean(axis=(0, 1, 2)),
+        rtol=1e-3,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: lenet(0), "num_classes=0"),
+        (lambda: mlp(10, hidden=(200, -1)), "hidden=-1"),
+        (lambda: resnet18(10, norm="layer"), "norm='layer'"),
+        (lambda: from_flax(nn.Dense), "expected a linen module"),
+        (lambda: from_flax(nnx.Linear(2, 2, rngs=nnx.Rngs(0))), "NNX class or factory"),
+    ],
+)
+def test_bad_settings_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_convolutional_network_wants_images():
+    with pytest.raises(ValueError, match=r"\(2, 784\)"):
+        lenet(10).init(jax.random.key(0), jnp.zeros((2, 784)))
+
+
+class LinenNet(nn.Module):
+    """A user's module: compact, dropout and batch normalization, `train` in its call."""
+
+    def setup(self):
+        self.norm = nn.BatchNorm(momentum=0.5)
+        self.drop = nn.Dropout(0.5)
+        self.hidden, self.head = nn.Dense(6), nn.Dense(3)
+
+    def features(self, x, train):
+        x = self.norm(x, use_running_average=not train)
+        return nn.relu(self.hidden(self.drop(x, deterministic=not train)))
+
+    def __call__(self, x, train):
+        return self.head(self.features(x, train))
+
+
+class NnxNet(nnx.Module):
+    """The same network in NNX."""
+
+    def __init__(self, inputs, *, rngs):
+        self.norm = nnx.BatchNorm(inputs, momentum=0.5, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+        self.hidden = nnx.Linear(inputs, 6, rngs=rngs)
+        self.head = nnx.Linear(6, 3, rngs=rngs)
+
+    def features(self, x):
+        return nnx.relu(self.hidden(self.drop(self.norm(x))))
+
+    def __call__(self, x):
+        return self.head(self.features(x))
+
+
+@pytest.mark.parametrize(
+    "model", [from_flax(LinenNet()), from_flax(partial(NnxNet, 4))], ids=["linen", "nnx"]
+)
+def test_a_module_of_the_user_becomes_a_model(model):
+    x = jax.random.normal(jax.random.key(0), (5, 4)) + 1
+    variables = model.init(jax.random.key(1), x)
+    assert num_params(variables) == 2 * 4 + 4 * 6 + 6 + 6 * 3 + 3
+    mean, var = sorted(jax.tree.leaves(variables.state), key=jnp.sum)
+    assert not mean.any()
+    assert (var == 1).all()
+
+    apply = jax.jit(model.apply, static_argnames="train")
+    logits, state = apply(*variables, x, train=False, key=None)
+    jax.tree.map(np.testing.assert_array_equal, state, variables.state)
+    head = variables.params["head"]
+    features = model.features(*variables, x)
+    np.testing.assert_allclose(
+        features @ head["kernel"] + head["bias"][None], logits, rtol=1e-5, atol=1e-6
+    )
+
+    first, state = apply(*variables, x, train=True, key=jax.random.key(2))
+    assert jax.tree.structure(state) == jax.tree.structure(variables.state)
+    means = [
+        leaf
+        for leaf in jax.tree.leaves(state)
+        if np.allclose(leaf, 0.5 * x.mean(axis=0), atol=1e-5)
+    ]
+    assert len(means) == 1
+    again, _ = apply(*variables, x, train=True, key=jax.random.key(2))
+    other, _ = apply(*variables, x, train=True, key=jax.random.key(3))
+    np.testing.assert_array_equal(first, again)
+    assert not jnp.allclose(first, other)
+
+
+@pytest.mark.parametrize(
+    "model", [from_flax(LinenNet()), from_flax(partial(NnxNet, 4))], ids=["linen", "nnx"]
+)
+def test_a_module_of_the_user_trains_inside_vmap_and_scan(model):
+    x = jax.random.normal(jax.random.key(0), (2, 5, 4))
+    variables = model.init(jax.random.key(1), x[0])
+
+    def loss(params, state, x, key):
+        logits, state = model.apply(params, state, x, train=True, key=key)
+        return jnp.mean(logits**2), state
+
+    @jax.jit
+    @jax.vmap
+    def train(x, keys):
+        def step(variables, key):
+            gradient, state = jax.grad(loss, has_aux=True)(*variables, x, key)
+            params = jax.tree.map(lambda p, g: p - 0.1 * g, variables.params, gradient)
+            return type(variables)(params, state), loss(params, state, x, key)[0]
+
+        return jax.lax.scan(step, variables, keys)
+
+    keys = jax.random.split(jax.random.key(2), (2, 30))
+    _, losses = train(x, keys)
+    assert (losses[:, -5:].mean(axis=1) < 0.5 * losses[:, 0]).all()
+
+
+def test_a_module_without_a_mode_or_features():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(3)(max_pool(x).reshape(x.shape[0], -1))
+
+    class Linear(nnx.Module):
+        def __init__(self, *, rngs):
+            self.layer = nnx.Linear(4, 3, rngs=rngs)
+
+        def __call__(self, x):
+            return self.layer(x)
+
+    for module, x in ((Net(), jnp.ones((2, 4, 4, 1))), (Linear, jnp.ones((2, 4)))):
+        model = from_flax(module)
+        variables = model.init(jax.random.key(0), x)
+        assert model.apply(*variables, x, train=True, key=None)[0].shape == (2, 3)
+        with pytest.raises(ValueError, match="expected a method `features`"):
+            model.features(*variables, x)
+
+
+def test_foreign_nnx_variables_are_refused():
+    class Counter(nnx.Module):
+        def __init__(self, *, rngs):
+            self.calls = nnx.Variable(jnp.zeros(()))
+
+    with pytest.raises(ValueError, match="Counter holds"):
+        from_flax(Counter)

@@ -1,0 +1,84 @@
+"""Distances against double precision, where rounding hurts most."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_fair.numerics.distances import nearest, pairwise_distances
+
+measure = jax.jit(pairwise_distances)
+
+
+def exactly(vectors):
+    vectors = np.asarray(vectors, np.float32).astype(np.float64)
+    gram = [np.linalg.norm(vectors - row, axis=1) for row in vectors]
+    return np.array(gram)
+
+
+def clients(deviation, width=20_000, count=40, seed=0):
+    """Vectors that differ from a common one by a part of it, and pairs of any closeness to that."""
+    rng = np.random.default_rng(seed)
+    common = rng.normal(size=width)
+    apart = deviation * rng.normal(size=(count, width))
+    half = count // 2
+    closeness = deviation * np.logspace(-3, 0, half)[:, None]
+    apart[half : 2 * half] = apart[:half] + closeness * rng.normal(size=(half, width))
+    return (common + apart).astype(np.float32)
+
+
+@pytest.mark.parametrize("deviation", [1e-4, 1e-2, 1.0, 100.0])
+@pytest.mark.parametrize("width", [100, 8192, 20_000])
+def test_relative_error_is_at_most_1e_5(deviation, width):
+    vectors = clients(deviation, width)
+    actual, expected = np.asarray(measure(vectors)), exactly(vectors)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    np.testing.assert_array_equal(actual, actual.T)
+    assert (np.diag(actual) == 0).all()
+
+
+def test_clients_far_from_all_others_do_not_blur_them():
+    vectors = clients(1e-4, 1000)
+    vectors[0] *= 1000
+    np.testing.assert_allclose(measure(vectors), exactly(vectors), rtol=1e-5)
+
+
+def test_equal_rows_are_at_distance_zero():
+    vectors = np.repeat(clients(1.0, 300, 8)[:3], 3, axis=0)
+    actual = np.asarray(measure(vectors))
+    same = np.arange(9)[:, None] // 3 == np.arange(9) // 3
+    assert (actual[same] == 0).all()
+    np.testing.assert_allclose(actual, exactly(vectors), rtol=1e-5)
+    assert (measure(np.ones((5, 7), np.float32)) == 0).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_spoils_only_its_own_distances(bad):
+    vectors = clients(1e-2, 500)
+    spoiled = vectors.copy()
+    spoiled[3, 100] = bad
+    actual = np.asarray(measure(spoiled))
+    assert np.isnan(actual[3]).all()
+    assert np.isnan(actual[:, 3]).all()
+    rest = np.delete(np.arange(40), 3)
+    np.testing.assert_allclose(actual[np.ix_(rest, rest)], exactly(vectors[rest]), rtol=1e-5)
+    assert np.isnan(measure(np.full((3, 2), bad, np.float32))).all()
+
+
+def test_batches_and_single_rows():
+    vectors = jnp.stack([clients(1e-3, 64, 9, seed) for seed in range(3)])
+    np.testing.assert_allclose(
+        jax.vmap(pairwise_distances)(vectors), [measure(one) for one in vectors], rtol=1e-5
+    )
+    assert measure(np.ones((1, 4), np.float32)).tolist() == [[0]]
+
+
+def test_the_nearest_of_some_rows():
+    vectors = np.random.default_rng(0).normal(size=(4100, 7)).astype(np.float32) + 100
+    vectors[7] = vectors[3]  # Both are chosen, and each is nearest to itself.
+    chosen = np.array([4099, 3, 12, 7, 2000])
+    places, distances = jax.jit(nearest)(vectors, chosen)
+    exact = np.linalg.norm(vectors[:, None].astype(np.float64) - vectors[chosen], axis=-1)
+    assert places[chosen].tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(distances, exact[np.arange(4100), places], rtol=1e-6)
+    np.testing.assert_allclose(distances, exact.min(axis=1), rtol=1e-5)

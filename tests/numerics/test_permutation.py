@@ -1,0 +1,71 @@
+"""Laws of the permutation that is looked up entry by entry."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from fedjax_fair.numerics.permutation import permutation_at
+
+
+@settings(deadline=None, max_examples=40)
+@given(size=st.integers(1, 300), seed=st.integers(0, 2**32 - 1))
+def test_is_a_permutation(size, seed):
+    entries = permutation_at(jax.random.key(seed), jnp.arange(size), size)
+    assert sorted(entries.tolist()) == list(range(size))
+
+
+def test_pieces_are_of_the_same_permutation():
+    key, whole = jax.random.key(3), jnp.arange(100)
+    pieces = [permutation_at(key, whole[start : start + 7], 100) for start in range(0, 100, 7)]
+    np.testing.assert_array_equal(jnp.concatenate(pieces), permutation_at(key, whole, 100))
+
+
+def test_a_traced_size_gives_the_same_entries():
+    key, positions = jax.random.key(5), jnp.arange(11)
+    traced = jax.jit(permuted)(key, positions, jnp.int32(37))
+    np.testing.assert_array_equal(traced, permutation_at(key, positions, 37))
+
+
+def test_sizes_beyond_signed_products_do_not_overflow():
+    size = 2**31 - 1
+    entries = permutation_at(jax.random.key(0), jnp.array([0, 1, size - 2, size - 1]), size)
+    assert len(set(entries.tolist())) == 4
+    assert 0 <= min(entries.tolist()) <= max(entries.tolist()) < size
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_every_order_of_a_small_deck_is_equally_likely(size):
+    keys = jax.random.split(jax.random.key(1), 24_000)
+    drawn = np.asarray(jax.vmap(lambda key: permutation_at(key, jnp.arange(size), size))(keys))
+    weights = size ** np.arange(size)
+    codes = {int(np.dot(order, weights)) for order in itertools.permutations(range(size))}
+    seen, counts = np.unique(drawn @ weights, return_counts=True)
+    assert set(seen.tolist()) == codes
+    # One chance in a million to fail a correct program; four rounds instead of 24 give below 1e-40.
+    assert chisquare(counts).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("positions", [(0, 1), (0, 49), (20, 30)])
+def test_every_pair_of_a_large_deck_is_equally_likely(positions):
+    keys = jax.random.split(jax.random.key(2), 100_000)
+    first, second = np.asarray(
+        jax.vmap(lambda key: permutation_at(key, jnp.array(positions), 50))(keys)
+    ).T
+    pairs = np.zeros((50, 50))
+    np.add.at(pairs, (first, second), 1)
+    assert pairs.trace() == 0
+    assert chisquare(pairs[~np.eye(50, dtype=bool)]).pvalue > 1e-6
+
+
+def test_keys_are_independent():
+    keys = jax.random.split(jax.random.key(4), 2000)
+    drawn = np.asarray(jax.vmap(lambda key: permutation_at(key, jnp.arange(50), 50))(keys))
+    agreements = (drawn[:-1] == drawn[1:]).sum(axis=1)
+    # Two random permutations agree in one place on average, with variance 1.
+    assert abs(agreements.mean() - 1) < 5 / np.sqrt(len(agreements))

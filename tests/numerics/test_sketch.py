@@ -1,0 +1,74 @@
+"""CountSketch: linear, right on average, and good enough to choose by."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_fair as ff
+from fedjax_fair.client_evaluation import client_gradients
+from fedjax_fair.numerics.distances import pairwise_distances
+from fedjax_fair.numerics.sketch import count_sketch
+from fedjax_fair.submodular import facility_location_from_distances, greedy
+
+RNG = np.random.default_rng(0)
+
+
+def tree(vector):
+    return {"head": {"bias": vector[:7], "kernel": vector[7:].reshape(31, -1)}}
+
+
+def test_it_is_a_signed_sum_by_position():
+    project = count_sketch(10, seed=3)
+    vector = RNG.normal(size=7 + 31 * 4)
+    images = np.stack([project(tree(jnp.asarray(row))) for row in np.eye(len(vector))])
+    assert (np.abs(images).sum(axis=1) == 1).all()
+    assert (np.abs(images).argmax(axis=1) == np.arange(len(vector)) % 10).all()
+    assert 0.3 < (images > 0).sum() / len(vector) < 0.7
+    np.testing.assert_allclose(
+        project(tree(jnp.asarray(vector))), vector @ images, rtol=1e-5, atol=1e-5
+    )
+    assert (
+        project(tree(jnp.asarray(vector))) != count_sketch(10, seed=4)(tree(jnp.asarray(vector)))
+    ).any()
+
+
+def test_inner_products_are_right_on_average():
+    first, second = RNG.normal(size=(2, 7 + 31 * 4)) + 0.5
+
+    def product(seed):
+        project = count_sketch(16, seed)
+        return project(tree(jnp.asarray(first))) @ project(tree(jnp.asarray(second)))
+
+    products = np.array([product(seed) for seed in range(400)])
+    error = products.std() / np.sqrt(products.size)
+    assert abs(products.mean() - first @ second) < 4 * error
+    # The variance of a CountSketch of this length is at most this.
+    bound = (np.dot(first, first) * np.dot(second, second) + np.dot(first, second) ** 2) / 16
+    assert products.var() < 1.3 * bound
+
+
+def test_what_it_costs_a_selection():
+    data = ff.data.load("digits")
+    model = ff.models.mlp(data.num_classes)
+    start = model.init(jax.random.key(0), jnp.asarray(data.train.features[:1]))
+
+    def distances(**options):
+        known = client_gradients(model, start, data.train, **options)
+        return known.gradient.shape[1], pairwise_distances(known.gradient)
+
+    width, exact = distances()
+    short, sketched = distances(project=count_sketch(256))
+    assert short == 256 < width / 100
+    function = facility_location_from_distances(exact)
+    best = greedy(function, 10)
+    chosen = greedy(facility_location_from_distances(sketched), 10)
+    reached = function.value(jnp.zeros(50, bool).at[chosen.items].set(True))
+    assert 0.97 < reached / best.value <= 1.0001
+    some = function.value(jnp.arange(50) < 10)
+    assert reached > some
+
+
+def test_bad_sizes_are_named():
+    with pytest.raises(ValueError, match="size=0"):
+        count_sketch(0)

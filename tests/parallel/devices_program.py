@@ -1,0 +1,140 @@
+"""Programs that tests of many devices and processes run in processes of their own.
+
+``python tests/devices_program.py compare FIRST LAST`` prints, for some of the methods below, how
+far eight devices are from one, ``cores FIRST LAST`` how far three cores are; ``runs`` compares runs
+that cores make; ``fit FOLDER ROUNDS`` is one of several processes.
+"""
+
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+from conftest import linear_model, make_federation
+from test_conformance import AGGREGATORS, SELECTORS, SOLVERS
+
+import fedjax_fair as ff
+from experiments.benchmarks.devices import collective_bytes
+from fedjax_fair.data.federated import ownership, stack, with_ownership
+from fedjax_fair.parallel import processes
+from fedjax_fair.parallel.cores import core_mesh
+from fedjax_fair.parallel.mesh import client_mesh, over_mesh, place
+
+SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
+FEDERATION = make_federation(sizes=SIZES)._replace(groups=np.arange(19, dtype=np.int32) % 3)
+
+METHODS = (
+    ("power_of_choice", "sgd, momentum, decay and prox", "q_fedavg"),
+    ("subtrunc", "sgd", "mean by cohort"),
+    ("unionfl, by updates", "sgd", "mean"),
+    ("by_size", "sgd", "mean with a server optimizer"),
+    ("power_of_choice, minibatch", "sgd with replacement", "tilted"),
+    ("power_of_choice, reported", "sgd", "fairfed"),
+    ("clustered_by_similarity", "sgd", "equitable, of the last batch"),
+    ("divfl", "sgd", "gifair"),
+    ("divfl, greedy and stale", "sgd", "equitable"),
+    ("divfl, every other round", "sgd", "mean by size"),
+    ("unionfl", "sgd", "mean by size"),
+    ("agnostic", "sgd", "mean by cohort"),
+    ("agnostic, drawn", "sgd, momentum, decay and prox", "mean"),
+)
+"""Every aggregator, and every selector that asks clients anything."""
+
+
+def run(names, data, mesh=None):
+    """Six rounds: the state without its key, and what was told of the rounds; collective bytes."""
+    selector, solver, aggregator = names
+    round = ff.make_round(
+        linear_model(), SELECTORS[selector](), SOLVERS[solver](), AGGREGATORS[aggregator]()
+    )
+
+    def program(seed, data):
+        start = round.init(jax.random.key(seed), data)
+        state, info = ff.run(round, start, data, 6)
+        return state._replace(key=jax.random.key_data(state.key)), info
+
+    if mesh is not None:
+        program, data = over_mesh(program, mesh), place(data, mesh)
+    compiled = jax.jit(program).lower(np.uint32(3), data).compile()
+    moved, _ = collective_bytes(compiled.as_text() or "")
+    return *jax.device_get(compiled(np.uint32(3), data)), moved
+
+
+def compare(mesh, first, last):
+    for names in METHODS[first:last]:
+        one, told, _ = run(names, FEDERATION)
+        many, told_by_many, moved = run(names, FEDERATION, mesh)
+        leaves = zip(
+            jax.tree.leaves((one, told)), jax.tree.leaves((many, told_by_many)), strict=True
+        )
+        apart = max(distance(*pair) for pair in leaves)
+        same = bool(np.array_equal(told.clients, told_by_many.clients))
+        finite = bool(told.finite.all())
+        found = {"same": same, "apart": apart, "finite": finite, "moved": moved}
+        print(json.dumps({"names": names} | found))
+
+
+def distance(one, many):
+    """The largest difference, over the larger of one and the value; infinite values are equal."""
+    equal = (one == many) | (np.isnan(one) & np.isnan(many))
+    one, many = np.where(equal, 0.0, one), np.where(equal, 0.0, many)
+    return float(np.max(np.abs(one - many) / np.maximum(1, np.abs(one)), initial=0))
+
+
+def runs():
+    """The largest difference that cores make to runs, for as many runs and partitions."""
+    method = ff.make_round(
+        linear_model(),
+        ff.selectors.subtrunc(3, 0.5),
+        ff.solvers.sgd(0.1, 2, epochs=1),
+        ff.aggregators.mean("size"),
+    )
+    mesh = core_mesh(3)
+    for count, own in itertools.product((2, 3, 4), (False, True)):
+        # Two runs for three cores share each other's work; of four, one core makes two.
+        data = FEDERATION
+        if own:
+            data = stack([with_ownership(data, rolled(data, by)) for by in range(count)])
+        options = {"rounds": 4, "eval_every": 2, "seeds": range(count)}
+        one, many = ff.fit(method, data, **options), ff.fit(method, data, **options, mesh=mesh)
+        apart = max(distance(one[name].values, many[name].values) for name in one)
+        print(json.dumps({"runs": count, "own": own, "apart": apart}))
+    placed = place(FEDERATION, mesh).train.features.addressable_shards
+    copies = len({shard.data.unsafe_buffer_pointer() for shard in placed})
+    print(json.dumps({"cores": len(placed), "copies": copies, "flags": os.environ["XLA_FLAGS"]}))
+
+
+def rolled(data, by):
+    """Who owns what if examples go round by some places."""
+    owned = ownership(data)
+    return owned._replace(train=(np.roll(owned.train[0], by), *owned.train[1:]))
+
+
+def fit(folder, rounds):
+    processes.join()
+    method = ff.make_round(
+        linear_model(), ff.selectors.subtrunc(3, 0.5), ff.solvers.sgd(0.1, 2, epochs=1),
+        ff.aggregators.mean("size"),
+    )  # fmt: skip
+    mesh = client_mesh("all")
+    options = {"eval_every": 2, "seeds": (0, 1), "mesh": mesh, "checkpoints": folder / "kept"}
+    if jax.process_count() == 4:  # Stops after two rounds, and goes on from there.
+        ff.fit(method, FEDERATION, rounds=2, **options)
+    (folder / f"started-{jax.process_index()}").touch()
+    results = ff.fit(method, FEDERATION, rounds=rounds, **options)
+    ff.results.save(results, folder / f"{jax.process_index()}.nc")
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["compare", first, last]:
+            compare(client_mesh(8), int(first), int(last))
+        case ["cores", first, last]:
+            compare(core_mesh(3), int(first), int(last))
+        case ["runs"]:
+            runs()
+        case ["fit", folder, rounds]:
+            fit(Path(folder), int(rounds))

@@ -1,0 +1,245 @@
+"""Many devices and many processes: the same clients are chosen, and the same model comes out.
+
+Devices are forced on the host before JAX starts, hence the processes of their own.
+"""
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import cache, partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from conftest import linear_model, make_federation
+from devices_program import FEDERATION, METHODS, run
+from jax.sharding import Mesh
+from test_conformance import AGGREGATORS, SOLVERS
+
+import fedjax_fair as ff
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.sweep import sweep
+from fedjax_fair.data.federated import stack
+from fedjax_fair.parallel.cores import core_mesh
+from fedjax_fair.parallel.mesh import assign_clients, client_mesh, place
+
+QUICK = 2  # Methods that are compared every time.
+PROGRAM = Path(__file__).with_name("devices_program.py")
+COMMAND = [
+    "-c",
+    "import sys; from fedjax_fair.app.cli import main; sys.exit(main(sys.argv[1:]))",
+    "run",
+]
+SMALL = [
+    "--methods=fedavg",
+    "--model.name=logistic",
+    "--solver.steps=2",
+    "--training.rounds=2",
+    "--training.seeds=0",
+    "--devices=all",
+    "--distributed",
+    "--output",
+]
+
+
+def start(*arguments, devices=1, **environment):
+    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    root = str(PROGRAM.parents[1])
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": root} | environment
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        env=environment,
+        cwd=root,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def start_together(count, *arguments):
+    """Several processes that know of each other."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    return [
+        start(
+            *arguments,
+            JAX_COORDINATOR_ADDRESS=address,
+            JAX_NUM_PROCESSES=str(count),
+            JAX_PROCESS_ID=str(number),
+        )
+        for number in range(count)
+    ]
+
+
+def finish(process):
+    out, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    return out
+
+
+@cache
+def compared(first, last, devices="compare"):
+    """What eight devices made of some methods, or three cores."""
+    lines = finish(start(PROGRAM, devices, first, last, devices=8)).splitlines()
+    return {tuple(line["names"]): line for line in map(json.loads, lines)}
+
+
+def test_no_aggregator_or_solver_is_left_out():
+    _, used_solvers, used_aggregators = map(set, zip(*METHODS, strict=True))
+    assert (used_solvers, used_aggregators) == (set(SOLVERS), set(AGGREGATORS))
+
+
+def assert_same(compared):
+    assert compared["same"]
+    assert compared["finite"]
+    # Sums over the cohort are taken in another order.
+    assert compared["apart"] < 1e-5
+
+
+@pytest.mark.parametrize("devices", ["compare", "cores"])
+@pytest.mark.parametrize("names", METHODS[:QUICK], ids=" | ".join)
+def test_several_devices_do_what_one_does(names, devices):
+    assert_same(compared(0, QUICK, devices)[names])
+
+
+def test_no_more_crosses_devices_than_documented():
+    parameters, cohort, pool = 15, 3, 5
+    # The update, losses and steps; losses of the pool; losses and lengths for q-FedAvg.
+    documented = 4 * (parameters + 2 * cohort + pool + 2 * cohort)
+    assert compared(0, QUICK)[METHODS[0]]["moved"] == documented
+
+
+def test_a_mesh_of_one_device_changes_nothing():
+    plain, *_ = run(METHODS[0], FEDERATION)
+    sharded, *_ = run(METHODS[0], FEDERATION, client_mesh(1))
+    np.testing.assert_array_equal(sharded.participation, plain.participation)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), sharded, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", ["compare", "cores"])
+@pytest.mark.parametrize("names", METHODS[QUICK:], ids=" | ".join)
+def test_several_devices_do_what_one_does_for_other_roles(names, devices):
+    assert_same(compared(QUICK, len(METHODS), devices)[names])
+
+
+def test_cores_make_runs_as_one_device_does():
+    *found, last = map(json.loads, finish(start(PROGRAM, "runs", devices=3)).splitlines())
+    assert [line["runs"] for line in found] == [2, 2, 3, 3, 4, 4]
+    for line in found:
+        # Sums are taken in another order where cores share a run, and rounding may differ where
+        # each makes one: the loop over its runs is compiled for another length.
+        assert line["apart"] < 1e-5, line
+    assert (last["cores"], last["copies"]) == (3, 1)
+    # XLA would end a process in which a core waits 40 s for another.
+    assert "terminate_timeout_seconds=1000000" in last["flags"]
+
+
+def test_the_command_line_uses_all_cores(tmp_path):
+    """Two cores share one run of pooled examples and one of FedAvg, and end as one device does."""
+    options = ["--methods", "fedavg", "centralized", *SMALL[1:-3], "--output"]
+    folders = [tmp_path / "one", tmp_path / "two"]
+    finish(start(*COMMAND, *options, folders[0], devices=1))
+    if len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("needs two cores")
+    finish(start(*COMMAND, *options, folders[1], devices=2))
+    one, two = (ff.results.open(next(folder.iterdir())) for folder in folders)
+    np.testing.assert_array_equal(one.cohort_clients, two.cohort_clients)
+    np.testing.assert_allclose(one.test_loss, two.test_loss, rtol=1e-5)
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_processes_do_what_one_does(count, tmp_path):
+    for process in start_together(count, PROGRAM, "fit", tmp_path, 4):
+        finish(process)
+    method = ff.make_round(
+        linear_model(),
+        ff.selectors.subtrunc(3, 0.5),
+        ff.solvers.sgd(0.1, 2, epochs=1),
+        ff.aggregators.mean("size"),
+    )
+    expected = ff.fit(method, FEDERATION, rounds=4, eval_every=2, seeds=(0, 1))
+    for number in range(count):
+        found = ff.results.open(tmp_path / f"{number}.nc")
+        np.testing.assert_array_equal(found.cohort_clients, expected.cohort_clients)
+        np.testing.assert_allclose(found.test_loss, expected.test_loss, rtol=1e-5)
+        np.testing.assert_array_equal(found.participation, expected.participation)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_dead_process_ends_the_others(dies, tmp_path):
+    pair = start_together(2, PROGRAM, "fit", tmp_path, 10**6)
+    while not all((tmp_path / f"started-{number}").exists() for number in range(2)):
+        assert all(process.poll() is None for process in pair)
+        time.sleep(0.5)
+    time.sleep(5)
+    pair[dies].send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    pair[1 - dies].communicate(timeout=120)
+    assert pair[1 - dies].returncode != 0
+    assert time.monotonic() - killed < 60
+    pair[dies].communicate()
+
+
+def test_the_command_line_runs_two_processes(tmp_path):
+    first, second = map(finish, start_together(2, *COMMAND, *SMALL, tmp_path))
+    (folder,) = tmp_path.iterdir()
+    assert str(folder) in first
+    assert "Results" not in second
+    assert ff.results.open(folder).sizes["round"] == 2
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_one_process_without_others_says_so():
+    alone = start(*COMMAND, "--distributed")
+    _, errors = alone.communicate(timeout=600)
+    assert alone.returncode == 2
+    assert "expected Slurm" in errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_loads_are_within_a_third_of_the_best(seed):
+    sizes = np.random.default_rng(seed).integers(1, 20, 7)
+    loads = np.bincount(assign_clients(sizes, 3), weights=sizes, minlength=3)
+    best = min(
+        np.bincount(dealt, weights=sizes, minlength=3).max()
+        for dealt in itertools.product(range(3), repeat=7)
+    )
+    assert best <= loads.max() <= 4 / 3 * best
+
+
+def test_a_device_holds_what_its_clients_own():
+    mesh = client_mesh(1)
+    placed = place(FEDERATION, mesh)
+    for before, after in ((FEDERATION.train, placed.train), (FEDERATION.test, placed.test)):
+        rows = after.order[np.arange(len(before.order))]
+        np.testing.assert_array_equal(after.features[rows], before.features[before.order])
+        np.testing.assert_array_equal(after.labels[rows], before.labels[before.order])
+        np.testing.assert_array_equal(after.offsets, before.offsets)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="cores=1000: JAX has started with 1 CPU devices"):
+        core_mesh(1000)
+    with pytest.raises(ValueError, match="cores=0: expected"):
+        core_mesh(0)
+    with pytest.raises(ValueError, match=r"devices=1000: expected an integer >= 1 and <= "):
+        client_mesh(1000)
+    with pytest.raises(ValueError, match=r"axes \('rows',\): expected \('clients',\)"):
+        place(FEDERATION, Mesh(np.array(jax.devices()[:1]), ("rows",)))
+    two = stack([make_federation(sizes=(3, 4)), make_federation(sizes=(3, 4))])
+    with pytest.raises(ValueError, match="2 partitions: expected a single one"):
+        place(two, client_mesh(1))
+    pooled = ff.make_centralized(linear_model(), ff.solvers.sgd(0.1, 2, steps=1))
+    with pytest.raises(ValueError, match="mesh: expected none"):
+        ff.fit(pooled, FEDERATION, rounds=1, mesh=client_mesh(1))
+    with pytest.raises(ValueError, match="distributed=True: expected False for a sweep"):
+        sweep(Config(distributed=True))

@@ -1,0 +1,188 @@
+"""What the figures draw, read back from their artists."""
+
+import io
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fedjax_fair.report.plots import accuracy_distribution, learning_curves, partition
+
+ROUNDS = [0, 10, 20]
+
+
+def _results(methods=("random", "divfl"), num_seeds=3, num_clients=6):
+    rng = np.random.default_rng(0)
+    shape = (len(methods), num_seeds, len(ROUNDS), num_clients)
+    accuracy = rng.uniform(size=shape)
+    accuracy[..., 2] = np.nan  # a client without test examples
+    disagreement = rng.uniform(size=shape[:3])
+    disagreement[:, :, 0] = np.nan  # undefined before training
+    described = {"long_name": "Client disagreement", "units": "nat"}
+    seeds = ("algorithm", "seed", "round")
+    return xr.Dataset(
+        {
+            "test_accuracy": ((*seeds, "client"), accuracy, {"long_name": "Test accuracy"}),
+            "accuracy_mean_clients": (seeds, np.nanmean(accuracy, axis=-1)),
+            "client_disagreement": (seeds, disagreement, described),
+            "train_examples": (("client", "class"), rng.integers(0, 9, (num_clients, 4))),
+        },
+        {"algorithm": list(methods), "seed": range(num_seeds), "round": ROUNDS},
+        {"data": "digits"},
+    )
+
+
+def _render(figure):
+    """Draws everything, since some mistakes only show then."""
+    figure.savefig(io.BytesIO(), format="png", dpi=40)
+    return figure
+
+
+def test_lines_are_means_and_bands_ranges_over_seeds():
+    results = _results()
+    (axes,) = _render(learning_curves(results)).axes
+    assert [line.get_label() for line in axes.lines] == ["random", "divfl"]
+    for i, (line, band) in enumerate(zip(axes.lines, axes.collections, strict=True)):
+        values = results["accuracy_mean_clients"].values[i]
+        np.testing.assert_array_equal(line.get_xdata(), ROUNDS)
+        np.testing.assert_allclose(line.get_ydata(), values.mean(0))
+        for x, low, high in zip(ROUNDS, values.min(0), values.max(0), strict=True):
+            at_round = [y for at, y in band.get_paths()[0].vertices if at == x]
+            np.testing.assert_allclose([min(at_round), max(at_round)], [low, high])
+    legend = learning_curves(results).legends[0]
+    assert legend.get_title().get_text() == "mean of 3 seeds,\nband: lowest to highest"
+
+
+def test_rounds_without_a_value_are_left_out_and_the_axis_carries_the_unit():
+    results = _results()
+    values = results["client_disagreement"]
+    values[1, :, 1] = np.nan  # as if divfl had not been evaluated at round 10
+    (axes,) = _render(learning_curves(results, "client_disagreement")).axes
+    assert [line.get_xdata().tolist() for line in axes.lines] == [[10, 20], [20]]
+    assert axes.get_ylabel() == "Client disagreement (nat)"
+    assert axes.get_title(loc="left") == "digits"
+
+
+def test_one_seed_has_no_band():
+    (axes,) = learning_curves(_results(num_seeds=1)).axes
+    assert len(axes.collections) == 0
+
+
+@pytest.mark.parametrize("select", [{"algorithm": 0, "drop": True}, {"algorithm": 0}])
+def test_results_of_one_method_need_no_method_dimension(select):
+    results = _results()
+    single = results.isel(**select)
+    (axes,) = _render(learning_curves(single)).axes
+    np.testing.assert_allclose(
+        axes.lines[0].get_ydata(), results["accuracy_mean_clients"].values[0].mean(0)
+    )
+    _render(accuracy_distribution(single))
+    _render(partition(single))
+
+
+def test_an_unknown_metric_names_those_there_are():
+    expected = (
+        r"no 'speed' over seed, round in results: "
+        r"expected one of \['accuracy_mean_clients', 'client_disagreement'\]"
+    )
+    with pytest.raises(ValueError, match=expected):
+        learning_curves(_results(), "speed")
+    with pytest.raises(ValueError, match="no 'test_accuracy' over seed, round in"):
+        learning_curves(_results(), "test_accuracy")
+    with pytest.raises(ValueError, match="no 'train_examples' over client, class"):
+        partition(_results().drop_vars("train_examples"))
+
+
+def test_curves_of_the_distribution_pool_clients_with_test_examples_and_seeds():
+    results = _results()
+    for round in ROUNDS:
+        figure = _render(accuracy_distribution(results, round))
+        drawn = results["test_accuracy"].sel(round=round).values.reshape(2, -1)
+        for line, values in zip(figure.axes[0].lines, drawn, strict=True):
+            pooled = np.sort(values[~np.isnan(values)])
+            x, y = line.get_data()
+            assert len(pooled) == 3 * 5
+            np.testing.assert_allclose(x[1:], pooled)
+            np.testing.assert_allclose(y[1:], np.arange(1, 16) / 15)
+
+
+def test_boxes_are_quartiles_and_tenths():
+    results = _results()
+    figure = accuracy_distribution(results)
+    values = results["test_accuracy"].isel(algorithm=0, round=-1).values
+    expected = np.nanpercentile(values, [25, 75])
+    box = figure.axes[1].patches[0].get_path().vertices[:, 0]
+    np.testing.assert_allclose([box.min(), box.max()], expected)
+    names = [label.get_text() for label in figure.axes[1].get_yticklabels()]
+    assert names == ["random", "divfl"]
+
+
+def test_the_last_round_is_the_last_of_each_method():
+    results = _results()
+    results["test_accuracy"][1, :, 2] = np.nan  # divfl stopped at round 10
+    lines = accuracy_distribution(results).axes[0].lines
+    expected = np.nanmax(results["test_accuracy"].sel(round=10).values[1])
+    np.testing.assert_allclose(max(lines[1].get_xdata()), expected)
+
+
+def test_a_round_that_was_not_evaluated_is_refused():
+    with pytest.raises(ValueError, match=r"round=5: expected -1 or one of \[0, 10, 20\]"):
+        accuracy_distribution(_results(), 5)
+
+
+def test_a_method_keeps_its_color_in_every_figure():
+    results = _results(methods=tuple("abcdefghij"))
+    curves = learning_curves(results).axes[0].lines
+    above, below = accuracy_distribution(results).axes
+    styles = [(line.get_color(), line.get_linestyle()) for line in curves]
+    assert len(set(styles)) == 10
+    assert styles == [(line.get_color(), line.get_linestyle()) for line in above.lines]
+    boxes = [patch.get_facecolor()[:3] for patch in below.patches]
+    assert boxes == [_rgb(color) for color, _ in styles]
+
+
+def _rgb(color):
+    return tuple(int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+
+
+@pytest.mark.parametrize("num_clients", [3, 10, 100, 1000])
+def test_dots_have_areas_proportional_to_counts(num_clients):
+    results = _results(num_clients=num_clients)
+    figure = _render(partition(results))
+    dots = [axes.collections[0] for axes in figure.axes]
+    widths = np.concatenate([dot.get_widths() for dot in dots])
+    heights = np.concatenate([dot.get_heights() for dot in dots])
+    counts = results["train_examples"].values
+    owned = np.sort(counts[counts > 0])
+    np.testing.assert_allclose(
+        np.sort(widths * heights), owned * (widths * heights).max() / owned.max()
+    )
+
+
+def test_dots_stand_at_their_client_and_class_sorted_by_dominant_class():
+    counts = np.array([[0, 2, 7], [5, 1, 0], [0, 9, 0]])
+    figure = _render(partition(xr.Dataset({"train_examples": (("client", "class"), counts)})))
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "0"]
+    places = {tuple(place) for place in axes.collections[0].get_offsets()}
+    assert places == {(0, 0), (0, 1), (1, 1), (2, 1), (2, 2)}
+
+
+def test_groups_come_before_classes_and_have_their_colors():
+    counts = np.array([[4, 0], [0, 4], [4, 0]])
+    results = xr.Dataset(
+        {"train_examples": (("client", "class"), counts), "group": ("client", [1, 0, 0])}
+    )
+    figure = _render(partition(results))
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "1", "0"]
+    colors = [tuple(color) for color in axes.collections[0].get_facecolors()]
+    assert colors[0] == colors[1] != colors[2]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["0", "1"]
+
+
+def test_many_clients_are_thinned_out_and_the_title_says_so():
+    counts = np.ones((2500, 2), int)
+    figure = partition(xr.Dataset({"train_examples": (("client", "class"), counts)}))
+    assert sum(len(axes.collections[0].get_offsets()) for axes in figure.axes) == 2000
+    assert figure.axes[0].get_title(loc="left").startswith("1,000 of 2,500 clients, 5,000 ")

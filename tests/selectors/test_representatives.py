@@ -1,0 +1,384 @@
+"""SubTrunc, UnionFL and DivFL: golden values, limits that coincide, and a second implementation."""
+
+import importlib
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import make_context, make_federation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_fair import selectors
+from fedjax_fair.base import ClientGradients
+from fedjax_fair.selectors.gradients import every, updates
+
+LINE = np.array([[0.0], [1.0], [10.0], [11.0]], np.float32)
+FAMILY = {
+    "divfl": selectors.divfl,
+    "subtrunc": lambda k, **options: selectors.subtrunc(k, 0.7, **options),
+    "unionfl": lambda k, **options: selectors.unionfl(k, 0.3, 2, **options),
+}
+
+
+def context_of(gradients, losses=None, round=0):
+    losses = np.zeros(len(gradients), np.float32) if losses is None else losses
+    known = ClientGradients(jnp.asarray(losses, jnp.float32), jnp.asarray(gradients, jnp.float32))
+    examples = make_federation(sizes=(2,) * len(gradients)).train
+    return make_context(examples, gradients=known, round=round)
+
+
+def choose(selector, context, state=None, seed=0):
+    state = selector.init(context) if state is None else state
+    return selector.select(jax.random.key(seed), state, context)
+
+
+def random_clients(seed, count=12, width=5):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(count, width)), rng.gamma(1.0, size=count)
+
+
+def test_the_golden_line():
+    cohort, _, told = choose(selectors.divfl(2, candidates=None, scale="sum"), context_of(LINE))
+    assert cohort.clients.tolist() == [1, 2]
+    assert told["objective"] == 40
+    assert told["representation_bound"] * 4 == 2
+
+
+def test_the_golden_line_with_a_penalty_for_the_last_choice():
+    selector = selectors.unionfl(2, 3.0, 1, candidates=None, scale="sum")
+    only_one = jnp.array([-100, 0, -100, -100], jnp.int32)
+    context = context_of(LINE, round=1)
+    cohort, _, told = choose(selector, context, ((), only_one))
+    assert cohort.clients.tolist() == [2, 0]
+    assert told["repeated"] == 0
+
+
+@pytest.mark.parametrize("candidates", [None, 4])
+def test_without_their_terms_all_choose_alike(candidates):
+    family = (
+        (selectors.divfl(4, candidates=candidates), None),
+        (selectors.subtrunc(4, 0.0, candidates=candidates), None),
+        (selectors.unionfl(4, 0.0, 5, candidates=candidates), ((), jnp.full(12, 2, jnp.int32))),
+    )
+
+    @jax.jit
+    def all_choose(gradients, losses, seed):
+        context = context_of(gradients, losses, round=3)
+        return [choose(selector, context, state, seed)[0].clients for selector, state in family]
+
+    for seed in range(20):
+        chosen = [clients.tolist() for clients in all_choose(*random_clients(seed), seed)]
+        assert chosen[0] == chosen[1] == chosen[2]
+
+
+@partial(jax.jit, static_argnames=("phi", "scale"))
+def subtrunc_chooses(gradients, losses, lam, b, phi, scale):
+    selector = selectors.subtrunc(5, lam, b, phi=phi, candidates=None, scale=scale)
+    return choose(selector, context_of(gradients, losses))
+
+
+@jax.jit
+def unionfl_chooses(gradients, last, mu, window):
+    selector = selectors.unionfl(4, mu, window, candidates=None)
+    return choose(selector, context_of(gradients, round=7), ((), last))
+
+
+def assert_greedy(
+    chosen, gradients, factor, bonus=lambda total: 0.0, phi=None, penalty=None, pool=None
+):
+    """The engine of the specification, in float64: each pick is the best, or as good as the best.
+
+    Two clients who are each other's nearest gain the same once all others are represented, so that
+    rounding may decide between them.
+    """
+    count = len(gradients)
+    phi = np.zeros(count) if phi is None else phi
+    penalty = np.zeros(count) if penalty is None else penalty
+    distances = np.linalg.norm(gradients[:, None] - gradients[None], axis=-1)
+    nearest, total = distances.max(axis=1), 0.0
+    for place, pick in enumerate(chosen):
+        gains = np.full(count, -np.inf)
+        for e in set(range(count) if pool is None else pool) - set(chosen[:place]):
+            closer = np.maximum(0, nearest - distances[:, e]).sum()
+            extra = bonus(total + phi[e]) - bonus(total)
+            gains[e] = factor * closer + extra - penalty[e]
+        assert gains[pick] >= gains.max() - 1e-6 * distances.max()
+        nearest, total = np.minimum(nearest, distances[:, pick]), total + phi[pick]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    lam=st.floats(0, 3, width=32, allow_subnormal=False),
+    b=st.floats(0, 6, width=32, allow_subnormal=False),
+    phi=st.sampled_from(["log1p", "identity"]),
+    scale=st.sampled_from(["mean", "sum"]),
+)
+def test_subtrunc_equals_the_specification(seed, lam, b, phi, scale):
+    gradients, losses = random_clients(seed)
+    cohort, _, told = subtrunc_chooses(gradients, losses, lam, b, phi, scale)
+    worth = np.log1p(losses) if phi == "log1p" else losses
+    chosen = cohort.clients.tolist()
+    assert_greedy(
+        chosen,
+        gradients,
+        1 / 12 if scale == "mean" else 1,
+        bonus=lambda total: lam * min(b, total),
+        phi=worth,
+    )
+    bonus = lam * min(b, worth[chosen].sum())
+    np.testing.assert_allclose(told["bonus"], bonus, rtol=1e-5, atol=1e-30)
+    before = np.cumsum(worth[chosen]) - worth[chosen]
+    np.testing.assert_allclose(told["unsaturated"], np.mean(before < b), rtol=1e-6)
+    np.testing.assert_allclose(
+        told["objective"], told["representation"] + told["bonus"], rtol=1e-5, atol=1e-6
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), mu=st.floats(0, 3, width=32), window=st.integers(1, 6))
+def test_unionfl_equals_the_specification(seed, mu, window):
+    gradients, _ = random_clients(seed)
+    rng = np.random.default_rng(seed)
+    history = [rng.choice(12, 3, replace=False) for _ in range(7)]
+    last = np.array(selectors.unionfl(4).init(context_of(gradients))[1])
+    for round, clients in enumerate(history):
+        last[clients] = round
+    cohort, _, told = unionfl_chooses(gradients, last, mu, window)
+    union = np.isin(np.arange(12), np.concatenate(history[-window:]))
+    chosen = cohort.clients.tolist()
+    assert_greedy(chosen, gradients, 1 / 12, penalty=mu * union)
+    assert told["repeated"] == union[chosen].sum()
+
+
+def test_the_window_holds_the_last_cohorts_only():
+    gradients, _ = random_clients(0)
+    selector = selectors.unionfl(3, 100.0, 2, candidates=None)
+    state, cohorts = selector.init(context_of(gradients)), []
+    for round in range(6):
+        context = context_of(gradients, round=round)
+        cohort, state, told = choose(selector, context, state)
+        cohorts.append(set(cohort.clients.tolist()))
+        recent = set().union(*cohorts[max(0, round - 2) : round])
+        assert not cohorts[-1] & recent
+        assert told["repeated"] == 0
+    # Four disjoint threes would cover all twelve; with a window of two the third before returns.
+    assert cohorts[3] == cohorts[0]
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_permuting_clients_permutes_the_choice(name):
+    # Of two, because the last of many may tie.
+    selector = FAMILY[name](2, candidates=None)
+    choose_on = jax.jit(lambda *known: choose(selector, context_of(*known))[0].clients)
+    for seed in range(10):
+        gradients, losses = random_clients(seed)
+        order = np.random.default_rng(seed).permutation(12)
+        chosen, moved = choose_on(gradients, losses), choose_on(gradients[order], losses[order])
+        assert order[moved].tolist() == chosen.tolist()
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_bounds_of_the_representation_hold(name):
+    for seed in range(10):
+        gradients, losses = random_clients(seed)
+        cohort, _, told = choose(FAMILY[name](4), context_of(gradients, losses), seed=seed)
+        chosen = np.asarray(cohort.clients)
+        mean = gradients.mean(axis=0)
+        close = {"rtol": 1e-4, "atol": 1e-6}
+        np.testing.assert_allclose(
+            told["approximation_error"],
+            np.linalg.norm(gradients[chosen].mean(axis=0) - mean),
+            **close,
+        )
+        nearest = np.linalg.norm(gradients[:, None] - gradients[chosen][None], axis=-1)
+        shares = np.bincount(nearest.argmin(axis=1), minlength=4) / 12
+        np.testing.assert_allclose(cohort.weights, shares, rtol=1e-6)
+        np.testing.assert_allclose(
+            told["representation_error"],
+            np.linalg.norm(shares @ gradients[chosen] - mean),
+            **close,
+        )
+        np.testing.assert_allclose(
+            told["representation_bound"], nearest.min(axis=1).mean(), **close
+        )
+        assert told["representation_error"] <= told["representation_bound"] * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize(
+    "options", [{"candidates": None}, {"candidates": 3}, {"candidates": None, "pool": 12}]
+)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_client_that_is_not_finite_is_left_out_and_named(name, options, bad, what):
+    gradients, losses = random_clients(5)
+    (losses if what == "loss" else gradients[:, 2])[7] = bad
+    selector = FAMILY[name](11, **options)
+    cohort, _, told = choose(selector, context_of(gradients, losses))
+    assert sorted(cohort.clients.tolist()) == [i for i in range(12) if i != 7]
+    assert (told["not_finite"], told["first_not_finite"]) == (1, 7)
+    assert all(np.isfinite(value) for value in told.values())
+    # With one more slot there is nobody else left.
+    everybody, _, _ = choose(FAMILY[name](12, **options), context_of(gradients, losses))
+    assert sorted(everybody.clients.tolist()) == list(range(12))
+    assert everybody.clients[-1] == 7
+
+
+def test_finite_clients_choose_as_if_the_others_were_not_there():
+    gradients, losses = random_clients(6)
+    options = {"candidates": None, "scale": "sum"}
+    gradients[4] = np.nan
+    chosen, _, _ = choose(selectors.subtrunc(4, 0.5, **options), context_of(gradients, losses))
+    rest = np.delete(np.arange(12), 4)
+    alone, _, _ = choose(
+        selectors.subtrunc(4, 0.5, **options), context_of(gradients[rest], losses[rest])
+    )
+    assert rest[alone.clients].tolist() == chosen.clients.tolist()
+
+
+# A pool of candidates.
+
+
+def drawn(seed, pool, count=12):
+    """Who is in the pool that a selector draws with this seed."""
+    from fedjax_fair.selectors import divfl
+
+    # By its path, since the package calls a function by the name of the module.
+    module = importlib.import_module(divfl.__module__)
+    return np.asarray(module._pool(jax.random.split(jax.random.key(seed))[0], count, pool))
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_pool_of_everybody_chooses_as_no_pool_does(name):
+    @jax.jit
+    def both(gradients, losses):
+        context = context_of(gradients, losses)
+        pools = (FAMILY[name](4, candidates=None, pool=pool) for pool in (None, 12))
+        return [choose(selector, context)[::2] for selector in pools]
+
+    for seed in range(10):
+        (exact, told), (pooled, told_pooled) = both(*random_clients(seed))
+        # Later ones may be each other's nearest, so that rounding decides; they are worth the same.
+        assert pooled.clients[:2].tolist() == exact.clients[:2].tolist()
+        assert told.keys() == told_pooled.keys()
+        for key in ("objective", "representation", "representation_bound"):
+            np.testing.assert_allclose(told_pooled[key], told[key], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_greedy_among_the_pool_represents_everybody(name):
+    last = jnp.arange(12, dtype=jnp.int32) % 4
+    state = ((), last if name == "unionfl" else ())
+    selector = FAMILY[name](4, candidates=None, pool=7)
+    choose_on = jax.jit(lambda key, *known: selector.select(key, state, context_of(*known, 5)))
+    pools = set()
+    for seed in range(10):
+        gradients, losses = random_clients(seed)
+        pool = drawn(seed, 7)
+        pools.add(tuple(pool))
+        cohort, _, told = choose_on(jax.random.key(seed), gradients, losses)
+        chosen = cohort.clients.tolist()
+        assert_greedy(
+            chosen,
+            gradients,
+            1 / 12,
+            bonus=(lambda total: 0.7 * min(1.1, total)) if name == "subtrunc" else lambda total: 0,
+            phi=np.log1p(losses),
+            penalty=0.3 * (np.asarray(last) >= 3) if name == "unionfl" else None,
+            pool=pool,
+        )
+        distances = np.linalg.norm(gradients[:, None] - gradients[pool], axis=-1)
+        members = np.isin(pool, chosen)
+        worth = (distances.max(axis=1) - distances[:, members].min(axis=1)).mean()
+        np.testing.assert_allclose(told["representation"], worth, rtol=1e-4)
+    assert len(pools) == 10
+
+
+def test_pools_are_uniform_and_without_repetition():
+    counts = np.zeros(12)
+    for seed in range(300):
+        pool = drawn(seed, 5)
+        assert len(set(pool)) == 5
+        assert (np.diff(pool) > 0).all()
+        counts[pool] += 1
+    # Five standard deviations of a count.
+    assert abs(counts - 125).max() < 5 * np.sqrt(300 * 5 / 12 * 7 / 12)
+
+
+def test_candidates_are_drawn_from_the_pool():
+    gradients, _ = random_clients(1)
+    selector = selectors.divfl(4, candidates=2, pool=6)
+    context = context_of(gradients)
+    choose_on = jax.jit(lambda key: selector.select(key, ((), ()), context)[0].clients)
+    greedy = selectors.divfl(4, candidates=None, pool=6)
+    greedily = jax.jit(lambda key: greedy.select(key, ((), ()), context)[0].clients)
+    differ = 0
+    for seed in range(10):
+        chosen = np.asarray(choose_on(jax.random.key(seed)))
+        assert np.isin(chosen, drawn(seed, 6)).all()
+        assert len(set(chosen)) == 4
+        differ += set(chosen) != set(np.asarray(greedily(jax.random.key(seed))))
+    assert differ
+
+
+def test_settings_are_traced():
+    gradients, losses = random_clients(2)
+    context = context_of(gradients, losses, round=3)
+
+    @jax.jit
+    def sweep(lam, b, mu, window):
+        trunc, _, _ = choose(selectors.subtrunc(4, lam, b, candidates=None), context)
+        union, _, _ = choose(
+            selectors.unionfl(4, mu, window, candidates=None),
+            context,
+            ((), jnp.arange(12, dtype=jnp.int32) % 4),
+        )
+        return trunc.clients, union.clients
+
+    values = list(itertools.product((0.0, 2.0), (0.5, 9.0), (0.0, 1.0), (1, 3)))
+    together = jax.vmap(sweep)(*(jnp.array(column) for column in zip(*values, strict=True)))
+    for i, (lam, b, mu, window) in enumerate(values):
+        trunc, union = sweep(lam, b, mu, window)
+        np.testing.assert_array_equal(together[0][i], trunc)
+        np.testing.assert_array_equal(together[1][i], union)
+    assert len(np.unique(together[0], axis=0)) > 1
+    assert len(np.unique(together[1], axis=0)) > 1
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_bad_settings_are_named():
+    for message, make in {
+        "lam=-1": lambda: selectors.subtrunc(2, -1),
+        "b=-0.5": lambda: selectors.subtrunc(2, 1, -0.5),
+        "phi='sqrt'": lambda: selectors.subtrunc(2, 1, phi="sqrt"),
+        "mu=-1": lambda: selectors.unionfl(2, -1),
+        "window=0": lambda: selectors.unionfl(2, 1, 0),
+        "cohort_size=0": lambda: selectors.divfl(0),
+        "candidates=0": lambda: selectors.divfl(2, candidates=0),
+        "pool=0": lambda: selectors.divfl(2, pool=0),
+        "cohort_size=3: expected an integer >= 1 and <= 2": lambda: selectors.divfl(3, pool=2),
+        "candidates=10: expected an integer >= 1 and <= 5": lambda: selectors.divfl(3, pool=5),
+        "scale='max'": lambda: selectors.divfl(2, scale="max"),
+        "info='old'": lambda: selectors.divfl(2, info="old"),
+        "learning_rate=0": lambda: updates(0),
+        "rounds=0": lambda: every(0),
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            make()
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("name", FAMILY)
+def test_more_than_there_are_is_refused_before_a_round_begins(name):
+    context = context_of(LINE)
+    with pytest.raises(ValueError, match="cohort_size=5: expected an integer >= 1 and <= 4"):
+        FAMILY[name](5).init(context)
+    with pytest.raises(ValueError, match="candidates=9: expected an integer >= 1 and <= 4"):
+        FAMILY[name](2, candidates=9).init(context)
+    with pytest.raises(ValueError, match="pool=9: expected an integer >= 1 and <= 4"):
+        FAMILY[name](2, candidates=None, pool=9).init(context)

@@ -1,0 +1,204 @@
+"""Laws of the ways to choose clients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import make_context, make_federation
+from scipy.stats import chisquare
+
+from fedjax_fair import selectors
+from fedjax_fair.base import LocalResult
+from fedjax_fair.client_evaluation import client_means
+from fedjax_fair.submodular import modular
+
+SIZES = (3, 8, 5, 1, 6, 9)
+
+
+def draw(selector, sizes=SIZES, draws=4000):
+    context = make_context(make_federation(sizes=sizes).train)
+    state = selector.init(context)
+    keys = jax.random.split(jax.random.key(0), draws)
+    return np.asarray(jax.vmap(lambda key: selector.select(key, state, context)[0].clients)(keys))
+
+
+def test_uniform_draws_distinct_clients():
+    cohorts = draw(selectors.uniform(4))
+    assert all(len(set(cohort)) == 4 for cohort in cohorts.tolist())
+
+
+def test_uniform_draws_every_client_and_pair_equally_often():
+    cohorts = draw(selectors.uniform(2), draws=12_000)
+    pairs = np.zeros((6, 6))
+    np.add.at(pairs, tuple(cohorts.T), 1)
+    assert chisquare(pairs[~np.eye(6, dtype=bool)]).pvalue > 1e-6
+
+
+def test_uniform_takes_everybody_when_asked():
+    assert sorted(draw(selectors.uniform(6), draws=1)[0].tolist()) == list(range(6))
+
+
+def test_by_size_draws_in_proportion_to_examples():
+    slots = draw(selectors.by_size(3)).ravel()
+    counts = np.bincount(slots, minlength=6)
+    expected = slots.size * np.array(SIZES) / sum(SIZES)
+    assert chisquare(counts, expected).pvalue > 1e-6
+
+
+def test_by_size_draws_slots_independently():
+    first, second = draw(selectors.by_size(2), draws=40_000).T
+    pairs = np.zeros((6, 6))
+    np.add.at(pairs, (first, second), 1)
+    shares = np.array(SIZES) / sum(SIZES)
+    expected = first.size * np.outer(shares, shares)
+    assert chisquare(pairs.ravel(), expected.ravel()).pvalue > 1e-6
+
+
+def test_by_size_never_draws_a_client_without_examples():
+    slots = draw(selectors.by_size(3), sizes=(0, 4, 0, 0, 2, 0))
+    assert set(slots.ravel().tolist()) == {1, 4}
+
+
+@pytest.mark.parametrize("factory", [selectors.uniform, selectors.by_size])
+@pytest.mark.parametrize("cohort_size", [0, -3, True])
+def test_bad_cohort_sizes_are_named(factory, cohort_size):
+    with pytest.raises(ValueError, match=f"cohort_size={cohort_size}"):
+        factory(cohort_size)
+
+
+def losses_context(losses, round=1):
+    examples = make_federation(sizes=(2,) * len(losses)).train
+    return make_context(examples, losses=jnp.asarray(losses, jnp.float32), round=round)
+
+
+def choose(selector, context, seed=0):
+    cohort, _, told = selector.select(jax.random.key(seed), selector.init(context), context)
+    return cohort.clients.tolist(), told
+
+
+def test_power_of_choice_takes_the_highest_losses_of_everybody():
+    chosen, told = choose(selectors.power_of_choice(3, 6), losses_context([3, 9, 1, 7, 8, 2]))
+    assert chosen == [1, 4, 3]
+    assert told["pool_loss"] == 5
+
+
+def test_power_of_choice_ranks_a_pool_drawn_by_size_without_replacement():
+    """With ``m = 1`` and losses in order of id, the choice is the largest id of the pool."""
+    sizes = np.array([1, 2, 3, 6])
+    losses = jnp.arange(4.0)
+    context = make_context(make_federation(sizes=tuple(sizes)).train, losses=losses, round=5)
+    selector = selectors.power_of_choice(1, 2)
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    chosen = np.asarray(jax.vmap(lambda key: selector.select(key, (), context)[0].clients)(keys))
+    shares = sizes / sizes.sum()
+    expected = np.zeros(4)
+    for i in range(4):
+        for j in set(range(4)) - {i}:
+            expected[max(i, j)] += shares[i] * shares[j] / (1 - shares[i])
+    counts = np.bincount(chosen.ravel(), minlength=4)
+    assert counts[0] == 0
+    assert chisquare(counts[1:], 20_000 * expected[1:]).pvalue > 1e-6
+
+
+def test_power_of_choice_keeps_the_order_of_the_draw_among_equals():
+    context = losses_context([1.0] * 6)
+    first = set()
+    for seed in range(40):
+        chosen, _ = choose(selectors.power_of_choice(2, 6), context, seed)
+        alone, _ = choose(selectors.power_of_choice(1, 6), context, seed)
+        assert chosen[:1] == alone
+        first |= set(alone)
+    assert len(first) == 6  # The smallest id or slot would always win otherwise.
+
+
+def test_power_of_choice_starts_uniformly():
+    context = losses_context([9, 0, 0, 0, 0, 0], round=0)
+    counts = np.zeros(6)
+    for seed in range(60):
+        chosen, _ = choose(selectors.power_of_choice(2, 6), context, seed)
+        counts[chosen] += 1
+    assert counts[0] < 60
+    assert (counts > 0).all()
+
+
+def test_power_of_choice_never_takes_a_loss_that_is_not_a_number():
+    context = losses_context([np.nan, 1, 2, 3, np.nan, 0])
+    for seed in range(5):
+        chosen, told = choose(selectors.power_of_choice(4, 6), context, seed)
+        assert sorted(chosen) == [1, 2, 3, 5]
+        assert told["pool_loss"] == 1.5
+
+
+def test_rpow_ranks_what_was_reported_and_the_unheard_first(model, federation):
+    selector = selectors.power_of_choice(3, 6, variant="rpow")
+    reported = jnp.array([0.5, jnp.inf, 0.9, 0.1, jnp.inf, 0.7])
+    context = make_context(federation.train, round=2)
+    cohort, _, told = selector.select(jax.random.key(0), reported, context)
+    assert set(cohort.clients[:2].tolist()) == {1, 4}
+    assert cohort.clients[2] == 2
+    np.testing.assert_allclose(told["pool_loss"], 0.55, rtol=1e-6)
+    results = LocalResult(None, jnp.array([1.0, 2.0, 3.0]), jnp.ones(3, jnp.int32))
+    after = selector.observe(reported, cohort._replace(clients=jnp.array([1, 4, 2])), results, None)
+    np.testing.assert_allclose(after, [0.5, 1, 3, 0.1, 2, 0.7])
+
+
+def test_cpow_estimates_the_loss_that_pow_measures(model, federation):
+    """With a batch as large as the largest client, the estimate is the loss itself."""
+    variables = model.init(jax.random.key(1), jnp.asarray(federation.train.features[:1]))
+    losses = client_means(model, variables, federation.train).loss
+    context = make_context(federation.train, variables, model, round=1, losses=losses)
+    exact, told = choose(selectors.power_of_choice(4, 6), context)
+    for batch_size in (9, 64):
+        selector = selectors.power_of_choice(4, 6, variant="cpow", batch_size=batch_size)
+        estimated, estimate = choose(selector, context)
+        assert estimated == exact
+        np.testing.assert_allclose(estimate["pool_loss"], told["pool_loss"], rtol=1e-5)
+    one = selectors.power_of_choice(4, 6, variant="cpow", batch_size=1)
+    assert len({float(choose(one, context, seed)[1]["pool_loss"]) for seed in range(5)}) > 1
+
+
+def test_full_takes_everybody_and_round_robin_goes_round():
+    context = make_context(make_federation().train)
+    assert choose(selectors.full(), context)[0] == list(range(6))
+    selector = selectors.round_robin(4)
+    state, seen = selector.init(context), []
+    for _ in range(3):
+        cohort, state, _ = selector.select(jax.random.key(0), state, context)
+        seen += cohort.clients.tolist()
+    assert seen == 2 * list(range(6))
+
+
+@pytest.mark.parametrize("candidates", [None, 6])
+def test_any_set_function_selects(candidates):
+    def worth(context):
+        return modular(context.losses(context.variables))
+
+    selector = selectors.submodular(worth, 2, candidates=candidates)
+    chosen, told = choose(selector, losses_context([3, 9, 1, 7, 8, 2]))
+    assert chosen == [1, 4]
+    assert told["objective"] == 17
+
+
+@pytest.mark.parametrize(
+    ("message", "make"),
+    [
+        ("cohort_size=7: expected an integer >= 1 and <= 5", lambda: (7, 5)),
+        ("pool=0", lambda: (1, 0)),
+    ],
+)
+def test_bad_pools_are_named(message, make):
+    with pytest.raises(ValueError, match=message):
+        selectors.power_of_choice(*make())
+
+
+def test_what_exceeds_the_clients_is_refused_at_the_start():
+    context = make_context(make_federation().train)
+    for selector in (
+        selectors.power_of_choice(2, 7),
+        selectors.round_robin(7),
+        selectors.uniform(7),
+        selectors.submodular(lambda context: modular(context.sizes), 7),
+        selectors.submodular(lambda context: modular(context.sizes), 2, candidates=7),
+    ):
+        with pytest.raises(ValueError, match="=7: expected an integer >= 1 and <= 6"):
+            selector.init(context)

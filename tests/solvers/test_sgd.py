@@ -1,0 +1,280 @@
+"""The local solver against a second implementation in NumPy, and its laws."""
+
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conftest import make_federation
+
+from fedjax_fair.base import Client, Extra, Model, Variables
+from fedjax_fair.solvers import sgd
+
+LARGE = 100  # a batch that holds every client's examples
+
+
+def client_of(federation, model, index):
+    train = jax.tree.map(jnp.asarray, federation.train)
+    return Client(model, train, train.offsets[index], train.sizes[index])
+
+
+def solve(solver, federation, model, index=1, key=0, round=0, variables=None):
+    """The result of one client, and the variables it started from."""
+    if variables is None:
+        variables = model.init(jax.random.key(7), federation.train.features[:1])
+    extra = Extra(round=jnp.int32(round))
+    return solver.solve(
+        jax.random.key(key), variables, client_of(federation, model, index), extra
+    ), variables
+
+
+def numpy_solve(federation, variables, index, steps, rate, momentum=0.0, decay=0.0, prox=0.0):
+    """Full-batch descent on softmax regression, from the formulas."""
+    train = federation.train
+    rows = train.order[train.offsets[index] :][: train.sizes[index]]
+    x, y = train.features[rows].astype(np.float64), np.eye(3)[train.labels[rows]]
+    start = {name: np.asarray(value, np.float64) for name, value in variables.params.items()}
+    weights = dict(start)
+    velocity = {name: np.zeros_like(value) for name, value in start.items()}
+    losses = []
+    for _ in range(steps):
+        logits = x @ weights["kernel"] + weights["bias"]
+        chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        losses.append(-np.log((chances * y).sum(axis=1)).mean())
+        slope = {"kernel": x.T @ (chances - y) / len(x), "bias": (chances - y).mean(axis=0)}
+        for name, value in weights.items():
+            pull = slope[name] + decay * value + prox * (value - start[name])
+            velocity[name] = momentum * velocity[name] + pull
+            weights[name] = value - rate * velocity[name]
+    return {name: weights[name] - start[name] for name in start}, np.mean(losses)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"momentum": 0.9},
+        {"weight_decay": 0.1},
+        {"prox": 0.7},
+        {"momentum": 0.5, "weight_decay": 0.03, "prox": 2.0},
+    ],
+    ids=str,
+)
+def test_equals_numpy(federation, model, settings):
+    result, variables = solve(sgd(0.3, LARGE, steps=4, **settings), federation, model)
+    names = {"momentum": "momentum", "weight_decay": "decay", "prox": "prox"}
+    plain = {names[name]: value for name, value in settings.items()}
+    update, loss = numpy_solve(federation, variables, 1, 4, 0.3, **plain)
+    for name, value in update.items():
+        np.testing.assert_allclose(result.update.params[name], value, rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
+
+
+def counting_model() -> Model:
+    """Its parameter number i moves exactly when example i is in the batch."""
+
+    def init(key, x):
+        return Variables({"seen": jnp.zeros(x.shape[-1])}, {})
+
+    def apply(params, state, x, *, train, key):
+        score = x @ params["seen"]
+        return jnp.stack([score, jnp.zeros_like(score)], axis=1), state
+
+    return Model(init, apply, lambda params, state, x: x)
+
+
+def one_hot(federation):
+    total = federation.train.order.shape[0]
+    train = federation.train._replace(
+        features=np.eye(total, dtype=np.float32), labels=np.zeros(total, np.int32)
+    )
+    return federation._replace(train=train)
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_an_epoch_visits_every_own_example_once(federation, index):
+    data, train = one_hot(federation), federation.train
+    result, _ = solve(sgd(1.0, 1, epochs=1), data, counting_model(), index)
+    expected = np.zeros(train.order.shape[0])
+    expected[train.order[train.offsets[index] :][: train.sizes[index]]] = 0.5
+    np.testing.assert_array_equal(result.update.params["seen"], expected)
+
+
+def test_long_epochs_are_planned_without_a_seam():
+    """More steps than are drawn in one go, counted in epochs and counted in steps."""
+    data = one_hot(make_federation(sizes=(2, 75)))
+    by_epochs, _ = solve(sgd(1.0, 1, epochs=1), data, counting_model(), 1)
+    by_steps, _ = solve(sgd(1.0, 1, steps=75), data, counting_model(), 1)
+    assert sorted(set(by_epochs.update.params["seen"].tolist())) == [0.0, 0.5]
+    assert by_epochs.update.params["seen"].sum() == 75 * 0.5
+    jax.tree.map(np.testing.assert_array_equal, by_epochs, by_steps)
+
+
+def test_replacement_visits_some_examples_twice(federation):
+    result, _ = solve(
+        sgd(1.0, 1, steps=40, replacement=True), one_hot(federation), counting_model(), 5
+    )
+    own = federation.train.order[federation.train.offsets[5] :][:9]
+    moved = np.asarray(result.update.params["seen"])
+    assert np.all(moved[np.setdiff1d(np.arange(moved.size), own)] == 0)
+    assert len(set(moved[own].tolist())) > 1  # visited unequally often
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_clients_take_their_own_number_of_steps(federation, model, index):
+    result, _ = solve(sgd(0.1, 4, epochs=3), federation, model, index)
+    assert result.steps == 3 * -(-federation.train.sizes[index] // 4)
+
+
+def test_clients_side_by_side_equal_clients_one_by_one(federation, model):
+    solver = sgd(0.1, 4, epochs=2, momentum=0.5)
+    train = jax.tree.map(jnp.asarray, federation.train)
+    variables = model.init(jax.random.key(7), train.features[:1])
+
+    def one(client):
+        view = Client(model, train, train.offsets[client], train.sizes[client])
+        return solver.solve(jax.random.key(0), variables, view, Extra(jnp.int32(0)))
+
+    together = jax.vmap(one)(jnp.arange(6))
+    apart = [one(client) for client in range(6)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *apart)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), together, stacked)
+
+
+@pytest.mark.parametrize("batch_size", [3, 4, 64])
+def test_lanes_without_examples_do_not_count(federation, model, batch_size):
+    exact, _ = solve(sgd(0.1, 3, steps=5), federation, model, index=0)
+    padded, _ = solve(sgd(0.1, batch_size, steps=5), federation, model, index=0)
+    np.testing.assert_allclose(
+        padded.update.params["kernel"], exact.update.params["kernel"], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_traced_zero_prox_is_plain_sgd(federation, model):
+    plain = jax.jit(lambda: solve(sgd(0.2, 2, steps=6), federation, model)[0])()
+    traced = jax.jit(lambda mu: solve(sgd(0.2, 2, steps=6, prox=mu), federation, model)[0])(0.0)
+    jax.tree.map(np.testing.assert_array_equal, traced, plain)
+
+
+def test_prox_holds_the_client_back(federation, model):
+    free, _ = solve(sgd(0.2, 4, steps=30), federation, model)
+    held, _ = solve(sgd(0.2, 4, steps=30, prox=1.0), federation, model)
+    assert optax.tree.norm(held.update) < 0.9 * optax.tree.norm(free.update)
+
+
+def test_a_schedule_reads_the_absolute_round(federation, model):
+    solver = sgd(lambda round: 0.1 / (1.0 + round.astype(jnp.float32)), LARGE, steps=1)
+    first, _ = solve(solver, federation, model, round=0)
+    fourth, _ = solve(solver, federation, model, round=3)
+    jax.tree.map(
+        lambda late, early: np.testing.assert_allclose(4 * late, early, rtol=1e-5, atol=1e-7),
+        fourth.update.params,
+        first.update.params,
+    )
+
+
+def test_any_optax_optimizer(federation, model):
+    with jax.numpy_dtype_promotion("standard"):  # optax divides floats by an integer count
+        result, _ = solve(sgd(0.01, LARGE, steps=1, optimizer=optax.adam), federation, model)
+    # Adam's first step has the size of the learning rate in every coordinate.
+    np.testing.assert_allclose(jnp.abs(result.update.params["kernel"]), 0.01, rtol=1e-3)
+
+
+def test_the_key_decides_the_minibatches(federation, model):
+    solver = sgd(0.1, 2, steps=3)
+    first, _ = solve(solver, federation, model, key=0)
+    again, _ = solve(solver, federation, model, key=0)
+    other, _ = solve(solver, federation, model, key=1)
+    jax.tree.map(np.testing.assert_array_equal, again, first)
+    assert not np.array_equal(other.update.params["kernel"], first.update.params["kernel"])
+
+
+def test_epochs_differ_from_each_other(federation):
+    """A first step after a full epoch may use any example, not always that of the first step."""
+    data, model = one_hot(federation), counting_model()
+
+    def again(key):
+        result, _ = solve(sgd(1.0, 1, steps=10), data, model, index=5, key=key)
+        return int(jnp.argmax(result.update.params["seen"]))  # the only one visited twice
+
+    def first(key):
+        result, _ = solve(sgd(1.0, 1, steps=1), data, model, index=5, key=key)
+        return int(jnp.argmax(result.update.params["seen"]))
+
+    assert [again(key) for key in range(8)] != [first(key) for key in range(8)]
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"learning_rate": -0.1, "batch_size": 4, "steps": 1}, "learning_rate=-0.1"),
+        ({"learning_rate": float("nan"), "batch_size": 4, "steps": 1}, "learning_rate=nan"),
+        ({"learning_rate": 0.1, "batch_size": 0, "steps": 1}, "batch_size=0"),
+        ({"learning_rate": 0.1, "batch_size": 4}, "exactly one of steps=None and epochs=None"),
+        ({"learning_rate": 0.1, "batch_size": 4, "steps": 1, "epochs": 1}, "exactly one of"),
+        ({"learning_rate": 0.1, "batch_size": 4, "epochs": 0}, "epochs=0"),
+        ({"learning_rate": 0.1, "batch_size": 4, "steps": 2.5}, "steps=2.5"),
+        ({"learning_rate": 0.1, "batch_size": 4, "steps": 1, "prox": -1.0}, "prox=-1.0"),
+        ({"learning_rate": 0.1, "batch_size": 4, "steps": 1, "momentum": 1.0}, "momentum=1.0"),
+        (
+            {"learning_rate": 0.1, "batch_size": 4, "steps": 1, "weight_decay": -1},
+            "weight_decay=-1",
+        ),
+        (
+            {
+                "learning_rate": 0.1,
+                "batch_size": 4,
+                "steps": 1,
+                "momentum": 0.9,
+                "optimizer": optax.adam,
+            },
+            "momentum=0.9",
+        ),
+    ],
+)
+def test_bad_settings_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        sgd(**arguments)
+
+
+def test_a_loss_weight_scales_the_gradient_of_the_loss_and_nothing_else(model, federation):
+    variables = model.init(jax.random.key(7), federation.train.features[:1])
+    client = client_of(federation, model, 1)
+    extra = Extra(round=jnp.int32(0), loss_weight=jnp.float32(2.0))
+    weighted = sgd(0.1, LARGE, steps=3, prox=0.5).solve(jax.random.key(0), variables, client, extra)
+    # Twice the rate doubles every term, so the proximal one is given at half its size.
+    plain, _ = solve(sgd(0.2, LARGE, steps=3, prox=0.25), federation, model)
+    chex.assert_trees_all_close(weighted.update, plain.update, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(weighted.loss, plain.loss, rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 2}], ids=str)
+@pytest.mark.parametrize("asked", [1, 3])
+def test_a_snapshot_is_the_update_after_so_many_steps(model, federation, length, asked):
+    variables = model.init(jax.random.key(7), federation.train.features[:1])
+    client = client_of(federation, model, 1)
+
+    def run(snapshot=None, **length):
+        extra = Extra(round=jnp.int32(0), snapshot=snapshot)
+        return sgd(0.1, 3, **length).solve(jax.random.key(0), variables, client, extra)
+
+    long, short = run(jnp.int32(asked), **length), run(steps=asked)
+    chex.assert_trees_all_close(long.snapshot, short.update, rtol=1e-6)
+    assert run(**length).snapshot is None
+    beyond = run(jnp.int32(100), **length)
+    chex.assert_trees_all_equal(beyond.snapshot, beyond.update)
+
+
+def test_the_last_minibatch_is_told(model, federation):
+    sizes, order = federation.train.sizes, federation.train.order
+    for index, size in enumerate(sizes):
+        result, _ = solve(sgd(0.1, 4, epochs=1), federation, model, index)
+        lanes = np.asarray(result.last_batch)
+        own = order[federation.train.offsets[index] :][:size]
+        # What an epoch leaves for its last batch, and nothing else.
+        assert (lanes >= 0).sum() == (size - 1) % 4 + 1
+        assert np.isin(lanes[lanes >= 0], own).all()

@@ -1,0 +1,167 @@
+"""Matroids: the axioms on all subsets of six items, and the heaviest base among all bases."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_fair.submodular import matroids
+
+N = 6
+SETS = np.array(list(itertools.product([False, True], repeat=N)))
+SIZES = SETS.sum(axis=1)
+FAMILY = np.array([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0]], bool)
+EDGES = np.array([[0, 1], [1, 2], [2, 0], [2, 3], [2, 3], [3, 3]])
+VECTORS = np.array([[1, 0, 1, 2, 0, 1], [0, 1, 1, 0, 0, 2]])  # A loop and parallel vectors.
+
+
+def acyclic(mask):
+    incidence = np.zeros((4, N))
+    for edge, (a, b) in enumerate(EDGES):
+        incidence[a, edge] += 1
+        incidence[b, edge] -= 1
+    return np.linalg.matrix_rank(incidence[:, mask]) == mask.sum() if mask.any() else True
+
+
+def spans(mask):
+    """Independence of plane vectors, in JAX."""
+    size, chosen = jnp.sum(mask), jnp.where(mask[None], VECTORS, 0).astype(jnp.float32)
+    rank = jnp.linalg.matrix_rank(chosen)
+    return size == rank
+
+
+# name: (matroid, independence by definition)
+MATROIDS = {
+    "uniform": (lambda: matroids.uniform(3, N), lambda mask: mask.sum() <= 3),
+    "free": (lambda: matroids.uniform(N, N), lambda mask: True),
+    "partition": (
+        lambda: matroids.partition([1, 0, 1, 2, 1, 0], [1, 2, 0]),
+        lambda mask: mask[[1, 5]].sum() <= 1 and mask[[0, 2, 4]].sum() <= 2 and not mask[3],
+    ),
+    "allocation": (
+        lambda: matroids.allocation(3, 2),
+        lambda mask: max(mask[:2].sum(), mask[2:4].sum(), mask[4:].sum()) <= 1,
+    ),
+    "laminar": (
+        lambda: matroids.laminar(FAMILY, [1, 2, 0]),
+        lambda mask: mask[:2].sum() <= 1 and mask[:4].sum() <= 2 and not mask[4],
+    ),
+    "graphic": (lambda: matroids.graphic(EDGES), acyclic),
+    "from_oracle": (
+        lambda: matroids.from_oracle(spans, N),
+        lambda mask: mask.sum() == np.linalg.matrix_rank(np.where(mask, VECTORS, 0)),
+    ),
+}
+
+
+@pytest.fixture(params=MATROIDS, scope="module")
+def case(request):
+    make, definition = MATROIDS[request.param]
+    matroid = make()
+    return matroid, np.array([definition(mask) for mask in SETS])
+
+
+def exchanges(independent, small, large):
+    grown = [small | (np.arange(N) == e) for e in np.flatnonzero(large & ~small)]
+    return any(independent[number(mask)] for mask in grown)
+
+
+def number(mask):
+    return int(mask @ (2 ** np.arange(N)[::-1]))
+
+
+def test_the_reference_obeys_the_axioms(case):
+    _, independent = case
+    assert independent[0]
+    chosen = SETS[independent]
+    for mask in chosen:
+        assert all(independent[number(mask & (np.arange(N) != e))] for e in range(N))
+    for small, large in itertools.product(chosen, repeat=2):
+        if small.sum() < large.sum():
+            assert exchanges(independent, small, large)
+
+
+def test_independence_agrees_with_the_definition(case):
+    matroid, independent = case
+    assert matroid.size == N
+    assert matroid.rank == SIZES[independent].max()
+    assert (np.asarray(jax.jit(jax.vmap(matroid.independent))(SETS)) == independent).all()
+
+
+def test_addable_items_are_those_that_keep_a_set_independent(case):
+    matroid, independent = case
+    found = np.asarray(jax.jit(jax.vmap(matroid.addable))(SETS))
+    for mask, addable in zip(SETS[independent], found[independent], strict=True):
+        grown = [independent[number(mask | (np.arange(N) == e))] and not mask[e] for e in range(N)]
+        assert addable.tolist() == grown
+
+
+def test_the_heaviest_base_is_the_best_of_all(case):
+    matroid, independent = case
+    bases = SETS[independent & (matroid.rank == SIZES)]
+    heaviest = jax.jit(jax.vmap(matroid.max_weight_base))
+    rng = np.random.default_rng(0)
+    # Few different numbers, some negative, so that there are ties.
+    weights = rng.integers(-2, 4, (200, N)).astype(np.float32)
+    for own, base in zip(weights, np.asarray(heaviest(weights)), strict=True):
+        assert own[base].sum() == (bases @ own).max()
+        best = bases[bases @ own == (bases @ own).max()]
+        first = min((sorted(np.flatnonzero(mask)) for mask in best), key=by_rank(own))
+        assert np.flatnonzero(base).tolist() == first
+
+
+def by_rank(weights):
+    """Among equal bases the one that greedy finds: heaviest first, of equals the smallest index."""
+    place = np.argsort(np.argsort(-weights, kind="stable"))
+    return lambda items: sorted(place[list(items)])
+
+
+def test_exchanges_are_the_symmetric_ones_and_there_is_always_one(case):
+    matroid, independent = case
+    bases = SETS[independent & (matroid.rank == SIZES)]
+    exchangeable = jax.jit(matroid.exchangeable)
+    for base, other in itertools.product(bases, repeat=2):
+        for item in np.flatnonzero(base & ~other)[:2]:
+            found = np.asarray(exchangeable(base, other, np.int32(item)))
+            assert found.any()
+            for j in range(N):
+                ours, theirs = base.copy(), other.copy()
+                ours[[item, j]], theirs[[item, j]] = [False, True], [True, False]
+                valid = other[j] and not base[j]
+                valid = valid and independent[number(ours)] and independent[number(theirs)]
+                assert found[j] == valid
+
+
+def test_constraints_are_on_neighbors_in_the_order():
+    matroid = matroids.laminar(FAMILY[:, [4, 0, 2, 5, 1, 3]], [1, 2, 0])
+    for members in FAMILY[:, [4, 0, 2, 5, 1, 3]][:, matroid.order]:
+        places = np.flatnonzero(members)
+        assert np.ptp(places) == places.size - 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: matroids.uniform(0, 3), "k=0"),
+        (lambda: matroids.uniform(4, 3), "k=4"),
+        (lambda: matroids.partition([0, 0, 1], [1, 2]), r"capacities\[1\]=2.*\[0, 1\]"),
+        (lambda: matroids.partition([0, 2], [1, 1]), r"blocks.*\[0, 2\).*from 0 to 2"),
+        (lambda: matroids.partition([0, -1], [1, 1]), "from -1 to 0"),
+        (lambda: matroids.partition([0, 0], [0]), "rank=0"),
+        (lambda: matroids.allocation(2, 0), "num_agents=0"),
+        (lambda: matroids.laminar([[1, 1, 0], [0, 1, 1]], [1, 1]), "sets 0 and 1.*cross"),
+        (lambda: matroids.laminar([[1, 1]], [-1]), r"capacities=\[-1\]"),
+        (lambda: matroids.laminar([[1, 1]], [0]), "rank=0"),
+        (lambda: matroids.laminar([[1, 1]], [1, 1]), r"expected shape \[2, n\]"),
+        (lambda: matroids.graphic([[0, 0]]), "rank=0"),
+        (lambda: matroids.graphic([[0, -1]]), "got -1"),
+        (lambda: matroids.graphic([[0, 1, 2]]), r"shape \[n, 2\]"),
+        (lambda: matroids.from_oracle(lambda mask: ~mask.any(), 3), "rank=0"),
+        (lambda: matroids.from_oracle(lambda mask: mask.any(), 3), "empty set"),
+    ],
+)
+def test_bad_input(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,313 @@
+"""The host loop: one compilation, callbacks, resuming, errors, and the Dataset it returns."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import make_federation
+
+from fedjax_fair import aggregators, results, selectors, solvers
+from fedjax_fair.base import Cohort, Selector
+from fedjax_fair.client_evaluation import client_means
+from fedjax_fair.data.federated import stack
+from fedjax_fair.simulate import make_round, run
+from fedjax_fair.training.centralized import make_centralized
+from fedjax_fair.training.fit import Callback, SimulationError, fit
+
+
+def make(model, solver=None, **settings):
+    return make_round(
+        model,
+        selectors.uniform(3),
+        solver or solvers.sgd(0.1, 2, epochs=1),
+        aggregators.mean(weights="size"),
+        **settings,
+    )
+
+
+class Recorder(Callback):
+    def __init__(self, stop_at=None, raise_at=None):
+        self.events, self.stop_at, self.raise_at = [], stop_at, raise_at
+
+    def on_start(self, rounds, seeds):
+        self.events.append(("start", rounds, seeds))
+
+    def on_evaluation(self, evaluation):
+        self.events.append(("evaluation", evaluation.round))
+        self.last = evaluation
+        if evaluation.round == self.raise_at:
+            raise KeyboardInterrupt
+        return evaluation.round == self.stop_at
+
+    def on_end(self, results):
+        self.events.append(("end", results.sizes["round"]))
+
+
+def test_results_equal_a_run_by_hand(model, federation):
+    round = make(model)
+    dataset = fit(round, federation, rounds=6, seeds=(3, 1), eval_every=2)
+    state = round.init(jax.random.key(1), federation)
+    state, info = run(round, state, federation, 6)
+    test = client_means(model, state.variables, federation.test)
+    train = client_means(model, state.variables, federation.train)
+    last = dataset.sel(seed=1).isel(round=-1)
+    # The compiled chunk may reassociate sums that the run by hand does not.
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    np.testing.assert_allclose(last.test_accuracy, test.accuracy, **close)
+    np.testing.assert_allclose(last.test_loss, test.loss, **close)
+    np.testing.assert_allclose(last.train_loss, train.loss, **close)
+    np.testing.assert_array_equal(last.participation, state.participation)
+    np.testing.assert_array_equal(dataset.cohort_clients.sel(seed=1), info.clients)
+    np.testing.assert_allclose(dataset.cohort_weights.sel(seed=1), info.weights, rtol=1e-6)
+    np.testing.assert_allclose(dataset.cohort_loss.sel(seed=1), info.loss, **close)
+    assert dataset["round"].values.tolist() == [0, 2, 4, 6]
+    assert dataset.seed.values.tolist() == [3, 1]
+
+
+def test_results_describe_themselves(model, federation):
+    dataset = fit(make(model), federation, rounds=2, eval_every=1)
+    for name, variable in dataset.data_vars.items():
+        assert variable.attrs.get("long_name"), name
+    assert dataset.sigma_acc.attrs["population"] == "clients with test examples"
+    assert dataset.test_loss.attrs["units"] == "nat"
+    train = federation.train
+    for client in range(6):
+        rows = train.order[train.offsets[client] :][: train.sizes[client]]
+        counts = np.bincount(train.labels[rows], minlength=3)
+        np.testing.assert_array_equal(dataset.train_examples[client], counts)
+
+
+def test_bytes_count_who_took_part(model, federation):
+    dataset = fit(make(model), federation, rounds=4, eval_every=2)
+    model_bytes = 4 * (4 * 3 + 3)
+    np.testing.assert_array_equal(dataset.bytes_up[0], np.array([0, 2, 4]) * 3 * model_bytes)
+
+
+def test_a_run_compiles_once(model, federation):
+    solver = solvers.sgd(0.1, 2, epochs=1)
+    counted = solver._replace(solve=chex.assert_max_traces(solver.solve, n=1))
+    chex.clear_trace_counter()
+    fit(make(model, counted), federation, rounds=12, seeds=(0, 1), eval_every=3)
+
+
+def test_the_shorter_last_chunk_is_the_only_other_compilation(model, federation):
+    solver = solvers.sgd(0.1, 2, epochs=1)
+    chex.clear_trace_counter()
+    counted = solver._replace(solve=chex.assert_max_traces(solver.solve, n=2))
+    dataset = fit(make(model, counted), federation, rounds=7, eval_every=2)
+    assert dataset["round"].values.tolist() == [0, 2, 4, 6, 7]
+    assert dataset.sizes["training_round"] == 7
+
+
+def test_the_length_of_chunks_does_not_matter(model, federation):
+    often = fit(make(model), federation, rounds=6, eval_every=1)
+    seldom = fit(make(model), federation, rounds=6, eval_every=6)
+    np.testing.assert_array_equal(often.cohort_clients, seldom.cohort_clients)
+    np.testing.assert_allclose(
+        often.test_loss.isel(round=-1), seldom.test_loss.isel(round=-1), rtol=1e-5
+    )
+
+
+def test_callbacks_hear_everything_in_order(model, federation):
+    first, second = Recorder(), Recorder()
+    fit(make(model), federation, rounds=4, seeds=(7,), eval_every=2, callbacks=(first, second))
+    expected = [
+        ("start", 4, (7,)),
+        ("evaluation", 0),
+        ("evaluation", 2),
+        ("evaluation", 4),
+        ("end", 3),
+    ]
+    assert first.events == second.events == expected
+
+
+def test_a_callback_stops_the_run_and_the_others_still_hear(model, federation):
+    recorders = Recorder(stop_at=2), Recorder()
+    dataset = fit(make(model), federation, rounds=8, eval_every=2, callbacks=recorders)
+    assert dataset["round"].values.tolist() == [0, 2]
+    assert recorders[0].events == recorders[1].events
+
+
+def test_evaluation_carries_summaries_of_every_seed(model, federation):
+    recorder = Recorder()
+    dataset = fit(
+        make(model), federation, rounds=2, seeds=(0, 4), eval_every=2, callbacks=[recorder]
+    )
+    last = recorder.last
+    assert last.seeds == (0, 4)
+    np.testing.assert_array_equal(
+        last.summaries["client_dissimilarity"], dataset.client_dissimilarity.isel(round=-1)
+    )
+    assert last.clients.test_accuracy.shape == (2, 6)
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(model, federation, tmp_path):
+    settings = {"rounds": 7, "seeds": (0, 5), "eval_every": 2}
+    whole = fit(make(model), federation, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        fit(
+            make(model),
+            federation,
+            **settings,
+            checkpoints=tmp_path / "kept",
+            callbacks=[Recorder(raise_at=4)],
+        )
+    recorder = Recorder()
+    resumed = fit(
+        make(model), federation, **settings, checkpoints=tmp_path / "kept", callbacks=[recorder]
+    )
+    assert [event[1] for event in recorder.events if event[0] == "evaluation"] == [4, 6, 7]
+    assert resumed.identical(whole)
+
+
+def test_a_finished_run_is_not_repeated(model, federation, tmp_path):
+    settings = {"rounds": 4, "eval_every": 2, "checkpoints": tmp_path / "kept"}
+    first = fit(make(model), federation, **settings)
+    recorder = Recorder()
+    again = fit(make(model), federation, **settings, callbacks=[recorder])
+    assert [event[0] for event in recorder.events] == ["start", "end"]
+    assert again.identical(first)
+
+
+def test_checkpoints_of_other_seeds_are_refused(model, federation, tmp_path):
+    fit(make(model), federation, rounds=2, seeds=(0, 1), checkpoints=tmp_path / "kept")
+    with pytest.raises(ValueError, match=r"seeds=\[0, 2\].*seeds \[0, 1\]"):
+        fit(make(model), federation, rounds=2, seeds=(0, 2), checkpoints=tmp_path / "kept")
+
+
+def test_divergence_is_reported_with_its_round(model, federation, tmp_path):
+    def rate(round):
+        return jax.numpy.where(round < 3, 0.1, np.inf)
+
+    diverging = make(model, solvers.sgd(rate, 2, steps=2))
+    expected = r"round 3 is not finite for seeds \[0, 1\].*last checkpoint is of round 2"
+    with pytest.raises(SimulationError, match=expected):
+        fit(
+            diverging,
+            federation,
+            rounds=6,
+            seeds=(0, 1),
+            eval_every=2,
+            checkpoints=tmp_path / "kept",
+        )
+
+
+def test_centralized_training_pools_the_examples(model, federation):
+    """One full-batch step moves the model as FedAvg by size over everybody does."""
+    solver = solvers.sgd(0.5, 100, steps=1)
+    pooled = fit(make_centralized(model, solver), federation, rounds=3, eval_every=3)
+    everybody = make_round(model, selectors.uniform(6), solver, aggregators.mean(weights="size"))
+    averaged = fit(everybody, federation, rounds=3, eval_every=3)
+    np.testing.assert_allclose(pooled.test_loss, averaged.test_loss, rtol=1e-5)
+    np.testing.assert_allclose(pooled.train_loss, averaged.train_loss, rtol=1e-5)
+    assert pooled.participation.sum() == 0
+    assert pooled.bytes_up.max() == 0
+    assert (pooled.cohort_clients == -1).all()
+
+
+def test_methods_are_combined_side_by_side(model, federation, tmp_path):
+    federated = fit(make(model), federation, rounds=2, eval_every=1)
+    reference = fit(
+        make_centralized(model, solvers.sgd(0.1, 2, steps=3)), federation, rounds=2, eval_every=2
+    )
+    combined = results.combine({"fedavg": federated, "centralized": reference})
+    assert combined.algorithm.values.tolist() == ["fedavg", "centralized"]
+    assert combined.train_examples.dims == ("client", "class")
+    chosen = combined.sel(algorithm="fedavg").test_loss
+    np.testing.assert_array_equal(chosen, federated.test_loss)
+    assert np.isnan(combined.sel(algorithm="centralized", round=1).test_loss).all()
+    results.save(combined, tmp_path / "results.nc")
+    assert results.open(tmp_path).identical(combined)
+    assert [path.name for path in tmp_path.iterdir()] == ["results.nc"]
+
+
+def test_results_that_are_not_there_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"path=.*expected a run folder or a results\.nc"):
+        results.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": 0}, "rounds=0"),
+        ({"rounds": 1, "eval_every": 0}, "eval_every=0"),
+        ({"rounds": 1, "seeds": ()}, r"seeds=\(\)"),
+        ({"rounds": 1, "seeds": (1, 1)}, r"seeds=\(1, 1\)"),
+        ({"rounds": 1, "seeds": (-1,)}, r"seeds=\(-1,\)"),
+    ],
+)
+def test_bad_settings_are_named(model, federation, settings, message):
+    recorder = Recorder()
+    with pytest.raises(ValueError, match=message):
+        fit(make(model), federation, **settings, callbacks=[recorder])
+    assert recorder.events == []
+
+
+def test_a_cohort_larger_than_the_federation_is_refused(model, federation):
+    too_many = make_round(
+        model, selectors.uniform(7), solvers.sgd(0.1, 2, steps=1), aggregators.mean()
+    )
+    with pytest.raises(ValueError, match=r"cohort_size=7.*<= 6"):
+        fit(too_many, federation, rounds=1)
+
+
+def test_every_seed_may_have_a_partition_of_its_own(model):
+    same = make_federation(sizes=(4, 4, 4, 4))
+    other = same._replace(
+        train=same.train._replace(order=same.train.order[::-1].copy()),
+        test=own_fewer(same.test),
+    )
+    round = make(model)
+    together = fit(round, stack([same, other]), rounds=4, seeds=(5, 9), eval_every=2)
+    for seed, data in ((5, same), (9, other)):
+        alone = fit(round, data, rounds=4, seeds=(seed,), eval_every=2)
+        mine = together.sel(seed=[seed])
+        np.testing.assert_array_equal(mine.cohort_clients, alone.cohort_clients)
+        for name in ("test_accuracy", "train_loss", "accuracy_mean_examples"):
+            np.testing.assert_allclose(mine[name], alone[name], rtol=1e-5, atol=1e-6)
+        for name in ("train_examples", "test_examples"):
+            np.testing.assert_array_equal(mine[name].isel(seed=0), alone[name])
+
+
+def own_fewer(examples):
+    """The same examples, of which the last two of ``order`` lose their owner."""
+    sizes = examples.sizes - np.array([0, 0, 0, 2], np.int32)
+    return examples._replace(order=examples.order[:-2], sizes=sizes)
+
+
+def test_partitions_and_seeds_must_be_equally_many(model, federation):
+    with pytest.raises(ValueError, match="one for each of 2 partitions"):
+        fit(make(model), stack([federation, federation]), rounds=1, seeds=(0, 1, 2))
+
+
+def telling(clients, **told):
+    """A selector of fixed clients that tells fixed numbers."""
+    cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
+    return Selector(
+        init=lambda context: (),
+        select=lambda key, state, context: (cohort, state, {**told, "round": context.round}),
+        observe=lambda state, cohort, results, context: state,
+    )
+
+
+def make_telling(model, **told):
+    solver = solvers.sgd(0.1, 2, epochs=1)
+    return make_round(model, telling([0, 1], **told), solver, aggregators.mean())
+
+
+def test_what_a_selector_tells_is_recorded_for_every_round(model, federation, tmp_path):
+    round = make_telling(model, objective=jnp.float32(2.5))
+    with pytest.raises(KeyboardInterrupt):
+        fit(round, federation, rounds=4, seeds=(0, 1), eval_every=2,
+            callbacks=[Recorder(raise_at=4)], checkpoints=tmp_path)  # fmt: skip
+    dataset = fit(round, federation, rounds=4, seeds=(0, 1), eval_every=2, checkpoints=tmp_path)
+    assert dataset.selection_round.dims == ("seed", "training_round")
+    np.testing.assert_array_equal(dataset.selection_round, [[0, 1, 2, 3]] * 2)
+    assert (dataset.selection_objective == 2.5).all()
+
+
+def test_a_client_that_could_not_be_judged_is_named(model, federation):
+    round = make_telling(model, not_finite=jnp.int32(2), first_not_finite=jnp.int32(4))
+    with pytest.warns(UserWarning, match="round 0, seed 7: .* 2 clients .* first of client 4"):
+        fit(round, federation, rounds=1, seeds=(7,))

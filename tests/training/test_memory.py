@@ -1,0 +1,50 @@
+"""The memory that a batch of runs is told to take is what it takes."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+from dataclasses import replace
+from fedjax_fair.app import presets, registry
+from fedjax_fair.training.fit import fit
+from experiments.benchmarks.memory import Watch, resident
+from fedjax_fair.app.config import ModelConfig
+
+runs, rounds, eval_every, clients, width = map(int, sys.argv[1:])
+
+config = presets.PRESETS["digits"].config
+config = presets.resolve(replace(
+    config, methods=("fedavg",), model=ModelConfig(hidden=(width,)),
+    data=replace(config.data, clients=clients),
+    solver=replace(config.solver, steps=1, batch_size=1),
+    selector=replace(config.selector, cohort_size=1),
+))
+data, watch = registry.build(config).data, Watch()
+make = lambda point: registry.method_round(config, "fedavg", data.num_classes)
+fit.fit_batch(
+    make, (), data, rounds=rounds, seeds=range(runs), eval_every=eval_every,
+    train_loss=False, callbacks=[watch],
+)
+print(watch.told, resident("VmHWM") - watch.before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("runs", "rounds", "eval_every", "clients", "width"),
+    [
+        pytest.param(80, 2, 2, 10, 16_384, id="models"),
+        pytest.param(100, 300, 1, 300, 2, id="records"),
+    ],
+)
+def test_the_estimate_is_near_what_is_used(runs, rounds, eval_every, clients, width):
+    arguments = map(str, (runs, rounds, eval_every, clients, width))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=True
+    )
+    told, used = map(int, done.stdout.split())
+    assert told > 200 * 2**20  # Enough for what the interpreter itself takes not to matter.
+    assert 0.75 * told < used < 1.25 * told
