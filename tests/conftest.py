@@ -87,17 +87,17 @@ def make_context(examples, variables=None, model=None, round=0, **answers) -> Co
         losses=answer("losses"),
         accuracies=answer("accuracies"),
         gradients=answer("gradients"),
-        means=answer("means"),
-        total=partial(collectives.total, examples),
-        each=partial(collectives.each, examples),
+        client_means=answer("client_means"),
+        weighted_sum=partial(collectives.weighted_sum, examples),
+        map_clients=partial(collectives.map_clients, examples),
     )
 
 
 def aggregate(aggregator, state, cohort, results, context):
-    """Asks an aggregator as a round does, which sums updates for those who weigh beforehand."""
+    """Aggregates as a round does, which sums updates whose weights are known beforehand."""
     if aggregator.weigh is not None:
         weights = aggregator.weigh(state, cohort, context)
-        results = results._replace(total=context.weighted_sum(weights, results.update))
+        results = results._replace(weighted_sum=context.weighted_sum(weights, results.update))
     return aggregator.aggregate(state, cohort, results, context)
 
 

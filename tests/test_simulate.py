@@ -9,8 +9,8 @@ import optax
 import pytest
 
 from fedjax_fair import aggregators, models, selectors, solvers
-from fedjax_fair.base import Client, Cohort, Extra, Selector
-from fedjax_fair.client_evaluation import client_means
+from fedjax_fair.base import Client, Cohort, Selector
+from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.simulate import Purpose, derive_key, make_context, make_round, run
 
 LARGE = 100
@@ -76,10 +76,10 @@ def test_clients_per_batch_never_changes_results(model, federation, clients_per_
 @pytest.mark.parametrize("clients_per_batch", [1, 2, 3, 4, 5])
 def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, clients_per_batch):
     shares = jnp.array([0.1, 0.4, 0.2, 0.0, 0.3])
-    told = {}
+    seen = {}
 
     def aggregate(state, cohort, results, context):
-        told.update(kept=results.update, total=results.weighted_sum)
+        seen.update(kept=results.update, weighted_sum=results.weighted_sum)
         return plain.aggregate(state, cohort, results, context)
 
     plain = aggregators.mean("cohort")
@@ -94,8 +94,8 @@ def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, cl
     )
     start = round.init(jax.random.key(0), federation)
     after, info = round.step(start, federation)
-    expected = jax.tree.map(lambda leaf: np.tensordot(shares, leaf, 1), told["kept"])
-    assert_close(told["total"], expected, rtol=1e-5, atol=1e-6)
+    expected = jax.tree.map(lambda leaf: np.tensordot(shares, leaf, 1), seen["kept"])
+    assert_close(seen["total"], expected, rtol=1e-5, atol=1e-6)
     assert any(np.any(np.abs(leaf) > 1e-3) for leaf in jax.tree.leaves(expected))
     moved = jax.tree.map(jnp.subtract, after.variables, start.variables)
     assert_close(moved, expected, rtol=1e-4, atol=1e-6)
@@ -221,9 +221,9 @@ def test_statistics_are_averaged_with_the_parameters(federation):
     key = derive_key(state.key, Purpose.SOLVE)
 
     def trained(client):
-        view = Client(model, train, train.offsets[client], train.sizes[client])
+        member = Client(model, train, train.offsets[client], train.sizes[client], jnp.int32(0), {})
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), 0)
-        result = solver.solve(key_client, state.variables, view, Extra(jnp.int32(0)))
+        result = solver.solve(key_client, state.variables, member)
         return jax.tree.map(jnp.add, state.variables, result.update)
 
     share = train.sizes[1] / (train.sizes[1] + train.sizes[2])
@@ -277,7 +277,7 @@ def test_an_update_that_is_not_finite_is_not_applied(model, federation):
 
 
 def test_context_tells_losses_and_accuracies_of_the_current_model(model, federation):
-    asked = Selector(
+    measuring = Selector(
         init=lambda context: (jnp.zeros(6), jnp.zeros(6)),
         select=lambda key, state, context: (
             Cohort(jnp.arange(2), jnp.full(2, 0.5)),
@@ -286,10 +286,10 @@ def test_context_tells_losses_and_accuracies_of_the_current_model(model, federat
         ),
         observe=lambda state, cohort, results, context: state,
     )
-    round = make(model, asked)
+    round = make(model, measuring)
     before, _ = rounds_of(round, federation, num_rounds=2)
     after, _ = round.step(before, federation)
-    expected = client_means(model, before.variables, federation.train)
+    expected = client_performance(model, before.variables, federation.train)
     assert_close(after.selector, (expected.loss, expected.accuracy), rtol=1e-6)
 
 
@@ -325,13 +325,14 @@ def test_means_at_the_models_of_the_clients_equal_a_loop(model, federation):
 
 
 def test_what_the_aggregator_prepares_reaches_the_solver(model, federation):
-    told = {}
+    seen = {}
 
     def prepare(state, cohort, context):
-        return cohort._replace(loss_weights=jnp.array([0.0, 1.0]), snapshot=jnp.int32(1))
+        instructions = {"loss_weight": jnp.array([0.0, 1.0]), "snapshot_step": jnp.ones(2, int)}
+        return cohort._replace(instructions=instructions)
 
     def aggregate(state, cohort, results, context):
-        told.update(update=results.update, snapshot=results.snapshot)
+        seen.update(update=results.update, snapshot=results.reports["snapshot"])
         return plain.aggregate(state, cohort, results, context)
 
     plain = aggregators.mean()
@@ -342,14 +343,14 @@ def test_what_the_aggregator_prepares_reaches_the_solver(model, federation):
         plain._replace(prepare=prepare, aggregate=aggregate),
     )
     round.step(round.init(jax.random.key(0), federation), federation)
-    first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], told["update"].params) for i in (0, 1))
+    first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], seen["update"].params) for i in (0, 1))
     chex.assert_trees_all_equal(first, jax.tree.map(jnp.zeros_like, first))
     assert all(jnp.any(leaf != 0) for leaf in jax.tree.leaves(second))
     assert all(
         jnp.any(leaf[1] != other[1])
         for leaf, other in zip(
-            jax.tree.leaves(told["snapshot"].params),
-            jax.tree.leaves(told["update"].params),
+            jax.tree.leaves(seen["snapshot"].params),
+            jax.tree.leaves(seen["update"].params),
             strict=True,
         )
     )

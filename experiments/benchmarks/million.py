@@ -28,7 +28,7 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.timing import environment
 from fedjax_fair.base import Selector
-from fedjax_fair.client_evaluation import client_gradients, client_means
+from fedjax_fair.client_evaluation import client_gradients, client_performance
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 from fedjax_fair.numerics.sketch import count_sketch
 from fedjax_fair.selectors.gradients import stale
@@ -105,7 +105,7 @@ def measure(method: str, num_clients: int, cache: Path) -> dict[str, Any]:
         ff.aggregators.mean(),
     )
     start = jax.jit(round.init).lower(jax.random.key(0), data).compile()
-    evaluate = jax.jit(partial(client_means, round.model))
+    evaluate = jax.jit(partial(client_performance, round.model))
     variables = round.model.init(jax.random.key(0), data.train.features[:1])
     # Reads all examples, so that no round waits for the disk and all of them count as memory.
     jax.block_until_ready([evaluate(variables, part) for part in (data.train, data.test)])

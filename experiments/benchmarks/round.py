@@ -26,7 +26,7 @@ import optax
 import fedjax_fair as ff
 from experiments.benchmarks.timing import alternate, environment
 from fedjax_fair.base import Model
-from fedjax_fair.client_evaluation import client_means
+from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 
 WORKLOADS = {
@@ -136,7 +136,7 @@ def compare_evaluation(repeats: int) -> None:
         return logits
 
     flat = jax.jit(lambda: jax.lax.map(infer, chunks))
-    clients = jax.jit(lambda: client_means(model, variables, test))
+    clients = jax.jit(lambda: client_performance(model, variables, test))
     ours, plain = alternate(clients, flat, repeats=repeats)
     print(
         f"{'evaluation, LeNet':22s} all clients {test.labels.size / ours.median:9,.0f} examples/s "

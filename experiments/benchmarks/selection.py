@@ -30,9 +30,9 @@ import fedjax_fair as ff
 from experiments.benchmarks.peers.environment import Worker
 from experiments.benchmarks.round import make_images
 from experiments.benchmarks.timing import alternate, environment
-from fedjax_fair.client_evaluation import client_gradients, ravel
+from fedjax_fair.client_evaluation import client_gradients
 from fedjax_fair.numerics.distances import pairwise_distances
-from fedjax_fair.numerics.sketch import count_sketch
+from fedjax_fair.numerics.sketch import count_sketch, ravel
 from fedjax_fair.selectors.gradients import stale, updates
 from fedjax_fair.simulate import run
 from fedjax_fair.submodular import (
@@ -183,7 +183,7 @@ def benchmark_round(repeats: int) -> None:
     solver = ff.solvers.sgd(0.01, 50, steps=50)
     selectors = {
         "random": ff.selectors.uniform(10),
-        "subtrunc, updates": ff.selectors.subtrunc(10, 0.5, info=updates(0.01)),
+        "subtrunc, updates": ff.selectors.subtrunc(10, 0.5, gradients=updates(0.01)),
         "subtrunc, stale": ff.selectors.subtrunc(10, 0.5, gradients=stale()),
         "divfl, stale": ff.selectors.divfl(10, gradients=stale()),
         "subtrunc, fresh": ff.selectors.subtrunc(10, 0.5),

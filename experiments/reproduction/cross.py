@@ -17,10 +17,11 @@ import xarray as xr
 
 from experiments.reproduction import runs
 from experiments.reproduction.equitable import OF_ROUNDS, SUMMARIES
+from experiments.reproduction.presets import PAPERS
 from experiments.reproduction.tables import paired
-from fedjax_fair.app import presets
+from fedjax_fair.app.presets import PRESETS
 
-PRESETS = {"digits": "cross", "mnist": "cross-mnist"}
+SETTINGS = {"digits": PRESETS["cross"].config, "mnist": PAPERS["cross-mnist"].config}
 COLUMNS = {"accuracy": "accuracy_mean_examples", "sigma": "group_sigma_acc"}
 LAST = 5
 """Evaluations at the end of which the mean counts."""
@@ -28,14 +29,14 @@ LAST = 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Selectors with and without equitable weights.")
-    parser.add_argument("--data", choices=tuple(PRESETS), default="digits")
+    parser.add_argument("--data", choices=tuple(SETTINGS), default="digits")
     parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each method")
     parser.add_argument("--output", type=Path, default=Path("docs/reproduction"))
     parser.add_argument("--only-write", action="store_true", help="run nothing")
     options = parser.parse_args()
 
-    config = presets.PRESETS[PRESETS[options.data]].config
+    config = SETTINGS[options.data]
     config = replace(config, data=replace(config.data, dir=options.tfds_dir, per_run=True))
     file = options.output / f"cross-{options.data}-runs.csv"
     if not options.only_write:

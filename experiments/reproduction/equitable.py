@@ -19,8 +19,8 @@ import pandas as pd
 import xarray as xr
 
 from experiments.reproduction import paper, runs, tables
+from experiments.reproduction.presets import PAPERS
 from experiments.reproduction.tables import Column, Layout
-from fedjax_fair.app import presets
 from fedjax_fair.app.config import Config
 from fedjax_fair.report.plots import learning_curves
 
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--only-write", action="store_true", help="run nothing")
     options = parser.parse_args()
 
-    config = presets.PRESETS[f"equitable-{options.data}"].config
+    config = PAPERS[f"equitable-{options.data}"].config
     config = replace(config, data=replace(config.data, dir=options.tfds_dir))
     if options.what == "grid":
         names, seeds, rounds = tuple(variants()), (GRID_SEED,), GRID_ROUNDS

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from fedjax_fair.app import presets, registry
+from fedjax_fair.app import presets
+from fedjax_fair.app.build import build, relevant
 from fedjax_fair.app.config import Config
 from fedjax_fair.training.fit import fit
 
@@ -57,7 +58,7 @@ def run_missing(
         if not missing:
             continue
         own = replace(config, methods=missing, training=replace(config.training, seeds=(seed,)))
-        experiment = registry.build(presets.resolve(own))
+        experiment = build(relevant(presets.resolve(own)))
         for name, round in experiment.rounds.items():
             started = time.perf_counter()
             run = fit(

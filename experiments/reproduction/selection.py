@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.reproduction import paper, runs, tables
+from experiments.reproduction.presets import SELECTION_TABLES
 from experiments.reproduction.tables import Column, Layout
-from fedjax_fair.app import presets
 from fedjax_fair.app.config import Config
 from fedjax_fair.report.plots import learning_curves
 from fedjax_fair.report.selection import tradeoff
 
-TABLES = tuple(presets.SELECTION_TABLES["mnist"])
+TABLES = tuple(SELECTION_TABLES["mnist"])
 LAYOUT = Layout(
     columns={
         "loss": Column("cohort_loss", "local loss", factor=1, digits=3),
@@ -35,7 +35,7 @@ of dissimilarity."""
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Tables I to IV of Castillo et al.")
-    parser.add_argument("--data", choices=tuple(presets.SELECTION_TABLES), default="mnist")
+    parser.add_argument("--data", choices=tuple(SELECTION_TABLES), default="mnist")
     parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
     parser.add_argument("--tables", nargs="*", choices=TABLES, default=TABLES)
     parser.add_argument("--seeds", type=int, default=10, help="runs of each method")
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--only-write", action="store_true", help="run nothing")
     options = parser.parse_args()
 
-    presets_of = presets.SELECTION_TABLES[options.data]
+    presets_of = SELECTION_TABLES[options.data]
     chosen = {
         name: config for name, config in presets_of.items() if name.split("-")[0] in options.tables
     }

@@ -26,7 +26,7 @@ __all__ = ["activation_vectors", "equitable"]
 
 
 def equitable(
-    num_clusters: int | Literal["eigengap"],
+    num_clusters: int | Literal["eigengap"] = 2,
     *,
     groups: Literal["estimated", "oracle"] = "estimated",
     layer: Literal["penultimate", "logits"] = "penultimate",

@@ -55,16 +55,16 @@ def fairfed(beta: Number = 1.0) -> Aggregator:
         sizes = context.sizes.astype(jnp.float32)
         return sizes / jnp.sum(sizes)
 
-    def aggregate(kept, cohort, results, context):
+    def aggregate(state, cohort, results, context):
         by_size = weights_before("size", cohort, context)
         accuracy = context.accuracies(context.variables, cohort.clients)
         deviation = jnp.abs(accuracy - jnp.sum(by_size * accuracy))
-        moved = kept[cohort.clients] - beta * (deviation - jnp.mean(deviation))
+        moved = state[cohort.clients] - beta * (deviation - jnp.mean(deviation))
         moved = jnp.maximum(moved, 0)
         total = jnp.sum(moved)
         weights = jnp.where(total > 0, moved / jnp.where(total > 0, total, 1), by_size)
         update = context.weighted_sum(weights, results.update)
-        kept = kept.at[cohort.clients].set(moved)
-        return update, kept, Aggregation(weights, {"deviation": deviation})
+        state = state.at[cohort.clients].set(moved)
+        return update, state, Aggregation(weights, {"deviation": deviation})
 
     return Aggregator(init, aggregate)

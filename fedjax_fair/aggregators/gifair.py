@@ -63,21 +63,21 @@ def gifair(strength: Number = 0.1) -> Aggregator:
         losses = context.losses(context.variables)
         return by_group.means(losses, context.groups, context.num_clients)
 
-    def prepare(group_losses, cohort, context):
+    def prepare(state, cohort, context):
         shares = weights_before("size", cohort, context)
-        factors = _factors(strength, shares, context.groups[cohort.clients], group_losses)
+        factors = _factors(strength, shares, context.groups[cohort.clients], state)
         return cohort._replace(instructions=cohort.instructions | {"loss_weight": factors})
 
-    def aggregate(group_losses, cohort, results, context):
+    def aggregate(state, cohort, results, context):
         weights = weights_before("size", cohort, context)
         losses = _trained_losses(cohort, results, context)
         losses = jnp.where(jnp.isfinite(losses), losses, jnp.nan)
         latest = by_group.means(losses, context.groups[cohort.clients], context.num_clients)
-        group_losses = jnp.where(jnp.isnan(latest), group_losses, latest)
+        state = jnp.where(jnp.isnan(latest), state, latest)
         update = context.weighted_sum(weights, results.update)
         return (
             update,
-            group_losses,
+            state,
             Aggregation(weights, {"loss_weight": cohort.instructions["loss_weight"]}),
         )
 

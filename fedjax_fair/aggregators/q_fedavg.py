@@ -15,7 +15,7 @@ __all__ = ["q_fedavg"]
 _OFFSET = 1e-10  # Added to losses, so that one of zero has a logarithm.
 
 
-def q_fedavg(q: Number, learning_rate: Number) -> Aggregator:
+def q_fedavg(q: Number = 1.0, *, learning_rate: Number) -> Aggregator:
     r"""Weighs updates by losses to the power q, and shortens the step where that is steep.
 
     With :math:`F_k` the mean training loss of a member on the model it received, :math:`u_k` its

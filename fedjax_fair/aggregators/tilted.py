@@ -14,7 +14,9 @@ from fedjax_fair.base import Aggregation, Aggregator, Number, empty_state
 __all__ = ["tilted"]
 
 
-def tilted(tilt: Number, weights: Literal["uniform", "size", "cohort"] = "size") -> Aggregator:
+def tilted(
+    tilt: Number = 1.0, weights: Literal["uniform", "size", "cohort"] = "size"
+) -> Aggregator:
     r"""Weighs updates as the gradient of a tilted loss does.
 
     The gradient of :math:`\frac{1}{t} \log \sum_k p_k e^{t F_k(w)}` is a mean of the clients'

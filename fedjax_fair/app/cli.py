@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -26,9 +26,11 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from fedjax_fair import data, results
-from fedjax_fair.app import experiment, maximize, presets, registry
+from fedjax_fair.app import experiment, maximize, registry
+from fedjax_fair.app.build import Experiment, build, relevant
 from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.console import Bars, sweep_table, tables
+from fedjax_fair.app.presets import PRESETS, Preset, resolve
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import closest, lookup, read
 from fedjax_fair.app.sweep import sweep
@@ -44,11 +46,12 @@ Run = Annotated[str, tyro.conf.arg(metavar="RUN")]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] = PRESETS) -> int:
     """Runs one command.
 
     Args:
         arguments: What follows the name of the program; by default what the shell passed.
+        presets: What ``run`` and ``sweep`` may start from, by name.
 
     Returns:
         The exit status: 0; 2 after a mistake that the user can mend, which one line on the standard
@@ -56,15 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     _keep_programs()
     try:
-        _dispatch(sys.argv[1:] if arguments is None else list(arguments))
+        _dispatch(sys.argv[1:] if arguments is None else list(arguments), presets)
     except (ValueError, OSError, ImportError, SimulationError) as error:
         print("fedjax-fair:", *str(error).split(), file=sys.stderr)
-        processes.leave(2)
+        processes.abort(2)
         return 2
     except Exception:
         if jax.distributed.is_initialized():  # Others must not wait for this process.
             traceback.print_exc()
-            processes.leave(1)
+            processes.abort(1)
         raise
     except KeyboardInterrupt:
         print("fedjax-fair: interrupted; `fedjax-fair resume` continues", file=sys.stderr)
@@ -91,8 +94,8 @@ class Resume:
         folder = RunFolder(self.run)
         config = folder.config()
         if config.distributed:
-            processes.join()
-        _execute(registry.build(config), folder)
+            processes.initialize()
+        _execute(build(config), folder)
 
 
 @dataclass(frozen=True)
@@ -199,25 +202,25 @@ COMMANDS: dict[str, Any] = {
 }
 
 
-def _dispatch(arguments: list[str]) -> None:
+def _dispatch(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     if arguments == ["--version"]:
         print("fedjax-fair", metadata.version("fedjax-fair"))
         return
     words = 2 if arguments[:1] in (["data"], ["maximize"]) else 1
     name, rest = " ".join(arguments[:words]), arguments[words:]
     if name not in COMMANDS and (not arguments or HELP & set(arguments)):
-        print(_overview())
+        print(_overview(presets))
     elif (command := lookup("command", name, COMMANDS)) is Config:
-        _run(rest)
+        _run(rest, presets)
     elif command is Sweep:
-        _sweep(rest)
+        _sweep(rest, presets)
     else:
         _parse(command, rest, name)()
 
 
-def _overview() -> str:
+def _overview(presets: Mapping[str, Preset]) -> str:
     commands = {name: command.__doc__.splitlines()[0] for name, command in COMMANDS.items()}
-    summaries = {name: preset.summary for name, preset in presets.PRESETS.items()}
+    summaries = {name: preset.summary for name, preset in presets.items()}
     return f"""usage: fedjax-fair COMMAND [OPTIONS]
 
 Simulates fair federated learning.
@@ -236,42 +239,45 @@ def _aligned(rows: dict[str, Any], indent: str = "") -> str:
     return "\n".join(f"{indent}{name:<{width}}  {text}" for name, text in rows.items())
 
 
-def _run(arguments: list[str]) -> None:
+def _run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     """Makes everything that can go wrong before it makes the run folder."""
     named = bool(arguments) and not arguments[0].startswith("-")
     preset = arguments[0] if named else DEFAULT_PRESET
-    config = lookup("preset", preset, presets.PRESETS).config
+    config = lookup("preset", preset, presets).config
     options = arguments[named:]
     if HELP & set(options):
-        config = presets.resolve(config)  # Show the values that would be used.
-    config = presets.resolve(_parse(Config, options, f"run {preset}", config))
+        config = resolve(config)  # Show the values that would be used.
+    # What the preset sets for methods or data that were replaced is left out; what was typed stays.
+    config = relevant(resolve(_parse(Config, options, f"run {preset}", config)), base=config)
     if config.distributed:
-        processes.join()
-    ready = registry.build(config)
+        processes.initialize()
+    ready = build(config)
     name = preset if named else config.data.name.replace("/", "-")
     folder = processes.broadcast_from_first(lambda: str(RunFolder.create(config, name).path))
     _execute(ready, RunFolder(folder))
 
 
-def _sweep(arguments: list[str]) -> None:
+def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     """Runs `sweep [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]`."""
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
     options = arguments[len(words) :]
     named = bool(words) and "=" not in words[0]
     preset = words[0] if named else DEFAULT_PRESET
-    config = lookup("preset", preset, presets.PRESETS).config
+    config = lookup("preset", preset, presets).config
     varied = {}
     for word in words[named:]:
         name, _, values = word.partition("=")
+        if name in varied:
+            raise ValueError(f"{name}: expected once, with values between commas.")
         varied[name] = [read(config, name, text) for text in values.split(",")]
     seeds = [seed for (seed,) in varied.pop("seeds")] if "seeds" in varied else None
     if HELP & set(options):
-        config = presets.resolve(config)
+        config = resolve(config)
     given: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
     start = replace(Sweep(**given), output=f"sweeps/{preset}")
     settings = _parse(Sweep, options, f"sweep {preset}", start)
     chosen: dict[str, Any] = {name: getattr(settings, name) for name in given}
-    base = replace(Config(**chosen), output=config.output)
+    base = relevant(resolve(replace(Config(**chosen), output=config.output)), base=config)
     print(f"Sweep folder: {settings.output}")
     with Bars() as bars:
         swept = sweep(
@@ -286,7 +292,7 @@ def _sweep(arguments: list[str]) -> None:
     print(f"Results: {Path(settings.output) / 'results.nc'}")
 
 
-def _execute(ready: registry.Experiment, folder: RunFolder) -> None:
+def _execute(ready: Experiment, folder: RunFolder) -> None:
     if not processes.is_first():
         experiment.execute(ready, folder)
         return

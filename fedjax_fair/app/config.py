@@ -1,15 +1,18 @@
 """What a run is made of, as plain numbers and words.
 
-A configuration is a tree of frozen dataclasses that knows nothing of JAX. The command line reads it
-from flags, a run folder keeps it as JSON, and ``fedjax_fair.app.registry`` turns it into functions.
-A field that is None stands for the data set's own value, which ``fedjax_fair.app.presets.resolve``
-fills in.
+A configuration is a tree of frozen dataclasses. The command line reads it from flags, a run folder
+keeps it as JSON, and ``fedjax_fair.app.build`` turns it into functions. The fields of a section
+that belong to a method, a network or a partition are those of its factory's signature; one that is
+None has the factory's own default, or follows the data set (``fedjax_fair.app.presets.resolve``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
+from fedjax_fair.app.signatures import section
 
 __all__ = [
     "AggregatorConfig",
@@ -25,9 +28,22 @@ __all__ = [
     "TrainingConfig",
 ]
 
+DATA_NAMES = {"num_clients": "clients", "classes": "classes_per_client"}
+"""Fields of the section ``data`` for parameters of partitions that are called otherwise."""
+
+
+_GIVEN = ("num_classes", "local_steps", "learning_rate")
+"""Parameters that follow from the data or from the solver, and are not set here."""
+
+
+def _role(role: str) -> dict[str, list[Any]]:
+    """The factory of one role in every method that has it."""
+    made_of = {name: factories(method) for name, method in METHODS.items()}
+    return {name: [roles[role]] for name, roles in made_of.items() if role in roles}
+
 
 @dataclass(frozen=True)
-class DataConfig:
+class _Data:
     """The examples, and who owns them."""
 
     name: str = "digits"
@@ -37,33 +53,8 @@ class DataConfig:
     """Folder of prepared tensorflow-datasets sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
 
     partition: str | None = None
-    """How examples are dealt: iid, classes_per_client, shards, dirichlet, quantity_skew or
-    planted_clusters."""
-
-    clients: int | None = None
-    """Number of clients (all but planted_clusters)."""
-
-    classes_per_client: int = 3
-    """Classes of each client (classes_per_client)."""
-
-    shards_per_client: int = 2
-    """Shards of each client (shards)."""
-
-    alpha: float = 0.5
-    """Concentration of the class mix, > 0; small is uneven (dirichlet)."""
-
-    law: Literal["lognormal", "power"] = "lognormal"
-    """Law of the clients' sizes (quantity_skew)."""
-
-    skew: float = 1.0
-    """How uneven the sizes are, >= 0 (quantity_skew)."""
-
-    min_size: int = 10
-    """Fewest training examples of a client (dirichlet, quantity_skew)."""
-
-    clusters: str = "mnist"
-    """Setting that plants groups: digits, mnist, cifar10, cifar100 or femnist
-    (planted_clusters)."""
+    """How examples are split over clients: iid, classes_per_client, shards, dirichlet,
+    quantity_skew or planted_clusters."""
 
     seed: int = 0
     """Seed of the partition."""
@@ -74,132 +65,34 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class _Model:
     """The network that is trained."""
 
     name: str | None = None
     """Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn or resnet18."""
 
-    hidden: tuple[int, ...] = (200, 200)
-    """Widths of the hidden layers (mlp)."""
-
     compute: Literal["float32", "bfloat16"] = "float32"
     """Numbers that layers compute with; parameters are float32 in either case."""
 
 
-@dataclass(frozen=True)
-class SolverConfig:
+class DataConfig(section({name: [f] for name, f in PARTITIONERS.items()}, _Data, DATA_NAMES)):
+    """The examples, and who owns them."""
+
+
+class ModelConfig(section({name: [f] for name, f in MODELS.items()}, _Model, hidden=_GIVEN)):
+    """The network that is trained."""
+
+
+class SolverConfig(section(_role("solver"))):
     """What a client does locally."""
 
-    learning_rate: float | None = None
-    """Step size."""
 
-    batch_size: int | None = None
-    """Examples per minibatch."""
-
-    epochs: int | None = None
-    """Passes over the client's examples; either this or steps."""
-
-    steps: int | None = None
-    """Local steps, the same for every client; either this or epochs."""
-
-    momentum: float = 0.0
-    """Heavy-ball momentum in [0, 1)."""
-
-    weight_decay: float = 0.0
-    """Decay added to the gradient, >= 0."""
-
-    prox: float | None = None
-    """Pull towards the global model, FedProx's mu >= 0; default: 1 for fedprox, 0 for others."""
+class SelectorConfig(section(_role("selector"), hidden=_GIVEN)):
+    """Which clients train."""
 
 
-@dataclass(frozen=True)
-class SelectorConfig:
-    """Who trains."""
-
-    cohort_size: int = 10
-    """Clients per round."""
-
-    pool: int | None = None
-    """Clients drawn in each round, among whom the cohort is chosen; default: twice the cohort, at
-    most all (power_of_choice), or everybody (divfl, subtrunc, unionfl)."""
-
-    variant: Literal["pow", "cpow", "rpow"] = "pow"
-    """Losses: of all examples, of a minibatch, or as last reported (power_of_choice)."""
-
-    candidates: int | None = None
-    """Clients drawn at each greedy step; default: as many as the cohort, or the whole pool if one
-    is set (divfl, subtrunc, unionfl)."""
-
-    info: Literal["fresh", "stale"] = "fresh"
-    """Whether all clients tell loss and gradient in every round, or only those who train (divfl,
-    subtrunc, unionfl)."""
-
-    scale: Literal["mean", "sum"] = "mean"
-    """Whether the representation of gradients is a mean or a sum over clients (divfl, subtrunc,
-    unionfl)."""
-
-    lam: float = 0.5
-    """Weight of the bonus for high losses, >= 0 (subtrunc)."""
-
-    b: float = 1.1
-    """Where the bonus stops growing, >= 0 (subtrunc)."""
-
-    phi: Literal["log1p", "identity"] = "log1p"
-    """What a loss is worth (subtrunc)."""
-
-    mu: float = 1.0
-    """Price of a client chosen lately, >= 0 (unionfl)."""
-
-    window: int = 5
-    """Rounds that count as lately (unionfl)."""
-
-    measure: Literal["arccos", "l2", "l1"] = "arccos"
-    """How updates are compared (clustered_by_similarity)."""
-
-    step: float = 0.1
-    """How fast clients with high losses gain weight, >= 0 (agnostic, drfa)."""
-
-
-@dataclass(frozen=True)
-class AggregatorConfig:
+class AggregatorConfig(section(_role("aggregator"), hidden=_GIVEN)):
     """How updates are weighed."""
-
-    weights: Literal["size", "uniform"] = "size"
-    """Weight of a client in the mean: its number of training examples, or the same for all."""
-
-    num_clusters: int | Literal["eigengap"] = 2
-    """Clusters of clients, or eigengap to choose their number in every round (equitable)."""
-
-    groups: Literal["found", "known"] = "found"
-    """Whether clusters are looked for, or are the planted groups (equitable)."""
-
-    layer: Literal["penultimate", "logits"] = "penultimate"
-    """Which activations are compared (equitable)."""
-
-    model: Literal["trained", "received"] = "trained"
-    """Whose activations are compared: of the locally trained or the received model (equitable)."""
-
-    examples: Literal["all", "last_batch"] = "all"
-    """Over which training examples activations are averaged (equitable)."""
-
-    center: bool = False
-    """Whether the cohort's mean is subtracted from the activations (equitable)."""
-
-    cosine: bool = False
-    """Whether activations are scaled to unit length (equitable)."""
-
-    beta: float = 1.0
-    """How fast clients far from the mean accuracy lose weight, >= 0 (fairfed)."""
-
-    strength: float = 0.1
-    """Weight of the gaps between groups, in [0, 1] of the most possible (gifair)."""
-
-    q: float = 1.0
-    """Exponent of the losses, >= 0 (q_fedavg)."""
-
-    tilt: float = 1.0
-    """How much high losses weigh; negative for low ones (tilted)."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +128,7 @@ class Config:
     """Folder in which the run gets a folder of its own."""
 
     devices: int | Literal["auto", "all"] = "auto"
-    """Devices that clients are dealt to, or all; auto is one, or all cores of a processor."""
+    """Devices that clients are assigned to, or all; auto is one, or all cores of a processor."""
 
     distributed: bool = False
     """Whether this is one of several processes that run together (docs/scaling.md)."""
@@ -250,7 +143,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Maximize:
-    """What every comparison of maximizers is told."""
+    """What every comparison of maximizers needs."""
 
     k: int = 10
     """How many items to choose."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fedjax_fair import results
-from fedjax_fair.app.registry import Experiment
+from fedjax_fair.app.build import Experiment
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder
 from fedjax_fair.parallel import processes
 from fedjax_fair.training.fit import Callback, fit
@@ -31,7 +31,7 @@ def execute(
     several processes the first writes; checkpoints need a folder that all of them see.
 
     Args:
-        experiment: What to run, from ``fedjax_fair.app.registry.build``.
+        experiment: What to run, from ``fedjax_fair.app.build``.
         folder: Where to leave it; its configuration is the experiment's.
         watch: Makes a callback for each method, for example to show progress.
 

@@ -7,10 +7,11 @@ import difflib
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedjax_fair.app.config import Config, Maximize
 
@@ -19,31 +20,55 @@ __all__ = ["closest", "load", "lookup", "override", "places", "read", "save"]
 T = TypeVar("T")
 
 
-def override(config: Config, settings: str) -> Config:
-    """Changes settings by name, in whichever section has them.
+def override(
+    config: Config,
+    written: str,
+    readable: Callable[[Config], Mapping[str, Iterable[str]]],
+    method: str,
+) -> Config:
+    """Changes the settings that are written behind a method's name.
 
     Args:
         config: A configuration.
-        settings: ``name=value``, separated by commas; ``section.name`` where several sections have
+        written: ``name=value``, separated by commas; ``section.name`` where several sections have
             a setting of this name.
+        readable: The settings that the method reads with a configuration, by section. The name of
+            the network is always one.
+        method: The method's name, for errors.
 
     Returns:
         The configuration with these settings.
 
     Raises:
-        ValueError: If there is no such setting, several, or the value does not fit.
+        ValueError: If the method has no such setting, one is given twice, or a value does not fit.
 
     Examples:
-        >>> override(Config(), "lam=0.25,data.seed=3").selector.lam
+        >>> def readable(config):
+        ...     return {"selector": ["cohort_size", "lam", "b"]}
+        >>> override(Config(), "lam=0.25,b=2", readable, "subtrunc:lam=0.25,b=2").selector.lam
         0.25
-        >>> override(Config(), "lamda=0.25")
+        >>> override(Config(), "alpha=9", readable, "subtrunc:alpha=9")
         Traceback (most recent call last):
-        ValueError: setting='lamda': did you mean 'lam'? Expected ...
+        ValueError: method='subtrunc:alpha=9': setting='alpha': expected one of cohort_size, lam, b.
     """
-    for item in settings.split(","):
-        name, _, text = item.partition("=")
-        section, field_name = lookup("setting", name.strip(), places(config))
-        part = replace(getattr(config, section), **{field_name: read(config, name.strip(), text)})
+    given = [item.partition("=") for item in written.split(",")]
+    # The network first: the others may be settings of it.
+    given.sort(key=lambda item: item[0].strip() not in ("model.name", "name"))
+    seen = set()
+    for name, _, text in given:
+        by_section = {section: list(names) for section, names in readable(config).items()}
+        own = _by_name(by_section)
+        by_section["model"] = [*by_section.get("model", ()), "name", "compute"]
+        try:
+            place = lookup("setting", name.strip(), _by_name(by_section), shown=own)
+            value = read(config, ".".join(place), text)
+        except ValueError as error:
+            raise ValueError(f"method={method!r}: {error}") from None
+        if place in seen:
+            raise ValueError(f"method={method!r}: expected {name.strip()} once.")
+        seen.add(place)
+        section, field_name = place
+        part = replace(getattr(config, section), **{field_name: value})
         config = replace(config, **{section: part})
     return config
 
@@ -55,14 +80,23 @@ def places(config: Config) -> dict[str, tuple[str, str]]:
         >>> places(Config())["lam"]
         ('selector', 'lam')
     """
+    return _by_name(
+        {
+            section.name: [item.name for item in fields(part)]
+            for section in fields(config)
+            if is_dataclass(part := getattr(config, section.name))
+        }
+    )
+
+
+def _by_name(sections: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, str]]:
     both = {
-        f"{section.name}.{item.name}": (section.name, item.name)
-        for section in fields(config)
-        if is_dataclass(part := getattr(config, section.name))
-        for item in fields(part)
+        f"{section}.{name}": (section, name)
+        for section, names in sections.items()
+        for name in names
     }
     own = Counter(name for _, name in both.values())
-    return {name: place for place in both.values() if own[name := place[1]] == 1} | both
+    return {place[1]: place for place in both.values() if own[place[1]] == 1} | both
 
 
 def read(config: Config, name: str, text: str) -> Any:
@@ -81,10 +115,21 @@ def read(config: Config, name: str, text: str) -> Any:
     kind: Any = get_type_hints(type(getattr(config, section)))[field_name]
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            return tyro.cli(kind, args=[text])
+            return tyro.cli(kind, args=[text], config=(tyro.conf.DisallowNone,))
     except SystemExit:
-        described = getattr(kind, "__name__", str(kind)).replace("typing.", "")
-        raise ValueError(f"{name}={text!r}: expected {described}.") from None
+        raise ValueError(f"{field_name}={text!r}: expected {_described(kind)}.") from None
+
+
+def _described(kind: Any) -> str:
+    """A type as people read it: its alternatives, without None."""
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    words: list[str] = []
+    for member in members:
+        if get_origin(member) is Literal:
+            words += map(repr, get_args(member))
+        elif member is not type(None):
+            words.append(getattr(member, "__name__", str(member)))
+    return " or ".join(words)
 
 
 def save(config: Config | Maximize, path: str | Path) -> None:
@@ -117,13 +162,14 @@ def _build(kind: Any, values: Any) -> Any:
     return kind(**{name: _build(kinds[name], value) for name, value in values.items()})
 
 
-def lookup(kind: str, name: str, table: Mapping[str, T]) -> T:
+def lookup(kind: str, name: str, table: Mapping[str, T], shown: Iterable[str] | None = None) -> T:
     """Finds an entry by name, or says which name was probably meant.
 
     Args:
         kind: What the name is the name of.
-        name: What was asked for.
-        table: What there is.
+        name: The name.
+        table: The entries.
+        shown: Names that an error lists; all by default.
 
     Returns:
         The entry.
@@ -140,9 +186,10 @@ def lookup(kind: str, name: str, table: Mapping[str, T]) -> T:
     """
     if name in table:
         return table[name]
-    close = closest(name, table)
+    names = [each for each in (table if shown is None else shown) if "." not in each]
+    close = closest(name, names)
     hint = f"did you mean {close!r}? Expected" if close else "expected"
-    raise ValueError(f"{kind}={name!r}: {hint} one of {', '.join(table)}.")
+    raise ValueError(f"{kind}={name!r}: {hint} one of {', '.join(names or table)}.")
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:

@@ -1,7 +1,8 @@
 """Many settings of a method in one compiled program.
 
-Numbers that a round takes as traced (step sizes, strengths, windows) and seeds are a batch axis of
-one program; what decides shapes or code (methods, cohort sizes, networks) makes one of its own.
+Seeds and numbers that may be traced (step sizes, strengths, windows; the annotations of factories
+say which) are a batch axis of one program; what decides shapes or code (methods, cohort sizes,
+networks) makes one of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
@@ -22,9 +22,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_fair import checks, results
-from fedjax_fair.app import presets, registry
+from fedjax_fair.app import presets
+from fedjax_fair.app.build import build, method_round, method_settings
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.settings import lookup, places
+from fedjax_fair.app.signatures import Setting
 from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
@@ -32,23 +34,7 @@ from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["TRACED", "sweep"]
-
-TRACED = (
-    "learning_rate",
-    "weight_decay",
-    "prox",
-    "lam",
-    "b",
-    "mu",
-    "window",
-    "step",
-    "beta",
-    "strength",
-    "q",
-    "tilt",
-)
-"""Settings that share a compilation."""
+__all__ = ["sweep"]
 
 
 class _Axis(NamedTuple):
@@ -69,8 +55,8 @@ class _Group(NamedTuple):
         data: The federation.
         mesh: Devices that clients are dealt to, if there are several.
         labels: What is the same for all runs, by name of the setting.
-        axes: Settings on which the method's numbers depend.
-        unused: Those on which they do not.
+        axes: Settings that the method reads and that share its program.
+        unread: Those of the others that it does not read.
         runs: Values of ``axes`` and the seed, one entry a run.
     """
 
@@ -80,7 +66,7 @@ class _Group(NamedTuple):
     mesh: Mesh | None
     labels: dict[str, Any]
     axes: list[_Axis]
-    unused: list[_Axis]
+    unread: list[_Axis]
     runs: list[tuple[tuple[Any, ...], int]]
 
 
@@ -106,7 +92,7 @@ def sweep(
             estimate says fit into half of the memory that is free (nine tenths of an
             accelerator's).
         watch: Makes a callback for every batch of runs, from a line that describes it; its
-            ``on_compiled`` is told the estimate.
+            ``on_compiled`` receives the estimate.
         **varied: Values by the name of a setting, such as ``lam=[0.1, 1.0]``; as ``section.name``
             where several sections have one of this name.
 
@@ -114,8 +100,8 @@ def sweep(
         What ``fit`` returns, over ``algorithm``, ``seed`` and a dimension for each setting.
 
     Raises:
-        ValueError: If a setting does not exist, has no values or one that does not fit, or the
-            folder holds another sweep.
+        ValueError: If a setting does not exist, is read by no method, has no values or one that
+            does not fit, or the folder holds another sweep.
 
     Examples:
         >>> from fedjax_fair.app import presets
@@ -138,8 +124,8 @@ def sweep(
     parts = []
     for number, group in enumerate(groups):
         for part in _finish(group, store, f"{number:03d}", points_per_batch, watch):
-            # What a method does not depend on is run once and told of every value.
-            for others in product(*(axis.values for axis in group.unused)):
+            # A setting that a method does not read is run once, and labels every value.
+            for others in product(*(axis.values for axis in group.unread)):
                 parts.append(_labeled(group, part, others))
     whole = _joined(parts, [axis.name for axis in axes])
     if folder is not None:
@@ -148,19 +134,20 @@ def sweep(
 
 
 def _groups(config: Config, axes: list[_Axis]) -> Iterator[_Group]:
-    fixed = [axis for axis in axes if axis.field not in TRACED]
-    traced = [axis for axis in axes if axis.field in TRACED]
+    traced = [axis for axis in axes if _is_traced(config, axis)]
+    fixed = [axis for axis in axes if axis not in traced]
     data = None  # The same for all: settings of the data cannot be varied.
     for chosen in product(*(axis.values for axis in fixed)):
         own = _with(config, fixed, chosen)
         labels = {axis.name: value for axis, value in zip(fixed, chosen, strict=True)}
-        experiment = registry.build(own, data)
+        experiment = build(own, data)
         data = experiment.data
         for name in config.methods:
-            used, unused = _split(own, name, data, traced)
-            points = list(product(*(axis.values for axis in used)))
+            read = [axis for axis in traced if _setting(own, name, axis) is not None]
+            unread = [axis for axis in traced if axis not in read]
+            points = list(product(*(axis.values for axis in read)))
             runs = list(product(points, own.training.seeds))
-            group = _Group(name, own, data, experiment.mesh, labels, used, unused, runs)
+            group = _Group(name, own, data, experiment.mesh, labels, read, unread, runs)
             for values in points:  # What is out of range is noticed before anything runs.
                 _round(group, values)
             yield group
@@ -211,37 +198,39 @@ def _axis(config: Config, name: str, values: Sequence[Any]) -> _Axis:
     return _Axis(name, section, field, tuple(values))
 
 
+def _setting(config: Config, name: str, axis: _Axis) -> Setting | None:
+    """The setting of a method that an axis varies, if the method reads it."""
+    return method_settings(config, name).get(axis.section, {}).get(axis.field)
+
+
+def _is_traced(config: Config, axis: _Axis) -> bool:
+    """Whether all methods that read a setting may trace it.
+
+    Raises:
+        ValueError: If no method reads it.
+    """
+    if (axis.section, axis.field) in _OF_ALL_METHODS or axis.section == "training":
+        return False
+    read = [found for name in config.methods if (found := _setting(config, name, axis))]
+    if not read:
+        names = ", ".join(config.methods)
+        raise ValueError(f"{axis.name}: expected a setting that one of {names} reads.")
+    return all(setting.traced for setting in read)
+
+
+_OF_ALL_METHODS = {("model", "name"), ("model", "compute")}
+
+
 def _with(config: Config, axes: Sequence[_Axis], values: Sequence[Any]) -> Config:
     for axis, value in zip(axes, values, strict=True):
-        # Not by the constructor, whose types are of what people write and not of what JAX traces.
-        part, config = copy(getattr(config, axis.section)), copy(config)
-        object.__setattr__(part, axis.field, value)
-        object.__setattr__(config, axis.section, part)
+        part = replace(getattr(config, axis.section), **{axis.field: value})
+        config = replace(config, **{axis.section: part})
     return config
-
-
-def _split(
-    config: Config, name: str, data: FederatedData, axes: Sequence[_Axis]
-) -> tuple[list[_Axis], list[_Axis]]:
-    """The settings that a method's numbers depend on, and the others."""
-    points = tuple(jnp.asarray(axis.values[0]) for axis in axes)
-
-    def once(points, key, data):
-        round = registry.method_round(_with(config, axes, points), name, data.num_classes)
-        return round.step(round.init(key, data), data)
-
-    jaxpr = jax.make_jaxpr(once)(points, jax.random.key(0), data.partition(0)).jaxpr
-    read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
-    used: list[_Axis] = []
-    unused: list[_Axis] = []
-    for axis, variable in zip(axes, jaxpr.invars, strict=False):
-        (used if id(variable) in read else unused).append(axis)
-    return used, unused
 
 
 def _round(group: _Group, values: tuple) -> Round:
     config = _with(group.config, group.axes, values)
-    return registry.method_round(config, group.name, group.data.num_classes)
+    return method_round(config, group.name, group.data.num_classes)
 
 
 def _run(group: _Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:
@@ -269,8 +258,8 @@ def _run(group: _Group, numbers: list[int], limit: int | None, callback: Callbac
 def _labeled(group: _Group, part: xr.Dataset, others: tuple) -> xr.Dataset:
     """A batch whose runs know the method, the settings and the seed."""
     points, seeds = zip(*(group.runs[number] for number in part["run"].values), strict=True)
-    unused = {axis.name: value for axis, value in zip(group.unused, others, strict=True)}
-    constant = {"algorithm": group.name} | group.labels | unused
+    unread = {axis.name: value for axis, value in zip(group.unread, others, strict=True)}
+    constant = {"algorithm": group.name} | group.labels | unread
     columns: dict[str, Any] = {name: [value] * len(seeds) for name, value in constant.items()}
     values = zip(*points, strict=True)
     columns |= {axis.name: list(own) for axis, own in zip(group.axes, values, strict=False)}

@@ -16,7 +16,7 @@ __all__ = ["PLANTED", "Cluster", "classes_per_client", "deal_test", "planted_clu
 REPAIR_PASSES = 10_000  # Far more than any case tried has needed; the loop must end.
 
 
-def classes_per_client(num_clients: int, classes: int) -> Partitioner:
+def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
     """Gives every client the same number of distinct classes, every class to equally many clients.
 
     The ``num_clients * classes`` slots name every class equally often (where that does not divide,
@@ -144,7 +144,7 @@ PLANTED: dict[str, tuple[Cluster, ...]] = {
 }
 
 
-def planted_clusters(clusters: str | Sequence[Cluster]) -> Partitioner:
+def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner:
     """Plants groups of clients that share their classes.
 
     Every class is shuffled and split equally over the clients that hold it, of which each gets at

@@ -8,7 +8,7 @@ The factories that plant classes on clients are in ``class_partition``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -64,7 +64,11 @@ def iid(num_clients: int) -> Partitioner:
 
 
 def quantity_skew(
-    num_clients: int, law: str = "lognormal", *, skew: float = 1.0, min_size: int = 1
+    num_clients: int,
+    law: Literal["lognormal", "power"] = "lognormal",
+    *,
+    skew: float = 1.0,
+    min_size: int = 1,
 ) -> Partitioner:
     """Deals shuffled examples in unequal parts.
 
@@ -116,7 +120,9 @@ def _largest_remainder(total: int, weights: np.ndarray) -> np.ndarray:
     return parts
 
 
-def dirichlet(num_clients: int, alpha: Any, min_size: int = 10) -> Partitioner:
+def dirichlet(
+    num_clients: int, alpha: float | Sequence[float] = 0.5, min_size: int = 10
+) -> Partitioner:
     """Deals each class in proportions drawn from a Dirichlet distribution.
 
     A small ``alpha`` gives every class to few clients, a large one gives all clients the same mix.
@@ -189,7 +195,7 @@ def _dirichlet_owners(labels, concentration, rng) -> np.ndarray:
     return owners
 
 
-def shards(num_clients: int, shards_per_client: int) -> Partitioner:
+def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
     """Sorts examples by class, cuts them into equal shards and deals those at random.
 
     Args:

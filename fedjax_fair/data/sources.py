@@ -16,7 +16,15 @@ from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.ownership import Partitioner
 from fedjax_fair.data.partition import follow_owners, iid
 
-__all__ = ["Description", "available", "default_partition", "describe", "load", "prepare"]
+__all__ = [
+    "Description",
+    "available",
+    "default_partition",
+    "default_split",
+    "describe",
+    "load",
+    "prepare",
+]
 
 KNOWN = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "emnist/byclass")
 
@@ -29,6 +37,17 @@ class Examples(NamedTuple):
     columns: dict[str, np.ndarray]
 
 
+def default_split(name: str) -> tuple[str, int]:
+    """The kind of partition of a data set for which none is named, and its number of clients.
+
+    Examples:
+        >>> default_split("mnist"), default_split("cifar100")
+        (('classes_per_client', 100), ('iid', 100))
+    """
+    clients = 50 if name == "digits" else 100
+    return ("classes_per_client" if name in ("digits", "mnist", "cifar10") else "iid"), clients
+
+
 def default_partition(name: str) -> Partitioner:
     """The partition of a data set for which none is named.
 
@@ -36,9 +55,8 @@ def default_partition(name: str) -> Partitioner:
         >>> default_partition("mnist").name, default_partition("cifar100").name
         ('classes_per_client(100, 3)', 'iid(100)')
     """
-    if name == "digits":
-        return classes_per_client(50, 3)
-    return classes_per_client(100, 3) if name in ("mnist", "cifar10") else iid(100)
+    split, clients = default_split(name)
+    return iid(clients) if split == "iid" else classes_per_client(clients)
 
 
 def load(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import flax.linen as nn
 from jaxtyping import Array, Float
@@ -53,7 +54,7 @@ class _ResNet18(nn.Module):
         return x.mean(axis=(1, 2))
 
 
-def resnet18(num_classes: int, norm: str = "group") -> Model:
+def resnet18(num_classes: int, norm: Literal["group", "batch"] = "group") -> Model:
     """ResNet-18 with a 3 x 3 stem of stride 1 and no pooling after it, as usual for 32 x 32 images.
 
     `Model.features` are the 512 channels after global average pooling.

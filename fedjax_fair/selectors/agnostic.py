@@ -52,8 +52,8 @@ def agnostic(mixture_learning_rate: Number = 0.1) -> Selector:
     def init(context):
         return uniform_mixture(context.num_clients)
 
-    def select(key, mixture, context):
-        mixture = ascend(mixture, mixture_learning_rate, context.losses(context.variables))
+    def select(key, state, context):
+        mixture = ascend(state, mixture_learning_rate, context.losses(context.variables))
         clients = jnp.arange(context.num_clients, dtype=jnp.int32)
         return Cohort(clients, mixture), mixture, mixture_info(mixture)
 

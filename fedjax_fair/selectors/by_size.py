@@ -38,10 +38,11 @@ def by_size(cohort_size: int) -> Selector:
     def init(context):
         return jnp.cumsum(context.sizes)
 
-    def select(key, ends, context):
-        # The owner of a uniform example is a client drawn in proportion to its size.
-        example = jax.random.randint(key, (cohort_size,), 0, ends[-1])
-        clients = jnp.searchsorted(ends, example, side="right").astype(jnp.int32)
-        return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), ends, {}
+    def select(key, state, context):
+        # The state is where the examples of each client end if laid out on a line. The owner of a
+        # uniform example is a client drawn in proportion to its size.
+        example = jax.random.randint(key, (cohort_size,), 0, state[-1])
+        clients = jnp.searchsorted(state, example, side="right").astype(jnp.int32)
+        return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state, {}
 
     return Selector(init, select)

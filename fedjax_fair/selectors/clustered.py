@@ -55,8 +55,8 @@ def clustered_by_size(cohort_size: int) -> Selector:
         _check_mass(cohort_size, context)
         return rows_by_size(context.sizes, cohort_size)
 
-    def select(key, rows, context):
-        return _draw(key, rows), rows, {}
+    def select(key, state, context):
+        return _draw(key, state), state, {}
 
     return Selector(init, select)
 
@@ -104,7 +104,8 @@ def clustered_by_similarity(
         width = ravel(context.variables.params).shape[0]
         return jnp.zeros((context.num_clients, width))
 
-    def select(key, updates, context):
+    def select(key, state, context):
+        updates = state
         key_rows, key_draw = jax.random.split(key)
         distances = _MEASURES[measure](updates)
         if ward_input == "rows":
@@ -116,15 +117,15 @@ def clustered_by_similarity(
             rows_by_size(context.sizes, cohort_size),
             rows_by_groups(key_rows, context.sizes, cohort_size, groups),
         )
-        return _draw(key_draw, rows), updates, {}
+        return _draw(key_draw, rows), state, {}
 
-    def observe(updates, cohort, results, context):
+    def observe(state, cohort, results, context):
         new = context.map_clients(_params, cohort.clients, results.update)
         new = jnp.where(jnp.isfinite(new).all(axis=1, keepdims=True), new, 0.0)
         # Of a client that was drawn more than once the last slot counts, on any device.
         slots = jnp.arange(cohort.clients.shape[0], dtype=jnp.int32)
-        last = jnp.zeros(updates.shape[0], jnp.int32).at[cohort.clients].max(slots)
-        return updates.at[cohort.clients].set(new[last[cohort.clients]])
+        last = jnp.zeros(state.shape[0], jnp.int32).at[cohort.clients].max(slots)
+        return state.at[cohort.clients].set(new[last[cohort.clients]])
 
     return Selector(init, select, observe)
 

@@ -50,11 +50,11 @@ def round_robin(cohort_size: int) -> Selector:
         checks.positive_int("cohort_size", cohort_size, at_most=context.num_clients)
         return jnp.zeros((), jnp.int32)
 
-    def select(key, first, context):
-        places = first + jnp.arange(cohort_size, dtype=jnp.int32)
+    def select(key, state, context):
+        places = state + jnp.arange(cohort_size, dtype=jnp.int32)
         cohort = Cohort(
             places % context.num_clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)
         )
-        return cohort, (first + cohort_size) % context.num_clients, {}
+        return cohort, (state + cohort_size) % context.num_clients, {}
 
     return Selector(init, select)

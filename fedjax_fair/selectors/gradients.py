@@ -171,12 +171,12 @@ def updates(learning_rate: Number, project: Project = ravel) -> GradientSource:
     checks.positive("learning_rate", learning_rate)
     remembered = _remembered(project, renew=lambda memory, context: memory)
 
-    def observe(memory, cohort, results, context):
+    def observe(state, cohort, results, context):
         scale = -1 / (learning_rate * results.steps.astype(jnp.float32))
         moved = context.map_clients(
             lambda client, update: project(update.params), cohort.clients, results.update
         )
-        return _renew_rows(memory, cohort, ClientGradients(results.loss, moved * scale[:, None]))
+        return _renew_rows(state, cohort, ClientGradients(results.loss, moved * scale[:, None]))
 
     return GradientSource(remembered.init, remembered.read, _no_refresh, observe)
 

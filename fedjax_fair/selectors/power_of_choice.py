@@ -20,7 +20,7 @@ def power_of_choice(
     pool: int | None = None,
     *,
     variant: Literal["pow", "cpow", "rpow"] = "pow",
-    batch_size: int = 64,
+    loss_examples: int = 64,
 ) -> Selector:
     """Draws a pool in proportion to size, and of it takes the clients with the highest loss.
 
@@ -40,7 +40,8 @@ def power_of_choice(
         pool: Clients drawn before ranking, ``d``, at least ``m`` and at most all; twice ``m``,
             at most all, by default. With ``d = m`` clients are drawn in proportion to size alone.
         variant: Which losses are ranked.
-        batch_size: Examples of the minibatch of ``"cpow"``; a smaller client uses all of its own.
+        loss_examples: Examples of the minibatch of ``"cpow"``; a smaller client uses all of its
+            own.
 
     Returns:
         A ``Selector`` whose cohort has uniform weights.
@@ -61,7 +62,7 @@ def power_of_choice(
     else:
         checks.positive_int("pool", pool)
         checks.positive_int("cohort_size", cohort_size, at_most=pool)
-    checks.positive_int("batch_size", batch_size)
+    checks.positive_int("loss_examples", loss_examples)
     checks.one_of("variant", variant, ("pow", "cpow", "rpow"))
 
     def init(context):
@@ -75,26 +76,26 @@ def power_of_choice(
         if variant == "pow":
             return context.losses(context.variables, drawn)
         if variant == "cpow":
-            return _minibatch_losses(key, context, drawn, batch_size)
+            return _minibatch_losses(key, context, drawn, loss_examples)
         return reported[drawn]
 
-    def select(key, reported, context):
+    def select(key, state, context):
         key_first, key_pool, key_batch = jax.random.split(key, 3)
         positions = jnp.arange(cohort_size, dtype=jnp.int32)
         uniform = permutation_at(key_first, positions, context.num_clients)
         size = min(2 * cohort_size, context.num_clients) if pool is None else pool
         drawn = _by_size(key_pool, context.sizes, size)
-        losses = losses_of(key_batch, reported, context, drawn)
+        losses = losses_of(key_batch, state, context, drawn)
         ranked = jnp.argsort(jnp.where(jnp.isnan(losses), -jnp.inf, losses), descending=True)
         highest = drawn[ranked[:cohort_size]]
         cohort = Cohort(
             clients=jnp.where(context.round == 0, uniform, highest),
             weights=jnp.full(cohort_size, 1 / cohort_size, jnp.float32),
         )
-        return cohort, reported, {"pool_loss": jnp.mean(losses, where=jnp.isfinite(losses))}
+        return cohort, state, {"pool_loss": jnp.mean(losses, where=jnp.isfinite(losses))}
 
-    def observe(reported, cohort, results, context):
-        return reported.at[cohort.clients].set(results.loss) if variant == "rpow" else reported
+    def observe(state, cohort, results, context):
+        return state.at[cohort.clients].set(results.loss) if variant == "rpow" else state
 
     return Selector(init, select, observe)
 

@@ -161,7 +161,7 @@ def fit_batch(
     train_loss: bool = True,
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
-    go_on: bool = True,
+    continue_on_divergence: bool = True,
     memory_limit: int | None = None,
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
@@ -181,8 +181,8 @@ def fit_batch(
         train_loss: As for ``fit``.
         callbacks: As for ``fit``.
         checkpoints: As for ``fit``.
-        go_on: Whether other runs go on when an update is not finite, as some will be on a grid of
-            step sizes; that run's model stays as it was.
+        continue_on_divergence: Whether other runs go on when an update is not finite, as some will
+            be on a grid of step sizes; that run's model stays as it was.
         memory_limit: Bytes that the runs may take, by an estimate from the compiled programs.
         mesh: As for ``fit``.
 
@@ -254,7 +254,7 @@ def fit_batch(
         while not stop and history.round < rounds:
             state, info = programs.step(state, min(eval_every, rounds - history.round))
             recorded = jax.device_get(info)
-            if go_on:
+            if continue_on_divergence:
                 fresh = (diverged < 0) & ~recorded.finite.all(axis=1)
                 diverged[fresh] = history.round + np.argmin(recorded.finite[fresh], axis=1)
             else:
@@ -269,7 +269,7 @@ def fit_batch(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
     )
     dataset = results.to_dataset(history, seeds, data, shapes)
-    if go_on:
+    if continue_on_divergence:
         described = {"long_name": "First round whose update was not finite, or -1"}
         dataset["diverged"] = ("seed", diverged, described)
     for callback in callbacks:

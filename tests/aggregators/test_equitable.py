@@ -69,7 +69,7 @@ def rows_of(data, client):
 def test_activation_vectors_are_means_of_log_softmax(model, layer, examples):
     data, clients = make_federation(), [4, 1, 4]
     batches = np.array([[7, 3, -1], [2, -1, -1], [5, 6, 8]], np.int32)
-    cohort, results, context = trained(data, clients, last_batch=jnp.asarray(batches))
+    cohort, results, context = trained(data, clients, reports={"last_batch": jnp.asarray(batches)})
     vectors = activation_vectors(
         cohort, results, context, model=model, layer=layer, examples=examples
     )
@@ -114,10 +114,10 @@ def test_a_round_equals_one_in_numpy_and_scikit_learn(settings, clients):
         )
     planted = GROUPS[clients]
     np.testing.assert_allclose(
-        info.told["nmi"], normalized_mutual_info_score(planted, labels), atol=1e-6
+        info.info["nmi"], normalized_mutual_info_score(planted, labels), atol=1e-6
     )
-    np.testing.assert_allclose(info.told["ari"], adjusted_rand_score(planted, labels), atol=1e-6)
-    assert info.told["num_clusters"] == count
+    np.testing.assert_allclose(info.info["ari"], adjusted_rand_score(planted, labels), atol=1e-6)
+    assert info.info["num_clusters"] == count
 
 
 def test_permuting_the_cohort_permutes_the_weights():
@@ -136,10 +136,10 @@ def test_one_cluster_is_the_uniform_mean():
 
 
 def test_known_groups_are_weighed_equally():
-    _, _, info = aggregate(equitable(2, groups="known"), *trained(grouped(), [0, 1, 2, 3, 4]))
+    _, _, info = aggregate(equitable(2, groups="oracle"), *trained(grouped(), [0, 1, 2, 3, 4]))
     np.testing.assert_allclose(info.weights, [1 / 4, 1 / 4, 1 / 6, 1 / 6, 1 / 6], rtol=1e-6)
-    assert info.told["cluster"].tolist() == [0, 0, 2, 2, 2]
-    assert info.told["nmi"] == 1
+    assert info.info["cluster"].tolist() == [0, 0, 2, 2, 2]
+    assert info.info["nmi"] == 1
 
 
 @pytest.mark.parametrize("groups", [[0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 2, 2]], ids=str)
@@ -147,21 +147,21 @@ def test_the_eigengap_finds_the_number_of_groups(groups):
     _, _, info = aggregate(
         equitable("eigengap"), *trained(grouped(groups=np.array(groups)), range(6))
     )
-    assert info.told["num_clusters"] == len(set(groups))
-    assert info.told["nmi"] == 1
+    assert info.info["num_clusters"] == len(set(groups))
+    assert info.info["nmi"] == 1
 
 
 def test_fewer_members_than_clusters_stay_single():
     _, _, info = aggregate(equitable(5), *trained(grouped(), [0, 2, 5]))
     np.testing.assert_allclose(info.weights, np.full(3, 1 / 3), rtol=1e-6)
-    assert info.told["num_clusters"] == 3
+    assert info.info["num_clusters"] == 3
 
 
 def test_identical_vectors_are_one_cluster():
     # The same client every time, whose activations do not depend on its own update.
     _, _, info = aggregate(equitable(3), *trained(grouped(), [2, 2, 2, 2]))
     np.testing.assert_allclose(info.weights, np.full(4, 1 / 4), rtol=1e-6)
-    assert info.told["num_clusters"] == 1
+    assert info.info["num_clusters"] == 1
 
 
 def diverged(results, slot):
@@ -175,7 +175,7 @@ def test_a_diverged_member_is_left_out():
     cohort, results, context = trained(grouped(), [0, 3, 1, 2], scale=0.01)
     update, _, info = aggregate(aggregator, cohort, diverged(results, 1), context)
     assert info.weights[1] == 0
-    assert info.told["cluster"].tolist()[1] == -1
+    assert info.info["cluster"].tolist()[1] == -1
     kept = np.array([0, 2, 3])
     others = jax.tree.map(lambda leaf: leaf[kept], (cohort, results))
     expected, _, alone = aggregate(aggregator, *others, context)
@@ -213,7 +213,7 @@ def test_bad_settings_are_named(settings, message):
 
 def test_what_is_not_known_is_named():
     cohort, results, context = trained(make_federation(), [0, 1])
-    with pytest.raises(ValueError, match="groups='known': expected a federation with planted"):
-        equitable(2, groups="known").init(context)
+    with pytest.raises(ValueError, match="groups='oracle': expected a federation with planted"):
+        equitable(2, groups="oracle").init(context)
     with pytest.raises(ValueError, match="examples='last_batch': expected a solver"):
         aggregate(equitable(2, examples="last_batch"), cohort, results, context)

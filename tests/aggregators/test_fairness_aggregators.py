@@ -17,7 +17,7 @@ RNG = np.random.default_rng(0)
 
 
 def alone(aggregator, sizes, clients, groups=None, updates=None, state=None, **answers):
-    """Update, state and report of one round in which clients answer as told."""
+    """Update, state and aggregation of one round with given measurements of clients."""
     context = make_context(make_federation(sizes=sizes).train, Variables({}, {}), **answers)
     if groups is not None:
         context = context._replace(groups=jnp.array(groups, jnp.int32))
@@ -33,56 +33,58 @@ def alone(aggregator, sizes, clients, groups=None, updates=None, state=None, **a
 
 def test_fairfed_starves_who_is_far_from_the_average():
     accuracies = jnp.array([0.9, 0.9, 0.9, 0.1])
-    _, kept, told = alone(aggregators.fairfed(1.0), [5] * 4, [0, 1, 2, 3], accuracies=accuracies)
-    np.testing.assert_allclose(told.told["deviation"], [0.2, 0.2, 0.2, 0.6], rtol=1e-5)
-    np.testing.assert_allclose(told.weights, [1 / 3, 1 / 3, 1 / 3, 0], rtol=1e-5)
+    _, kept, aggregation = alone(
+        aggregators.fairfed(1.0), [5] * 4, [0, 1, 2, 3], accuracies=accuracies
+    )
+    np.testing.assert_allclose(aggregation.info["deviation"], [0.2, 0.2, 0.2, 0.6], rtol=1e-5)
+    np.testing.assert_allclose(aggregation.weights, [1 / 3, 1 / 3, 1 / 3, 0], rtol=1e-5)
     np.testing.assert_allclose(kept, [0.35, 0.35, 0.35, 0], rtol=1e-5)
 
 
 def test_fairfed_without_any_weight_left_falls_back_on_sizes():
     kept = jnp.array([0.5, 0.0, 0.0, 0.5])
-    _, after, told = alone(
+    _, after, aggregation = alone(
         aggregators.fairfed(1.0), [5, 2, 6, 3], [1, 2, 2], state=kept, accuracies=jnp.ones(4)
     )
-    np.testing.assert_allclose(told.weights, [1 / 7, 3 / 7, 3 / 7], rtol=1e-6)
+    np.testing.assert_allclose(aggregation.weights, [1 / 7, 3 / 7, 3 / 7], rtol=1e-6)
     np.testing.assert_array_equal(after, kept)
 
 
 def test_gifair_favors_the_group_of_higher_loss():
-    _, _, told = alone(
+    _, _, aggregation = alone(
         aggregators.gifair(0.3),  # The largest lambda is 1 / 3.
         [5] * 3,
         [0, 1, 2],
         [0, 0, 1],
         losses=jnp.array([0.5, 1.5, 2.0]),
-        means=jnp.ones(3),
+        client_means=jnp.ones(3),
     )
-    np.testing.assert_allclose(told.told["loss_weight"], [0.85, 0.85, 1.3], rtol=1e-6)
+    np.testing.assert_allclose(aggregation.info["loss_weight"], [0.85, 0.85, 1.3], rtol=1e-6)
 
 
-def test_gifair_keeps_the_losses_of_those_who_are_absent_or_diverged():
-    _, losses, told = alone(
+def test_gifair_keeps_the_losses_of_groups_that_are_absent_or_diverged():
+    _, losses, aggregation = alone(
         aggregators.gifair(0.5),
         [5] * 5,
         [0, 2, 2, 3],
         [0, 0, 1, 2, 4],
         losses=jnp.array([1.0, 2.0, 3.0, 4.0, 5.0]),
-        means=jnp.array([jnp.nan, 9.0, 0.5, jnp.inf, 9.0]),
+        client_means=jnp.array([jnp.nan, 9.0, 0.5, jnp.inf, 9.0]),
     )
     np.testing.assert_array_equal(losses, [1.5, 0.5, 4.0, np.nan, 5.0])
-    assert np.isfinite(told.told["loss_weight"]).all()
+    assert np.isfinite(aggregation.info["loss_weight"]).all()
 
 
 def test_gifair_of_one_group_changes_nothing():
-    _, _, told = alone(
+    _, _, aggregation = alone(
         aggregators.gifair(1.0),
         [5, 2, 7],
         [0, 2, 2],
         [1, 0, 1],
         losses=jnp.array([1.0, 2.0, 3.0]),
-        means=jnp.ones(3),
+        client_means=jnp.ones(3),
     )
-    np.testing.assert_array_equal(told.told["loss_weight"], np.ones(3))
+    np.testing.assert_array_equal(aggregation.info["loss_weight"], np.ones(3))
 
 
 @cache
@@ -92,7 +94,8 @@ def gifair_factors():
     def factors(strength, sizes, groups, levels, clients):
         context = make_context(train._replace(sizes=sizes))._replace(groups=groups)
         cohort = Cohort(clients, jnp.full(5, 0.2))
-        return aggregators.gifair(strength).prepare(levels, cohort, context).loss_weights
+        prepared = aggregators.gifair(strength).prepare(levels, cohort, context)
+        return prepared.instructions["loss_weight"]
 
     return jax.jit(factors)
 
@@ -131,7 +134,7 @@ def test_factors_of_gifair_average_to_one_and_favor_higher_losses(
 def test_q_fedavg_is_its_formula_for_any_power(q):
     losses = np.array([3.0, 0.25, 2.5, 1.0])
     updates = RNG.normal(size=(3, 2)).astype(np.float32)
-    update, _, told = alone(
+    update, _, aggregation = alone(
         aggregators.q_fedavg(q, 0.1), [5] * 4, [2, 0, 3], updates=updates, losses=jnp.array(losses)
     )
     f, slopes = losses[[2, 0, 3]], -updates.astype(np.float64) / 0.1
@@ -139,25 +142,27 @@ def test_q_fedavg_is_its_formula_for_any_power(q):
     # The logarithm of a loss is rounded to 1e-7 and then multiplied by q.
     close = {"rtol": 1e-5 + 3e-7 * q}
     np.testing.assert_allclose(update.params["w"], -(f**q @ slopes) / below, **close)
-    np.testing.assert_allclose(told.weights, f**q / (f**q).sum(), **close, atol=1e-30)
-    np.testing.assert_allclose(update.state["mean"], told.weights @ updates, rtol=1e-5)
+    np.testing.assert_allclose(aggregation.weights, f**q / (f**q).sum(), **close, atol=1e-30)
+    np.testing.assert_allclose(update.state["mean"], aggregation.weights @ updates, rtol=1e-5)
 
 
 @pytest.mark.parametrize("t", [-2.0, 0.7])
 @pytest.mark.parametrize("weights", ["uniform", "size", "cohort"])
 def test_tilted_weights(t, weights):
     losses, sizes = np.array([3.0, 0.25, 2.5, 1.0]), np.array([5, 1, 2, 8])
-    _, _, told = alone(aggregators.tilted(t, weights), sizes, [2, 0, 3], losses=jnp.array(losses))
+    _, _, aggregation = alone(
+        aggregators.tilted(t, weights), sizes, [2, 0, 3], losses=jnp.array(losses)
+    )
     members = [2, 0, 3]
     raw = np.exp(t * losses[members]) * (sizes[members] if weights == "size" else 1)
-    np.testing.assert_allclose(told.weights, raw / raw.sum(), rtol=1e-5)
+    np.testing.assert_allclose(aggregation.weights, raw / raw.sum(), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("t", "chosen"), [(1e4, 0), (-1e4, 1)])
 def test_a_large_tilt_sees_one_client_only(t, chosen):
     losses = jnp.array([3.0, 0.25, 2.5])
-    _, _, told = alone(aggregators.tilted(t), [5] * 3, [0, 1, 2], losses=losses)
-    np.testing.assert_array_equal(told.weights, np.eye(3)[chosen])
+    _, _, aggregation = alone(aggregators.tilted(t), [5] * 3, [0, 1, 2], losses=losses)
+    np.testing.assert_array_equal(aggregation.weights, np.eye(3)[chosen])
 
 
 # --- Bad input --------------------------------------------------------------------------------
@@ -170,15 +175,14 @@ def test_a_large_tilt_sees_one_client_only(t, chosen):
         (lambda: aggregators.fairfed(-1.0), "beta=-1.0"),
         (lambda: aggregators.gifair(1.5), r"strength=1.5: expected a number in \[0, 1\]"),
         (lambda: aggregators.gifair(-0.5), "strength=-0.5"),
-        (lambda: aggregators.q_fedavg(-1.0, 0.1), "q=-1.0"),
-        (lambda: aggregators.q_fedavg(1.0, 0.0), "learning_rate=0.0"),
-        (lambda: aggregators.tilted(float("inf")), "t=inf"),
+        (lambda: aggregators.q_fedavg(-1.0, learning_rate=0.1), "q=-1.0"),
+        (lambda: aggregators.q_fedavg(1.0, learning_rate=0.0), "learning_rate=0.0"),
+        (lambda: aggregators.tilted(float("inf")), "tilt=inf"),
         (lambda: aggregators.tilted(1.0, "equal"), "weights='equal'"),
-        (lambda: selectors.agnostic(-0.1), "step=-0.1"),
-        (lambda: selectors.agnostic(0.1, cohort_size=3), "cohort_size=3 and local_steps=None"),
-        (lambda: selectors.agnostic(0.1, local_steps=3), "cohort_size=None and local_steps=3"),
-        (lambda: selectors.agnostic(0.1, 0, 3), "cohort_size=0"),
-        (lambda: selectors.agnostic(0.1, 3, 0), "local_steps=0"),
+        (lambda: selectors.agnostic(-0.1), "mixture_learning_rate=-0.1"),
+        (lambda: selectors.drfa(-0.1), "mixture_learning_rate=-0.1"),
+        (lambda: selectors.drfa(0.1, 0, 3), "cohort_size=0"),
+        (lambda: selectors.drfa(0.1, 3, 0), "local_steps=0"),
     ],
 )
 def test_bad_settings_are_named(call, message):
@@ -191,4 +195,4 @@ def test_bad_federations_are_named():
     with pytest.raises(ValueError, match="groups=None: expected a federation with planted groups"):
         aggregators.gifair().init(context)
     with pytest.raises(ValueError, match=r"cohort_size=7: expected an integer >= 1 and <= 6"):
-        selectors.agnostic(0.1, 7, 3).init(context)
+        selectors.drfa(0.1, 7, 3).init(context)

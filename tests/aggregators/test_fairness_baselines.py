@@ -15,7 +15,7 @@ import pytest
 from conftest import linear_model, make_federation, nearest_mixture
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import Cohort, Selector
+from fedjax_fair.base import Cohort, Selector, empty_state
 from fedjax_fair.simulate import make_round
 
 GROUPS = np.array([0, 1, 0, 2, 1, 0], np.int32)
@@ -37,13 +37,14 @@ def scheduled(cohorts):
         clients = jnp.asarray(cohorts, jnp.int32)[context.round]
         return Cohort(clients, jnp.full(clients.size, 1 / clients.size)), state, {}
 
-    return Selector(lambda context: (), select, lambda state, *observed: state)
+    return Selector(empty_state, select)
 
 
-def telling_snapshot(aggregator):
+def with_snapshot_step(aggregator):
     def aggregate(state, cohort, results, context):
-        update, state, told = aggregator.aggregate(state, cohort, results, context)
-        return update, state, told._replace(told={"snapshot": cohort.snapshot})
+        update, state, aggregation = aggregator.aggregate(state, cohort, results, context)
+        step = cohort.instructions["snapshot_step"][0]
+        return update, state, aggregation._replace(info={"snapshot_step": step})
 
     return aggregator._replace(aggregate=aggregate)
 
@@ -51,12 +52,12 @@ def telling_snapshot(aggregator):
 METHODS = {
     "fairfed": lambda beta: (scheduled(COHORTS), aggregators.fairfed(beta)),
     "gifair": lambda strength: (scheduled(COHORTS), aggregators.gifair(strength)),
-    "q_fedavg": lambda q: (scheduled(COHORTS), aggregators.q_fedavg(q, RATE)),
+    "q_fedavg": lambda q: (scheduled(COHORTS), aggregators.q_fedavg(q, learning_rate=RATE)),
     "tilted": lambda t: (scheduled(COHORTS), aggregators.tilted(t)),
     "afl": lambda step: (selectors.agnostic(step), aggregators.mean("cohort")),
     "drfa": lambda step: (
-        selectors.agnostic(step, cohort_size=4, local_steps=STEPS),
-        telling_snapshot(aggregators.mean("uniform")),
+        selectors.drfa(step, cohort_size=4, local_steps=STEPS),
+        with_snapshot_step(aggregators.mean("uniform")),
     ),
 }
 
@@ -200,12 +201,12 @@ def numpy_drfa(step, begin, seen):
     mixture = np.full(len(SIZES), 1 / len(SIZES))
 
     def round(number, model, members):
-        steps = seen.infos.aggregator["snapshot"][number]
+        steps = seen.infos.aggregator["snapshot_step"][number]
         between = np.mean([trained(model, k, steps) for k in members], axis=0)
-        told = np.zeros(len(SIZES))
-        for k in seen.states.selector.asked[number]:
-            told[k] = len(SIZES) / len(members) * loss(between, k)
-        mixture[:] = nearest_mixture(mixture + step * STEPS * told)
+        reported = np.zeros(len(SIZES))
+        for k in seen.states.selector.reporting[number]:
+            reported[k] = len(SIZES) / len(members) * loss(between, k)
+        mixture[:] = nearest_mixture(mixture + step * STEPS * reported)
         np.testing.assert_allclose(seen.states.selector.mixture[number], mixture, atol=1e-5)
         return np.mean([trained(model, k) for k in members], axis=0)
 

@@ -7,7 +7,8 @@ import pytest
 import xarray as xr
 
 from experiments.reproduction import paper, runs, selection, tables
-from fedjax_fair.app import presets, registry
+from fedjax_fair.app import presets
+from fedjax_fair.app.build import build
 from fedjax_fair.app.config import DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.app.presets import SELECTION_TABLES
 from fedjax_fair.training.fit import fit
@@ -28,7 +29,7 @@ def test_every_table_compares_methods_for_which_the_paper_has_numbers(data, name
 @pytest.mark.parametrize(("data", "name"), ALL_TABLES)
 def test_every_method_of_a_table_is_one_that_can_be_built(data, name):
     small = smaller(SELECTION_TABLES[data][name])
-    ready = registry.build(presets.resolve(small))
+    ready = build(presets.resolve(small))
     assert list(ready.rounds) == list(small.methods)
 
 
@@ -72,7 +73,7 @@ def test_what_is_kept_of_a_run_is_what_it_measured(tmp_path):
     runs.run_missing(config, ("fedavg",), (3,), tmp_path / "runs.csv")
     kept = runs.collect(("fedavg",), tmp_path / "runs.csv").isel(algorithm=0, seed=0)
     own = replace(config, training=replace(config.training, seeds=(3,)))
-    ready = registry.build(presets.resolve(own))
+    ready = build(presets.resolve(own))
     run = fit(ready.rounds["fedavg"], ready.data, rounds=6, seeds=(3,), eval_every=1)
     for metric in runs.SUMMARIES:
         np.testing.assert_allclose(kept[metric], run[metric].isel(seed=0), rtol=1e-5)

@@ -9,6 +9,7 @@ import pytest
 
 from fedjax_fair import simulate
 from fedjax_fair.app import presets, registry
+from fedjax_fair.app.build import build, method_round
 from fedjax_fair.app.config import (
     Config,
     DataConfig,
@@ -34,7 +35,7 @@ PLANTED = replace(SMALL, data=DataConfig("digits", partition="planted_clusters",
 
 def trained(config: Config, name: str):
     """Variables before and after a few rounds of one method."""
-    ready = registry.build(replace(config, methods=(name,)))
+    ready = build(replace(config, methods=(name,)))
     state = ready.rounds[name].init(jax.random.key(0), ready.data)
     end, info = jax.jit(simulate.run, static_argnums=(0, 3))(
         ready.rounds[name], state, ready.data, config.training.rounds
@@ -67,7 +68,7 @@ def test_every_method_trains(name):
 )
 def test_settings_in_a_name_belong_to_that_method_alone(one, other):
     config = replace(SMALL, methods=(one, other, other.split(":")[0]))
-    ready = registry.build(config)
+    ready = build(config)
     assert list(ready.rounds) == list(dict.fromkeys(config.methods))
     ends = [trained(SMALL, name)[1] for name in (one, other)]
     assert distance(*ends) == 0
@@ -112,7 +113,7 @@ def test_cohorts_of_few_clients_need_no_other_setting():
     few = replace(
         SMALL, data=replace(SMALL.data, clients=5), selector=SelectorConfig(cohort_size=3)
     )
-    registry.build(replace(few, methods=Config().methods))
+    build(replace(few, methods=Config().methods))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_cohorts_of_few_clients_need_no_other_setting():
 )
 def test_a_bad_setting_in_a_name_is_named(name, message):
     with pytest.raises(ValueError, match=message):
-        registry.build(replace(SMALL, methods=(name,)))
+        build(replace(SMALL, methods=(name,)))
 
 
 def test_fedprox_without_its_term_is_fedavg_and_with_it_stays_closer():
@@ -182,12 +183,12 @@ def test_a_learning_rate_of_zero_leaves_the_model_alone():
 @pytest.mark.parametrize("name", sorted(set(registry.PARTITIONERS) - {"planted_clusters"}))
 def test_every_partitioner_makes_the_clients_asked_for(name):
     config = replace(SMALL, data=replace(SMALL.data, partition=name, clients=8, min_size=1))
-    assert registry.build(config).data.num_clients == 8
+    assert build(config).data.num_clients == 8
 
 
 def test_the_flags_of_a_partitioner_reach_it():
     def classes(**settings):
-        federation = registry.build(replace(SMALL, data=replace(SMALL.data, **settings))).data
+        federation = build(replace(SMALL, data=replace(SMALL.data, **settings))).data
         owners = np.repeat(np.arange(federation.num_clients), federation.train.sizes)
         labels = federation.train.labels[federation.train.order]
         return [len(np.unique(labels[owners == client])) for client in range(10)]
@@ -202,7 +203,7 @@ def test_the_flags_of_a_partitioner_reach_it():
 
 def test_the_seed_of_the_data_changes_who_owns_what():
     first, again, other = (
-        registry.build(replace(SMALL, data=replace(SMALL.data, seed=seed))).data.train.order
+        build(replace(SMALL, data=replace(SMALL.data, seed=seed))).data.train.order
         for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, again)
@@ -222,7 +223,7 @@ def test_every_network_has_an_output_for_every_class(name):
 
 def test_layers_compute_in_the_numbers_of_the_configuration():
     def program(name):
-        model = registry.method_round(SMALL, name, 10).model
+        model = method_round(SMALL, name, 10).model
         x = jnp.zeros((2, 8, 8, 1), jnp.uint8)
         variables = model.init(jax.random.key(0), x)
         return str(jax.make_jaxpr(lambda v: model.apply(*v, x, train=False, key=None))(variables))
@@ -257,7 +258,7 @@ def test_widths_of_the_mlp_are_those_of_the_configuration():
 )
 def test_a_bad_setting_is_named(changed, message):
     with pytest.raises(ValueError, match=message):
-        registry.build(replace(SMALL, **changed))
+        build(replace(SMALL, **changed))
 
 
 def test_defaults_follow_the_data_set_unless_given():

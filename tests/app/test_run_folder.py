@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_fair import report, results
-from fedjax_fair.app import experiment, presets, registry, settings
+from fedjax_fair.app import experiment, presets, settings
 from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, environment
 from fedjax_fair.training.fit import Callback, Evaluation
@@ -58,7 +58,7 @@ def read_metrics(folder: RunFolder) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def ready():
-    return registry.build(SMALL)
+    return build(SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(ready, finished, tmp_
         file.write('{"algorithm": "fedp')  # What a kill may leave.
 
     counts = {name: Count() for name in SMALL.methods}
-    resumed = experiment.execute(registry.build(folder.config()), folder, counts.__getitem__)
+    resumed = experiment.execute(build(folder.config()), folder, counts.__getitem__)
     xr.testing.assert_identical(resumed, results.open(finished.path))
 
     def without_time(lines):

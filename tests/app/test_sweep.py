@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedjax_fair import simulate
-from fedjax_fair.app import presets, registry
+from fedjax_fair.app import presets
+from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config, ModelConfig
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.training.fit import Callback, fit
@@ -33,7 +34,7 @@ def one_by_one(base, name, seed, **settings):
     """The same point as a run of its own."""
     written = ",".join(f"{setting}={value}" for setting, value in settings.items())
     config = replace(base, methods=(f"{name}:{written}",))
-    experiment = registry.build(presets.resolve(config))
+    experiment = build(presets.resolve(config))
     (round,) = experiment.rounds.values()
     return fit(round, experiment.data, rounds=4, seeds=(seed,), eval_every=2, train_loss=False)
 

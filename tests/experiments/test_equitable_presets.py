@@ -8,7 +8,8 @@ import pytest
 import xarray as xr
 
 from experiments.reproduction import cross, equitable, paper, runs, tables
-from fedjax_fair.app import presets, registry
+from fedjax_fair.app import presets
+from fedjax_fair.app.build import build
 from fedjax_fair.app.config import ModelConfig
 from fedjax_fair.app.presets import PRESETS
 from fedjax_fair.data import sources
@@ -47,7 +48,7 @@ def generated(monkeypatch):
 @pytest.mark.usefixtures("generated")
 def test_every_preset_can_be_built(name):
     config = replace(PRESETS[name].config, model=ModelConfig("logistic"))
-    ready = registry.build(presets.resolve(config))
+    ready = build(presets.resolve(config))
     assert list(ready.rounds) == list(config.methods)
     assert ready.data.groups.max() + 1 == config.aggregator.num_clusters
     clients = {"emnist/byclass": (90, 18)}.get(config.data.name, (10, 4))
@@ -61,7 +62,7 @@ def test_every_preset_can_be_built(name):
 @pytest.mark.usefixtures("generated")
 def test_networks_of_the_paper_train(name):
     config = PRESETS[name].config
-    ready = registry.build(presets.resolve(replace(config, methods=("equitable:epochs=1",))))
+    ready = build(presets.resolve(replace(config, methods=("equitable:epochs=1",))))
     (round,) = ready.rounds.values()
     run = fit(round, ready.data, rounds=2, eval_every=2)
     assert np.isfinite(run.cohort_loss).all()
@@ -95,7 +96,7 @@ def test_a_table_of_runs_shows_what_they_measured(tmp_path):
     assert kept["round"].values.tolist() == [0, 2, 4]
 
     own = replace(config, training=replace(config.training, seeds=(1,)))
-    ready = registry.build(presets.resolve(own))
+    ready = build(presets.resolve(own))
     run = fit(ready.rounds["equitable"], ready.data, rounds=4, seeds=(1,), eval_every=2)
     told = run.aggregation_nmi.values[0]
     np.testing.assert_allclose(
@@ -128,7 +129,7 @@ def test_the_grid_gives_every_method_the_same_budget():
         name.partition(":")[0] for name in PRESETS["equitable"].config.methods
     } - {"centralized"}
     assert set(count.values()) == {4 * len(equitable.RATES)}
-    ready = registry.build(presets.resolve(small(tuple(equitable.variants()))))
+    ready = build(presets.resolve(small(tuple(equitable.variants()))))
     assert len(ready.rounds) == len(equitable.variants())
 
 

@@ -38,7 +38,7 @@ def test_no_curvature_exceeds_the_smoothness_and_the_problem_is_not_convex():
 def test_with_whole_batches_it_is_the_federation_of_the_library():
     data, smoothness = theorem1.make_data(1)
     rounds = 9
-    selector = selectors.unionfl(5, 1.0, 2, candidates=None)
+    selector = selectors.unionfl(5, 1.0, 2, candidates="all")
     key = jax.random.key(0)
     weights, trace = theorem1.follow(selector, data, smoothness, rounds, key, batch=None)
     model = theorem1.bounded_score()

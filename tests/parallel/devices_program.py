@@ -1,6 +1,6 @@
 """Programs that tests of many devices and processes run in processes of their own.
 
-``python tests/devices_program.py compare FIRST LAST`` prints, for some of the methods below, how
+``python tests/parallel/devices_program.py compare FIRST LAST`` prints, for some of the methods below, how
 far eight devices are from one, ``cores FIRST LAST`` how far three cores are; ``runs`` compares runs
 that cores make; ``fit FOLDER ROUNDS`` is one of several processes.
 """
@@ -21,7 +21,7 @@ from experiments.benchmarks.devices import collective_bytes
 from fedjax_fair.data.federated import ownership, stack, with_ownership
 from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh
-from fedjax_fair.parallel.mesh import client_mesh, over_mesh, place
+from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
 FEDERATION = make_federation(sizes=SIZES)._replace(groups=np.arange(19, dtype=np.int32) % 3)
@@ -39,13 +39,13 @@ METHODS = (
     ("divfl, every other round", "sgd", "mean by size"),
     ("unionfl", "sgd", "mean by size"),
     ("agnostic", "sgd", "mean by cohort"),
-    ("agnostic, drawn", "sgd, momentum, decay and prox", "mean"),
+    ("drfa", "sgd, momentum, decay and prox", "mean"),
 )
-"""Every aggregator, and every selector that asks clients anything."""
+"""Every aggregator, and every selector that measures clients."""
 
 
 def run(names, data, mesh=None):
-    """Six rounds: the state without its key, and what was told of the rounds; collective bytes."""
+    """Six rounds: the state without its key, and the info of the rounds; collective bytes."""
     selector, solver, aggregator = names
     round = ff.make_round(
         linear_model(), SELECTORS[selector](), SOLVERS[solver](), AGGREGATORS[aggregator]()
@@ -57,7 +57,7 @@ def run(names, data, mesh=None):
         return state._replace(key=jax.random.key_data(state.key)), info
 
     if mesh is not None:
-        program, data = over_mesh(program, mesh), place(data, mesh)
+        program, data = over_mesh(program, mesh), shard_federation(data, mesh)
     compiled = jax.jit(program).lower(np.uint32(3), data).compile()
     moved, _ = collective_bytes(compiled.as_text() or "")
     return *jax.device_get(compiled(np.uint32(3), data)), moved
@@ -65,14 +65,14 @@ def run(names, data, mesh=None):
 
 def compare(mesh, first, last):
     for names in METHODS[first:last]:
-        one, told, _ = run(names, FEDERATION)
-        many, told_by_many, moved = run(names, FEDERATION, mesh)
+        one, info, _ = run(names, FEDERATION)
+        many, info_of_many, moved = run(names, FEDERATION, mesh)
         leaves = zip(
-            jax.tree.leaves((one, told)), jax.tree.leaves((many, told_by_many)), strict=True
+            jax.tree.leaves((one, info)), jax.tree.leaves((many, info_of_many)), strict=True
         )
         apart = max(distance(*pair) for pair in leaves)
-        same = bool(np.array_equal(told.clients, told_by_many.clients))
-        finite = bool(told.finite.all())
+        same = bool(np.array_equal(info.clients, info_of_many.clients))
+        finite = bool(info.finite.all())
         found = {"same": same, "apart": apart, "finite": finite, "moved": moved}
         print(json.dumps({"names": names} | found))
 
@@ -102,9 +102,9 @@ def runs():
         one, many = ff.fit(method, data, **options), ff.fit(method, data, **options, mesh=mesh)
         apart = max(distance(one[name].values, many[name].values) for name in one)
         print(json.dumps({"runs": count, "own": own, "apart": apart}))
-    placed = place(FEDERATION, mesh).train.features.addressable_shards
-    copies = len({shard.data.unsafe_buffer_pointer() for shard in placed})
-    print(json.dumps({"cores": len(placed), "copies": copies, "flags": os.environ["XLA_FLAGS"]}))
+    sharded = shard_federation(FEDERATION, mesh).train.features.addressable_shards
+    copies = len({shard.data.unsafe_buffer_pointer() for shard in sharded})
+    print(json.dumps({"cores": len(sharded), "copies": copies, "flags": os.environ["XLA_FLAGS"]}))
 
 
 def rolled(data, by):
@@ -114,7 +114,7 @@ def rolled(data, by):
 
 
 def fit(folder, rounds):
-    processes.join()
+    processes.initialize()
     method = ff.make_round(
         linear_model(), ff.selectors.subtrunc(3, 0.5), ff.solvers.sgd(0.1, 2, epochs=1),
         ff.aggregators.mean("size"),

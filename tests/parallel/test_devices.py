@@ -27,7 +27,7 @@ from fedjax_fair.app.config import Config
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.data.federated import stack
 from fedjax_fair.parallel.cores import core_mesh
-from fedjax_fair.parallel.mesh import assign_clients, client_mesh, place
+from fedjax_fair.parallel.mesh import assign_clients, client_mesh, shard_federation
 
 QUICK = 2  # Methods that are compared every time.
 PROGRAM = Path(__file__).with_name("devices_program.py")
@@ -50,8 +50,9 @@ SMALL = [
 
 def start(*arguments, devices=1, **environment):
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-    root = str(PROGRAM.parents[1])
-    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": root} | environment
+    root, tests = PROGRAM.parents[2], PROGRAM.parents[1]
+    path = os.pathsep.join(map(str, (root, tests)))
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": path} | environment
     return subprocess.Popen(
         [sys.executable, *map(str, arguments)],
         env=environment,
@@ -218,7 +219,7 @@ def test_loads_are_within_a_third_of_the_best(seed):
 
 def test_a_device_holds_what_its_clients_own():
     mesh = client_mesh(1)
-    placed = place(FEDERATION, mesh)
+    placed = shard_federation(FEDERATION, mesh)
     for before, after in ((FEDERATION.train, placed.train), (FEDERATION.test, placed.test)):
         rows = after.order[np.arange(len(before.order))]
         np.testing.assert_array_equal(after.features[rows], before.features[before.order])
@@ -234,10 +235,10 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"devices=1000: expected an integer >= 1 and <= "):
         client_mesh(1000)
     with pytest.raises(ValueError, match=r"axes \('rows',\): expected \('clients',\)"):
-        place(FEDERATION, Mesh(np.array(jax.devices()[:1]), ("rows",)))
+        shard_federation(FEDERATION, Mesh(np.array(jax.devices()[:1]), ("rows",)))
     two = stack([make_federation(sizes=(3, 4)), make_federation(sizes=(3, 4))])
     with pytest.raises(ValueError, match="2 partitions: expected a single one"):
-        place(two, client_mesh(1))
+        shard_federation(two, client_mesh(1))
     pooled = ff.make_centralized(linear_model(), ff.solvers.sgd(0.1, 2, steps=1))
     with pytest.raises(ValueError, match="mesh: expected none"):
         ff.fit(pooled, FEDERATION, rounds=1, mesh=client_mesh(1))

@@ -14,7 +14,7 @@ from fedjax_fair import selectors
 from fedjax_fair.base import Cohort, LocalResult, Variables
 
 TRAIN = make_federation().train
-DRAWN = selectors.agnostic(0.1, cohort_size=4, local_steps=3)
+DRFA = selectors.drfa(0.1, cohort_size=4, local_steps=3)
 
 
 def six(elements):
@@ -38,7 +38,7 @@ def afl_select():
 )
 def test_the_mixture_climbs_and_is_projected(step, before, losses):
     mixture = np.array(before, np.float32) / sum(before)
-    cohort, after, told = afl_select()(
+    cohort, after, info = afl_select()(
         jnp.float32(step), jnp.asarray(mixture), jnp.array(losses, jnp.float32)
     )
     expected = nearest_mixture(mixture + np.float64(step) * np.array(losses))
@@ -48,7 +48,7 @@ def test_the_mixture_climbs_and_is_projected(step, before, losses):
     assert (after >= 0).all()
     np.testing.assert_array_equal(cohort.weights, after)
     np.testing.assert_array_equal(cohort.clients, range(6))
-    np.testing.assert_allclose(told["effective_clients"], 1 / (after**2).sum(), rtol=1e-5)
+    np.testing.assert_allclose(info["effective_clients"], 1 / (after**2).sum(), rtol=1e-5)
 
 
 def test_a_loss_that_is_not_finite_leaves_the_mixture_sound():
@@ -57,31 +57,32 @@ def test_a_loss_that_is_not_finite_leaves_the_mixture_sound():
     np.testing.assert_allclose(after, np.where([1, 0, 1, 0, 0, 1], 13 / 60, 7 / 60), rtol=1e-5)
 
 
-def test_draws_follow_the_mixture_and_questions_do_not():
+def test_draws_follow_the_mixture_and_reports_do_not():
     context = make_context(TRAIN)
     mixture = jnp.array([0.0, 0.6, 0.0, 0.3, 0.1, 0.0])
-    state = DRAWN.init(context)._replace(mixture=mixture)
+    state = DRFA.init(context)._replace(mixture=mixture)
     keys = jax.random.split(jax.random.key(0), 2000)
-    cohort, state, _ = jax.jit(jax.vmap(lambda key: DRAWN.select(key, state, context)))(keys)
+    cohort, state, _ = jax.jit(jax.vmap(lambda key: DRFA.select(key, state, context)))(keys)
 
     def frequencies(values, count):
         return np.bincount(np.ravel(values), minlength=count) / np.size(values)
 
     # Standard deviations are at most 0.006 and 0.011.
     np.testing.assert_allclose(frequencies(cohort.clients, 6), mixture, atol=0.025)
-    np.testing.assert_allclose(frequencies(state.asked, 6), np.full(6, 1 / 6), atol=0.025)
-    np.testing.assert_allclose(frequencies(cohort.snapshot, 4)[1:], np.full(3, 1 / 3), atol=0.045)
+    np.testing.assert_allclose(frequencies(state.reporting, 6), np.full(6, 1 / 6), atol=0.025)
+    steps = frequencies(cohort.instructions["snapshot_step"][:, 0], 4)
+    np.testing.assert_allclose(steps[1:], np.full(3, 1 / 3), atol=0.045)
     assert set(np.unique(cohort.clients)) == {1, 3, 4}
-    assert all(len(set(row)) == 4 for row in np.asarray(state.asked).tolist())
+    assert all(len(set(row)) == 4 for row in np.asarray(state.reporting).tolist())
 
 
 def test_a_diverged_snapshot_leaves_the_mixture_alone():
     context = make_context(TRAIN, Variables({"w": jnp.zeros(2)}, {}), losses=jnp.full(6, jnp.nan))
-    state = DRAWN.init(context)._replace(mixture=jnp.array([0.5, 0.0, 0.25, 0.25, 0.0, 0.0]))
-    cohort = Cohort(jnp.arange(4, dtype=jnp.int32), jnp.full(4, 0.25), snapshot=jnp.int32(1))
+    state = DRFA.init(context)._replace(mixture=jnp.array([0.5, 0.0, 0.25, 0.25, 0.0, 0.0]))
+    cohort = Cohort(jnp.arange(4, dtype=jnp.int32), jnp.full(4, 0.25))
     copies = Variables({"w": jnp.ones((4, 2))}, {})
-    results = LocalResult(copies, jnp.zeros(4), jnp.ones(4, jnp.int32), snapshot=copies)
-    after = DRAWN.observe(state, cohort, results, context)
+    results = LocalResult(copies, jnp.zeros(4), jnp.ones(4, jnp.int32), {"snapshot": copies})
+    after = DRFA.observe(state, cohort, results, context)
     np.testing.assert_allclose(after.mixture, state.mixture, atol=1e-6)
-    with pytest.raises(ValueError, match="snapshot=None: expected a solver"):
-        DRAWN.observe(state, cohort, results._replace(snapshot=None), context)
+    with pytest.raises(ValueError, match="expected a solver that reports a snapshot"):
+        DRFA.observe(state, cohort, results._replace(reports={}), context)

@@ -9,7 +9,7 @@ from conftest import make_context, make_federation
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Selector, Variables
 from fedjax_fair.client_evaluation import client_gradients
-from fedjax_fair.selectors.gradients import every, fresh, last_layer, stale, updates
+from fedjax_fair.selectors.gradients import fresh, last_layer, stale, updates
 from fedjax_fair.simulate import make_round, run
 
 
@@ -19,30 +19,30 @@ def rounds_with(model, data, selector, rounds=4):
     return run(round, round.init(jax.random.key(3), data), data, rounds)
 
 
-def remembering(information, watched):
-    """Reads information in every round and keeps what was read; takes clients in turn."""
+def remembering(source, watched):
+    """Reads a source in every round and logs what was read; takes clients in turn."""
 
     def init(context):
-        known, _ = gradients.read(gradients.init(context), context)
+        known, _ = source.read(source.init(context), context)
         log = jax.tree.map(lambda leaf: jnp.zeros((8, *leaf.shape)), known)
-        return gradients.init(context), log
+        return source.init(context), log
 
     def select(key, state, context):
         memory, log = state
-        known, memory = gradients.read(memory, context)
+        known, memory = source.read(memory, context)
         log = jax.tree.map(lambda kept, leaf: kept.at[context.round].set(leaf), log, known)
         clients = (2 * context.round + jnp.arange(2, dtype=jnp.int32)) % context.num_clients
         cohort = Cohort(clients, jnp.full(2, 0.5))
-        return cohort, (gradients.ask(memory, context, cohort), log), {}
+        return cohort, (source.refresh(memory, context, cohort), log), {}
 
     def observe(state, cohort, results, context):
-        return gradients.observe(state[0], cohort, results, context), state[1]
+        return source.observe(state[0], cohort, results, context), state[1]
 
     return Selector(init, select, observe)
 
 
-def known_by_round(model, data, information, rounds=4):
-    state, _ = rounds_with(model, data, remembering(information, data), rounds)
+def known_by_round(model, data, source, rounds=4):
+    state, _ = rounds_with(model, data, remembering(source, data), rounds)
     return jax.tree.map(lambda leaf: np.asarray(leaf[:rounds]), state.selector[1])
 
 
@@ -61,7 +61,7 @@ def test_fresh_information_is_that_of_the_current_model(model, federation, truth
 
 
 def expected_ages(rounds, refresh=lambda round: False):
-    """In which round each client was last asked, as the information stands in each round."""
+    """In which round each client was last refreshed, as of each round."""
     ages, current = [], np.zeros(6, int)
     for round in range(rounds):
         if refresh(round):
@@ -72,13 +72,13 @@ def expected_ages(rounds, refresh=lambda round: False):
 
 
 @pytest.mark.parametrize(
-    ("information", "refresh"),
-    [(stale(), lambda round: False), (every(2), lambda round: round % 2 == 0)],
+    ("source", "refresh"),
+    [(stale(), lambda round: False), (refresh_every(2), lambda round: round % 2 == 0)],
 )
-def test_remembered_information_is_as_old_as_it_should_be(
-    model, federation, truth, information, refresh
+def test_remembered_information_is_as_old_as_they_should_be(
+    model, federation, truth, source, refresh
 ):
-    known = known_by_round(model, federation, information)
+    known = known_by_round(model, federation, source)
     ages = expected_ages(4, refresh)
     clients = np.arange(6)
     close = {"rtol": 1e-4, "atol": 1e-6}
@@ -90,12 +90,9 @@ def test_remembered_information_is_as_old_as_it_should_be(
 
 
 def test_updates_stand_for_gradients(model, federation, truth):
-    information = updates(learning_rate=0.5)
-    known = known_by_round(model, federation, information, rounds=2)
+    source = updates(learning_rate=0.5)
+    known = known_by_round(model, federation, source, rounds=2)
     np.testing.assert_allclose(known.gradient[0], truth.gradient[0], rtol=1e-4, atol=1e-6)
-    solver = solvers.sgd(0.5, 2, steps=3)
-    from fedjax_fair.simulate import Purpose, derive_key
-
     start = model.init(derive_key(jax.random.key(3), Purpose.INIT), federation.train.features[:1])
     results = LocalResult(
         Variables(jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), start.params), {}),
@@ -105,7 +102,7 @@ def test_updates_stand_for_gradients(model, federation, truth):
     memory = ClientGradients(jnp.zeros(6), jnp.zeros((6, 15)))
     cohort = Cohort(jnp.array([4, 1]), jnp.full(2, 0.5))
     context = make_context(federation.train)
-    after = gradients.observe(memory, cohort, results, context)
+    after = source.observe(memory, cohort, results, context)
     flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(start.params)])
     np.testing.assert_allclose(after.gradient[4], -flat / (0.5 * 2), rtol=1e-6)
     np.testing.assert_allclose(after.gradient[1], -2 * flat / (0.5 * 4), rtol=1e-6)
@@ -114,12 +111,11 @@ def test_updates_stand_for_gradients(model, federation, truth):
     whole = make_federation(sizes=(4, 4, 4, 4, 4, 4))
     full_batch = make_round(
         model,
-        remembering(information, whole),
+        remembering(source, whole),
         solvers.sgd(0.5, 4, steps=1),
         aggregators.mean(),
     )
     state, _ = run(full_batch, full_batch.init(jax.random.key(3), whole), whole, 2)
-    del solver
     exact = known_by_round(model, whole, fresh(), rounds=1)
     log = state.selector[1]
     np.testing.assert_allclose(log.gradient[1][:2], exact.gradient[0][:2], rtol=1e-3, atol=1e-5)
@@ -128,8 +124,8 @@ def test_updates_stand_for_gradients(model, federation, truth):
 def test_only_the_last_layer_is_kept(model, federation):
     keep = fresh(project=last_layer("bias"))
     known = known_by_round(model, federation, keep, rounds=1)
-    everything = known_by_round(model, federation, fresh(), rounds=1)
+    whole_gradients = known_by_round(model, federation, fresh(), rounds=1)
     assert known.gradient.shape == (1, 6, 3)
-    np.testing.assert_allclose(known.gradient, everything.gradient[..., :3], rtol=1e-5)
+    np.testing.assert_allclose(known.gradient, whole_gradients.gradient[..., :3], rtol=1e-5)
     with pytest.raises(ValueError, match="name='head': expected a layer of the model, bias, ker"):
         known_by_round(model, federation, fresh(project=last_layer()), rounds=1)

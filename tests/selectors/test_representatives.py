@@ -42,14 +42,14 @@ def random_clients(seed, count=12, width=5):
 
 
 def test_the_golden_line():
-    cohort, _, told = choose(selectors.divfl(2, candidates=None, scale="sum"), context_of(LINE))
+    cohort, _, told = choose(selectors.divfl(2, candidates="all", scale="sum"), context_of(LINE))
     assert cohort.clients.tolist() == [1, 2]
     assert told["objective"] == 40
     assert told["representation_bound"] * 4 == 2
 
 
 def test_the_golden_line_with_a_penalty_for_the_last_choice():
-    selector = selectors.unionfl(2, 3.0, 1, candidates=None, scale="sum")
+    selector = selectors.unionfl(2, 3.0, 1, candidates="all", scale="sum")
     only_one = jnp.array([-100, 0, -100, -100], jnp.int32)
     context = context_of(LINE, round=1)
     cohort, _, told = choose(selector, context, ((), only_one))
@@ -77,13 +77,13 @@ def test_without_their_terms_all_choose_alike(candidates):
 
 @partial(jax.jit, static_argnames=("phi", "scale"))
 def subtrunc_chooses(gradients, losses, lam, b, phi, scale):
-    selector = selectors.subtrunc(5, lam, b, phi=phi, candidates=None, scale=scale)
+    selector = selectors.subtrunc(5, lam, b, phi=phi, candidates="all", scale=scale)
     return choose(selector, context_of(gradients, losses))
 
 
 @jax.jit
 def unionfl_chooses(gradients, last, mu, window):
-    selector = selectors.unionfl(4, mu, window, candidates=None)
+    selector = selectors.unionfl(4, mu, window, candidates="all")
     return choose(selector, context_of(gradients, round=7), ((), last))
 
 
@@ -157,7 +157,7 @@ def test_unionfl_equals_the_specification(seed, mu, window):
 
 def test_the_window_holds_the_last_cohorts_only():
     gradients, _ = random_clients(0)
-    selector = selectors.unionfl(3, 100.0, 2, candidates=None)
+    selector = selectors.unionfl(3, 100.0, 2, candidates="all")
     state, cohorts = selector.init(context_of(gradients)), []
     for round in range(6):
         context = context_of(gradients, round=round)
@@ -173,7 +173,7 @@ def test_the_window_holds_the_last_cohorts_only():
 @pytest.mark.parametrize("name", FAMILY)
 def test_permuting_clients_permutes_the_choice(name):
     # Of two, because the last of many may tie.
-    selector = FAMILY[name](2, candidates=None)
+    selector = FAMILY[name](2, candidates="all")
     choose_on = jax.jit(lambda *known: choose(selector, context_of(*known))[0].clients)
     for seed in range(10):
         gradients, losses = random_clients(seed)
@@ -258,7 +258,7 @@ def test_a_pool_of_everybody_chooses_as_no_pool_does(name):
     @jax.jit
     def both(gradients, losses):
         context = context_of(gradients, losses)
-        pools = (FAMILY[name](4, candidates=None, pool=pool) for pool in (None, 12))
+        pools = (FAMILY[name](4, candidates="all", pool=pool) for pool in (None, 12))
         return [choose(selector, context)[::2] for selector in pools]
 
     for seed in range(10):
@@ -274,7 +274,7 @@ def test_a_pool_of_everybody_chooses_as_no_pool_does(name):
 def test_greedy_among_the_pool_represents_everybody(name):
     last = jnp.arange(12, dtype=jnp.int32) % 4
     state = ((), last if name == "unionfl" else ())
-    selector = FAMILY[name](4, candidates=None, pool=7)
+    selector = FAMILY[name](4, candidates="all", pool=7)
     choose_on = jax.jit(lambda key, *known: selector.select(key, state, context_of(*known, 5)))
     pools = set()
     for seed in range(10):
@@ -315,7 +315,7 @@ def test_candidates_are_drawn_from_the_pool():
     selector = selectors.divfl(4, candidates=2, pool=6)
     context = context_of(gradients)
     choose_on = jax.jit(lambda key: selector.select(key, ((), ()), context)[0].clients)
-    greedy = selectors.divfl(4, candidates=None, pool=6)
+    greedy = selectors.divfl(4, candidates="all", pool=6)
     greedily = jax.jit(lambda key: greedy.select(key, ((), ()), context)[0].clients)
     differ = 0
     for seed in range(10):
@@ -332,9 +332,9 @@ def test_settings_are_traced():
 
     @jax.jit
     def sweep(lam, b, mu, window):
-        trunc, _, _ = choose(selectors.subtrunc(4, lam, b, candidates=None), context)
+        trunc, _, _ = choose(selectors.subtrunc(4, lam, b, candidates="all"), context)
         union, _, _ = choose(
-            selectors.unionfl(4, mu, window, candidates=None),
+            selectors.unionfl(4, mu, window, candidates="all"),
             context,
             ((), jnp.arange(12, dtype=jnp.int32) % 4),
         )
@@ -381,4 +381,4 @@ def test_more_than_there_are_is_refused_before_a_round_begins(name):
     with pytest.raises(ValueError, match="candidates=9: expected an integer >= 1 and <= 4"):
         FAMILY[name](2, candidates=9).init(context)
     with pytest.raises(ValueError, match="pool=9: expected an integer >= 1 and <= 4"):
-        FAMILY[name](2, candidates=None, pool=9).init(context)
+        FAMILY[name](2, candidates="all", pool=9).init(context)

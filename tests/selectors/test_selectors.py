@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 
 from fedjax_fair import selectors
 from fedjax_fair.base import LocalResult
-from fedjax_fair.client_evaluation import client_means
+from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.submodular import modular
 
 SIZES = (3, 8, 5, 1, 6, 9)
@@ -145,7 +145,7 @@ def test_rpow_ranks_what_was_reported_and_the_unheard_first(model, federation):
 def test_cpow_estimates_the_loss_that_pow_measures(model, federation):
     """With a batch as large as the largest client, the estimate is the loss itself."""
     variables = model.init(jax.random.key(1), jnp.asarray(federation.train.features[:1]))
-    losses = client_means(model, variables, federation.train).loss
+    losses = client_performance(model, variables, federation.train).loss
     context = make_context(federation.train, variables, model, round=1, losses=losses)
     exact, told = choose(selectors.power_of_choice(4, 6), context)
     for batch_size in (9, 64):

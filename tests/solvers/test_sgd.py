@@ -10,25 +10,25 @@ import optax
 import pytest
 from conftest import make_federation
 
-from fedjax_fair.base import Client, Extra, Model, Variables
+from fedjax_fair.base import Client, Model, Variables
 from fedjax_fair.solvers import sgd
 
 LARGE = 100  # a batch that holds every client's examples
 
 
-def client_of(federation, model, index):
+def client_of(federation, model, index, round=0, instructions=None):
     train = jax.tree.map(jnp.asarray, federation.train)
-    return Client(model, train, train.offsets[index], train.sizes[index])
+    instructions = instructions or {}
+    round = jnp.int32(round)
+    return Client(model, train, train.offsets[index], train.sizes[index], round, instructions)
 
 
 def solve(solver, federation, model, index=1, key=0, round=0, variables=None):
     """The result of one client, and the variables it started from."""
     if variables is None:
         variables = model.init(jax.random.key(7), federation.train.features[:1])
-    extra = Extra(round=jnp.int32(round))
-    return solver.solve(
-        jax.random.key(key), variables, client_of(federation, model, index), extra
-    ), variables
+    client = client_of(federation, model, index, round)
+    return solver.solve(jax.random.key(key), variables, client), variables
 
 
 def numpy_solve(federation, variables, index, steps, rate, momentum=0.0, decay=0.0, prox=0.0):
@@ -135,8 +135,7 @@ def test_clients_side_by_side_equal_clients_one_by_one(federation, model):
     variables = model.init(jax.random.key(7), train.features[:1])
 
     def one(client):
-        view = Client(model, train, train.offsets[client], train.sizes[client])
-        return solver.solve(jax.random.key(0), variables, view, Extra(jnp.int32(0)))
+        return solver.solve(jax.random.key(0), variables, client_of(federation, model, client))
 
     together = jax.vmap(one)(jnp.arange(6))
     apart = [one(client) for client in range(6)]
@@ -243,9 +242,8 @@ def test_bad_settings_are_named(arguments, message):
 
 def test_a_loss_weight_scales_the_gradient_of_the_loss_and_nothing_else(model, federation):
     variables = model.init(jax.random.key(7), federation.train.features[:1])
-    client = client_of(federation, model, 1)
-    extra = Extra(round=jnp.int32(0), loss_weight=jnp.float32(2.0))
-    weighted = sgd(0.1, LARGE, steps=3, prox=0.5).solve(jax.random.key(0), variables, client, extra)
+    client = client_of(federation, model, 1, instructions={"loss_weight": jnp.float32(2.0)})
+    weighted = sgd(0.1, LARGE, steps=3, prox=0.5).solve(jax.random.key(0), variables, client)
     # Twice the rate doubles every term, so the proximal one is given at half its size.
     plain, _ = solve(sgd(0.2, LARGE, steps=3, prox=0.25), federation, model)
     chex.assert_trees_all_close(weighted.update, plain.update, rtol=1e-5, atol=1e-7)
@@ -253,27 +251,27 @@ def test_a_loss_weight_scales_the_gradient_of_the_loss_and_nothing_else(model, f
 
 
 @pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 2}], ids=str)
-@pytest.mark.parametrize("asked", [1, 3])
-def test_a_snapshot_is_the_update_after_so_many_steps(model, federation, length, asked):
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_snapshot_is_the_update_after_so_many_steps(model, federation, length, count):
     variables = model.init(jax.random.key(7), federation.train.features[:1])
-    client = client_of(federation, model, 1)
 
-    def run(snapshot=None, **length):
-        extra = Extra(round=jnp.int32(0), snapshot=snapshot)
-        return sgd(0.1, 3, **length).solve(jax.random.key(0), variables, client, extra)
+    def run(count=None, **length):
+        instructions = {} if count is None else {"snapshot_step": jnp.int32(count)}
+        client = client_of(federation, model, 1, instructions=instructions)
+        return sgd(0.1, 3, **length).solve(jax.random.key(0), variables, client)
 
-    long, short = run(jnp.int32(asked), **length), run(steps=asked)
-    chex.assert_trees_all_close(long.snapshot, short.update, rtol=1e-6)
-    assert run(**length).snapshot is None
-    beyond = run(jnp.int32(100), **length)
-    chex.assert_trees_all_equal(beyond.snapshot, beyond.update)
+    long, short = run(count, **length), run(steps=count)
+    chex.assert_trees_all_close(long.reports["snapshot"], short.update, rtol=1e-6)
+    assert "snapshot" not in run(**length).reports
+    beyond = run(100, **length)
+    chex.assert_trees_all_equal(beyond.reports["snapshot"], beyond.update)
 
 
-def test_the_last_minibatch_is_told(model, federation):
+def test_the_last_minibatch_is_reported(model, federation):
     sizes, order = federation.train.sizes, federation.train.order
     for index, size in enumerate(sizes):
         result, _ = solve(sgd(0.1, 4, epochs=1), federation, model, index)
-        lanes = np.asarray(result.last_batch)
+        lanes = np.asarray(result.reports["last_batch"])
         own = order[federation.train.offsets[index] :][:size]
         # What an epoch leaves for its last batch, and nothing else.
         assert (lanes >= 0).sum() == (size - 1) % 4 + 1

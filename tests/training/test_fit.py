@@ -9,7 +9,7 @@ from conftest import make_federation
 
 from fedjax_fair import aggregators, results, selectors, solvers
 from fedjax_fair.base import Cohort, Selector
-from fedjax_fair.client_evaluation import client_means
+from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.data.federated import stack
 from fedjax_fair.simulate import make_round, run
 from fedjax_fair.training.centralized import make_centralized
@@ -49,8 +49,8 @@ def test_results_equal_a_run_by_hand(model, federation):
     dataset = fit(round, federation, rounds=6, seeds=(3, 1), eval_every=2)
     state = round.init(jax.random.key(1), federation)
     state, info = run(round, state, federation, 6)
-    test = client_means(model, state.variables, federation.test)
-    train = client_means(model, state.variables, federation.train)
+    test = client_performance(model, state.variables, federation.test)
+    train = client_performance(model, state.variables, federation.train)
     last = dataset.sel(seed=1).isel(round=-1)
     # The compiled chunk may reassociate sums that the run by hand does not.
     close = {"rtol": 1e-4, "atol": 1e-5}

@@ -8,7 +8,8 @@ import pytest
 PROGRAM = """
 import sys
 from dataclasses import replace
-from fedjax_fair.app import presets, registry
+from fedjax_fair.app import presets
+from fedjax_fair.app.build import build, relevant
 from fedjax_fair.training.fit import fit
 from experiments.benchmarks.memory import Watch, resident
 from fedjax_fair.app.config import ModelConfig
@@ -22,8 +23,8 @@ config = presets.resolve(replace(
     solver=replace(config.solver, steps=1, batch_size=1),
     selector=replace(config.selector, cohort_size=1),
 ))
-data, watch = registry.build(config).data, Watch()
-make = lambda point: registry.method_round(config, "fedavg", data.num_classes)
+data, watch = build(config).data, Watch()
+make = lambda point: method_round(config, "fedavg", data.num_classes)
 fit.fit_batch(
     make, (), data, rounds=rounds, seeds=range(runs), eval_every=eval_every,
     train_loss=False, callbacks=[watch],

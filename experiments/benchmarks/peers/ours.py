@@ -8,9 +8,9 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.programs.shared.workloads import CANDIDATES, LAM, B, serve
-from fedjax_fair.client_evaluation import client_means
+from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.parallel.cores import cores_if_any
-from fedjax_fair.parallel.mesh import over_mesh, place
+from fedjax_fair.parallel.mesh import over_mesh, shard_federation
 
 
 def selector_of(workload):
@@ -33,7 +33,7 @@ def make(workload, path):
         test_labels=arrays["test_y"],
         test_client_indices=np.array_split(np.arange(len(arrays["test_y"])), workload.clients),
     )
-    data = jax.device_put(data) if mesh is None else place(data, mesh)
+    data = jax.device_put(data) if mesh is None else shard_federation(data, mesh)
     model = NETWORKS[workload.network]()
     round = ff.make_round(
         model,
@@ -52,7 +52,7 @@ def make(workload, path):
         return ff.run(round, state, data, workload.rounds)[0]
 
     def accuracy(variables, data):
-        return client_means(model, variables, data.test).accuracy.mean()
+        return client_performance(model, variables, data.test).accuracy.mean()
 
     parameters = {name: values for name, values in arrays.items() if name.startswith("layer")}
 

@@ -23,11 +23,11 @@ import numpy as np
 
 import fedjax_fair as ff
 from experiments.benchmarks.timing import environment, without_settings
-from fedjax_fair.app import registry
+from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.presets import PRESETS, resolve
 from fedjax_fair.app.sweep import sweep
-from fedjax_fair.client_evaluation import client_means
+from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.simulate import run
 
 SEEDS = range(10)
@@ -51,7 +51,7 @@ def as_a_loop() -> None:
     """One compiled run, with the same evaluations, for each point after the other."""
     config: Any = resolve(configuration())  # Any: once resolved, no number is missing.
     solver, selector, training = config.solver, config.selector, config.training
-    data = jax.device_put(registry.build(config).data)
+    data = jax.device_put(build(config).data)
     model = ff.models.mlp(data.num_classes, hidden=config.model.hidden)
 
     @jax.jit
@@ -65,7 +65,7 @@ def as_a_loop() -> None:
 
         def chunk(state, _):
             state, info = run(round, state, data, training.eval_every)
-            return state, (info, client_means(model, state.variables, data.test))
+            return state, (info, client_performance(model, state.variables, data.test))
 
         chunks = training.rounds // training.eval_every
         return jax.lax.scan(chunk, round.init(key, data), length=chunks)[1]

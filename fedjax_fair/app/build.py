@@ -1,0 +1,270 @@
+"""Where a configuration becomes functions, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any, Literal, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from fedjax_fair import checks, data, models, simulate
+from fedjax_fair.app.config import DATA_NAMES, Config
+from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, Method, factories
+from fedjax_fair.app.settings import lookup, override
+from fedjax_fair.app.signatures import Setting, settings_of
+from fedjax_fair.data import FederatedData
+from fedjax_fair.parallel.cores import cores_if_any
+from fedjax_fair.parallel.mesh import client_mesh
+from fedjax_fair.simulate import Round
+
+__all__ = ["Experiment", "build", "method_round", "method_settings", "relevant"]
+
+_COHORT_SIZE = 10
+_ROLES = ("solver", "selector", "aggregator")
+
+
+class Experiment(NamedTuple):
+    """A configuration turned into data and functions.
+
+    Attributes:
+        config: What it was made from.
+        data: The federation that all methods share.
+        rounds: The round of each method, in the order of ``config.methods``.
+        mesh: The devices to run on, or None for a single one.
+    """
+
+    config: Config
+    data: FederatedData
+    rounds: dict[str, Round]
+    mesh: Mesh | None = None
+
+
+def build(config: Config, federation: FederatedData | None = None) -> Experiment:
+    """Turns a configuration into data and functions, or says which setting is wrong.
+
+    Args:
+        config: A resolved configuration.
+        federation: Its data, if that is there already; by default it is read.
+
+    Returns:
+        An ``Experiment`` that is ready to run.
+
+    Raises:
+        ValueError: If a setting is out of range, names nothing, or is read by nothing in the run.
+        FileNotFoundError: If the data is not there.
+    """
+    _check(config)
+    mesh = _mesh(config.devices)
+    for name in config.methods:  # Before data is read, which can take long.
+        method, own = _variant(config, name)
+        lookup("model.name", str(own.model.name), MODELS)
+        if method.pooled is not None and config.devices not in (1, "auto"):
+            raise ValueError(f"devices={config.devices!r}: expected 1 for {name}.")
+    partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
+    _check_all_read(config)
+    if federation is None:
+        seed: Any = config.data.seed
+        if config.data.per_run:
+            seed = tuple(config.data.seed + run for run in config.training.seeds)
+        partitioner = _make(partition, config.data, names=DATA_NAMES)
+        federation = data.load(config.data.name, partitioner, seed=seed, data_dir=config.data.dir)
+    rounds = {name: method_round(config, name, federation.num_classes) for name in config.methods}
+    for method in rounds.values():
+        jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
+    return Experiment(config, federation, rounds, mesh)
+
+
+def method_round(config: Config, name: str, num_classes: int) -> Round:
+    """The round of one method.
+
+    Args:
+        config: A resolved configuration, in which numbers that roles take as traced may be tracers.
+        name: The method, as in ``config.methods``.
+        num_classes: Classes of the data.
+
+    Raises:
+        ValueError: As ``build``.
+
+    Examples:
+        >>> from fedjax_fair.app import presets
+        >>> round = method_round(presets.resolve(Config()), "fedprox:prox=0.1", num_classes=10)
+        >>> round._fields
+        ('model', 'init', 'step')
+    """
+    method, own = _variant(config, name)
+    network = lookup("model.name", str(own.model.name), MODELS)
+    model = _make(network, own.model, num_classes=num_classes)
+    if own.model.compute == "bfloat16":
+        model = models.in_bfloat16(model)
+    made_of = factories(method)
+    if method.pooled is not None:
+        # What all examples train has no global model to be pulled to.
+        return method.pooled(model, _make(made_of["solver"], replace(own.solver, prox=None)))
+    borrowed = {to: getattr(own.solver, of) for to, of in method.from_solver.items()}
+    for missing in (of for to, of in method.from_solver.items() if borrowed[to] is None):
+        raise ValueError(f"solver.{missing}=None: expected a value for {name}, which needs it.")
+    return simulate.make_round(
+        model,
+        _make(made_of["selector"], own.selector, cohort_size=_COHORT_SIZE, **borrowed),
+        _make(made_of["solver"], own.solver),
+        _make(made_of["aggregator"], own.aggregator, **borrowed),
+        clients_per_batch=own.training.clients_per_batch,
+    )
+
+
+def method_settings(config: Config, name: str) -> dict[str, dict[str, Setting]]:
+    """The settings that one method reads, by section and name, those in its own name aside.
+
+    Args:
+        config: A resolved configuration.
+        name: The method, as in ``config.methods``.
+
+    Examples:
+        >>> from fedjax_fair.app import presets
+        >>> config = presets.resolve(Config())
+        >>> list(method_settings(config, "unionfl:mu=2")["selector"])
+        ['cohort_size', 'window', 'candidates', 'pool', 'gradients', 'scale']
+    """
+    method, own = _variant(config, name)
+    in_name = name.partition(":")[2].split(",")
+    written = {item.partition("=")[0].strip().rpartition(".")[2] for item in in_name}
+    return {
+        section: {key: setting for key, setting in read.items() if key not in written}
+        for section, read in _settings(method, own).items()
+    }
+
+
+def relevant(config: Config, base: Config | None = None) -> Config:
+    """The same run without settings that nothing in it reads.
+
+    For a configuration that was made for more methods, or other data, than it is used with.
+
+    Args:
+        config: A resolved configuration.
+        base: What it was made from; a setting that differs from it was meant, and is kept.
+
+    Examples:
+        >>> from fedjax_fair.app import presets
+        >>> planted = presets.resolve(presets.PRESETS["equitable"].config)
+        >>> relevant(replace(planted, methods=("fedavg",))).aggregator.num_clusters
+    """
+    for section, name in list(_unread(config)):
+        part = getattr(config, section)
+        if base is not None and getattr(part, name) != getattr(getattr(base, section), name):
+            continue
+        part = replace(part, **{name: None})
+        config = replace(config, **{section: part})
+    return config
+
+
+def _make(
+    factory: Callable[..., Any], part: Any, names: Mapping[str, str] | None = None, **extra: Any
+) -> Any:
+    """Calls a factory with what its section gives, and with what of the rest it has."""
+    names = names or {}
+    readable = settings_of(factory)
+    given = {name: getattr(part, names.get(name, name), None) for name in readable}
+    given = {name: value for name, value in given.items() if value is not None}
+    others = {name: value for name, value in extra.items() if name in readable}
+    return factory(**others | given)
+
+
+def _combination(name: str) -> Method:
+    """The method of a name such as ``subtrunc+equitable:lam=0.25``."""
+    names = name.partition(":")[0]
+    first, *others = (lookup("method", part, METHODS) for part in names.split("+"))
+    for other in others:
+        first = _combined(names, first, other)
+    return first
+
+
+def _variant(config: Config, name: str) -> tuple[Method, Config]:
+    """A method and its own configuration, in which the settings of its name hold."""
+    method = _combination(name)
+    _, _, written = name.partition(":")
+    if not written:
+        return method, config
+    # A network's settings are those of the one that the name chooses.
+    return method, override(config, written, lambda config: _settings(method, config), name)
+
+
+def _settings(method: Method, config: Config) -> dict[str, dict[str, Setting]]:
+    """What a method reads, by section."""
+    made_of = factories(method)
+    settings = {role: dict(settings_of(made_of[role])) for role in _ROLES if role in made_of}
+    for role in ("selector", "aggregator"):
+        for borrowed in method.from_solver:
+            settings.get(role, {}).pop(borrowed, None)
+    if method.pooled is not None:
+        del settings["solver"]["prox"]
+    network = dict(settings_of(lookup("model.name", str(config.model.name), MODELS)))
+    del network["num_classes"]
+    return settings | {"model": network}
+
+
+def _combined(names: str, one: Method, other: Method) -> Method:
+    """Both methods in one, if no role is taken twice."""
+    roles = [{} if method.pooled else _roles(method) for method in (one, other)]
+    twice = sorted(roles[0].keys() & roles[1].keys())
+    if twice or not all(roles):
+        reason = f"with one {twice[0]}" if twice else "that each differ from fedavg in a role"
+        raise ValueError(f"method={names!r}: expected methods {reason}.")
+    borrowed = {**one.from_solver, **other.from_solver}
+    return Method("", **roles[0], **roles[1], from_solver=borrowed)
+
+
+def _roles(method: Method) -> dict[str, Any]:
+    """The roles in which a method differs from federated averaging."""
+    return {name: role for name, role in method._asdict().items() if callable(role)}
+
+
+def _unread(config: Config) -> Iterable[tuple[str, str]]:
+    """Settings that are given and that nothing in the run reads: section and field."""
+    read: dict[str, set[str]] = {"data": {"name", "dir", "partition", "seed", "per_run"}}
+    partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
+    read["data"] |= {DATA_NAMES.get(name, name) for name in settings_of(partition)}
+    read |= {"model": {"name", "compute"}, **{role: set() for role in _ROLES}}
+    for name in config.methods:
+        method, own = _variant(config, name)
+        for section, settings in _settings(method, own).items():
+            read[section] |= settings.keys()
+    for section, names in read.items():
+        part = getattr(config, section)
+        for item in fields(part):
+            if item.name not in names and getattr(part, item.name) is not None:
+                yield section, item.name
+
+
+def _check_all_read(config: Config) -> None:
+    for section, name in _unread(config):
+        value = getattr(getattr(config, section), name)
+        readers = {
+            "data": f"data.partition={config.data.partition!r}",
+            "model": f"model.name={config.model.name!r}",
+        }.get(section, f"methods {', '.join(config.methods)}")
+        raise ValueError(
+            f"{section}.{name}={value!r}: nothing in this run reads it; expected only settings of "
+            f"{readers}."
+        )
+
+
+def _check(config: Config) -> None:
+    """Judges what would otherwise be noticed only once the run has begun."""
+    training = config.training
+    if not config.methods or len(set(config.methods)) < len(config.methods):
+        raise ValueError(f"methods={config.methods}: expected one or more different methods.")
+    checks.positive_int("training.rounds", training.rounds)
+    checks.positive_int("training.eval_every", training.eval_every)
+    checks.seeds("training.seeds", training.seeds)
+    if config.distributed and config.devices != "all":
+        raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
+    if config.data.per_run and config.devices not in (1, "auto"):
+        raise ValueError(f"devices={config.devices!r}: expected 1 or 'auto' with data.per_run.")
+
+
+def _mesh(devices: int | Literal["auto", "all"]) -> Mesh | None:
+    if devices == "auto":
+        return cores_if_any()
+    return None if devices == 1 else client_mesh(devices)
