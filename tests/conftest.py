@@ -1,6 +1,5 @@
 """What every test shares: strict arithmetic and one small federation."""
 
-import itertools
 import os
 from functools import partial
 from pathlib import Path
@@ -24,8 +23,19 @@ NUM_CLASSES = 3
 WIDTH = 4
 
 
-def pytest_configure():
-    """Starts JAX before any test can ask for a device for each core: all of a process see one."""
+# Programs of tests are small and run once: compiled with little effort they are ready in a third of
+# the time. The exhaustive tests run what users run.
+_QUICK_COMPILATION = (
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
+
+
+def pytest_configure(config):
+    """Starts JAX before any test can request a device for each core: all of a process see one."""
+    if "not slow" in config.option.markexpr:
+        os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_QUICK_COMPILATION])
     jax.devices()
 
 
@@ -110,16 +120,13 @@ def nearest_mixture(values):
     return np.maximum(values - low, 0)
 
 
-_teardowns = itertools.count(1)
-
-
-def pytest_runtest_teardown():
-    """Gives up compiled programs every 40 tests.
+def pytest_runtest_teardown(item, nextitem):
+    """Gives up compiled programs at the end of a file.
 
     Each of them maps memory, and all together would exceed the 65,530 maps that Linux allows a
     process, upon which it dies.
     """
-    if next(_teardowns) % 40 == 0:
+    if nextitem is None or nextitem.path != item.path:
         jax.clear_caches()
 
 

@@ -5,7 +5,7 @@ compiled twice, alone and mapped over keys; all tests read these two programs.
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import lru_cache, partial
 from inspect import ismodule
 from typing import NamedTuple
 
@@ -116,7 +116,7 @@ class Programs(NamedTuple):
     together: Callable
 
 
-@cache
+@lru_cache(maxsize=1)
 def programs(names):
     selector, solver, aggregator = names
     round = make_round(
@@ -152,8 +152,9 @@ def test_nothing_is_left_out():
         assert factories <= {name.split(maxsplit=1)[0].rstrip(",") for name in cases}
 
 
-@pytest.fixture(params=COMBINATIONS, ids=" | ".join)
+@pytest.fixture(params=COMBINATIONS, ids=" | ".join, scope="module")
 def names(request):
+    """One combination after another: the scope keeps the tests of each together."""
     return request.param
 
 

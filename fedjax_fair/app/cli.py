@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] =
 
 
 def _keep_programs() -> None:
-    """Keeps what is compiled for the next start, unless JAX was told where to, or not to."""
+    """Keeps what is compiled for the next start, unless JAX has a setting for it already."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = platformdirs.user_cache_path("fedjax_fair") / "programs"
         jax.config.update("jax_compilation_cache_dir", str(folder))

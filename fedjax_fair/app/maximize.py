@@ -25,7 +25,7 @@ __all__ = ["Task", "check", "execute", "exemplars", "movielens", "similarity", "
 
 
 class Task(NamedTuple):
-    """A problem that somebody may want to solve.
+    """A problem on real data.
 
     Attributes:
         name: For people.
@@ -47,9 +47,9 @@ class Task(NamedTuple):
 def exemplars(num_clients: int) -> Task:
     """Clients hold images of handwritten digits; public ones are to stand for them.
 
-    Of scikit-learn's digits every fifth of a class is public. The other 1,442 are dealt to clients,
-    three classes to each. ``f_i(S)`` is the mean over a client's images of the correlation of their
-    pixels with those of the most similar public image in *S*, between 0 and 1.
+    Of scikit-learn's digits every fifth of a class is public. The other 1,442 are split over
+    clients, three classes to each. ``f_i(S)`` is the mean over a client's images of the correlation
+    of their pixels with those of the most similar public image in *S*, between 0 and 1.
 
     Args:
         num_clients: Clients, 10 or more so that every digit has an owner.

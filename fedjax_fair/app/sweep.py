@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
@@ -53,7 +54,7 @@ class _Group(NamedTuple):
         name: The method.
         config: Everything else; the varied settings are set per run.
         data: The federation.
-        mesh: Devices that clients are dealt to, if there are several.
+        mesh: Devices that clients are assigned to, if there are several.
         labels: What is the same for all runs, by name of the setting.
         axes: Settings that the method reads and that share its program.
         unread: Those of the others that it does not read.
@@ -223,8 +224,10 @@ _OF_ALL_METHODS = {("model", "name"), ("model", "compute")}
 
 def _with(config: Config, axes: Sequence[_Axis], values: Sequence[Any]) -> Config:
     for axis, value in zip(axes, values, strict=True):
-        part = replace(getattr(config, axis.section), **{axis.field: value})
-        config = replace(config, **{axis.section: part})
+        # Not by the constructor, whose types are of what people write and not of what JAX traces.
+        part, config = copy(getattr(config, axis.section)), copy(config)
+        object.__setattr__(part, axis.field, value)
+        object.__setattr__(config, axis.section, part)
     return config
 
 

@@ -5,8 +5,8 @@ from fedjax_fair.data.class_partition import (
     PLANTED,
     Cluster,
     classes_per_client,
-    deal_test,
     planted_clusters,
+    split_test,
 )
 from fedjax_fair.data.federated import ClientExamples, FederatedData, stack, validate
 from fedjax_fair.data.logistic import synthetic
@@ -40,7 +40,6 @@ __all__ = [
     "available",
     "by_column",
     "classes_per_client",
-    "deal_test",
     "default_partition",
     "describe",
     "dirichlet",
@@ -55,6 +54,7 @@ __all__ = [
     "prepare",
     "quantity_skew",
     "shards",
+    "split_test",
     "stack",
     "synthetic",
     "validate",

@@ -64,7 +64,7 @@ def federate(
 
 
 def _hold_out(partition: Partition, fraction: float, seed: int) -> tuple[Partition, Partition]:
-    rng = np.random.default_rng((seed, 2))  # Apart from the streams that deal examples.
+    rng = np.random.default_rng((seed, 2))  # Apart from the streams that split examples.
     clients = np.repeat(np.arange(len(partition.sizes)), partition.sizes)
     shuffled = partition.order[np.lexsort((rng.random(len(clients)), clients))]
     taken = np.floor(partition.sizes * fraction).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Partitioners that plant classes on clients, and test examples dealt like training examples."""
+"""Partitioners that plant classes on clients, and test examples split like training examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxtyping import Int
 from fedjax_fair import checks
 from fedjax_fair.data.ownership import Partition, Partitioner, equal_parts, owned, shuffled_by_class
 
-__all__ = ["PLANTED", "Cluster", "classes_per_client", "deal_test", "planted_clusters"]
+__all__ = ["PLANTED", "Cluster", "classes_per_client", "planted_clusters", "split_test"]
 
 REPAIR_PASSES = 10_000  # Far more than any case tried has needed; the loop must end.
 
@@ -54,7 +54,7 @@ def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
         rng = np.random.default_rng(seed)
         uses = rng.permutation(equal_parts(num_clients * classes, len(present)))
         slots = present[_draw_slots(num_clients, uses, rng)]
-        order, lengths = _deal_to_slots(labels, slots.ravel(), np.inf, rng)
+        order, lengths = _split_over_slots(labels, slots.ravel(), np.inf, rng)
         return owned(order, lengths.reshape(slots.shape).sum(axis=1), len(labels))
 
     return Partitioner(f"classes_per_client({num_clients}, {classes})", split)
@@ -187,18 +187,18 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
     at_most = np.repeat([cluster.at_most for cluster in holders], widths)
 
     def split(labels, /, seed, **columns):
-        order, lengths = _deal_to_slots(labels, slots, at_most, np.random.default_rng(seed))
+        order, lengths = _split_over_slots(labels, slots, at_most, np.random.default_rng(seed))
         sizes = np.add.reduceat(lengths, np.cumsum(widths) - widths)
         return owned(order, sizes, len(labels), groups)
 
     return Partitioner(f"planted_clusters({name})", split)
 
 
-def _deal_to_slots(labels: Any, slots: np.ndarray, at_most: Any, rng: np.random.Generator):
+def _split_over_slots(labels: Any, slots: np.ndarray, at_most: Any, rng: np.random.Generator):
     """Shuffles every class and splits it equally over the slots that name it.
 
     Returns:
-        The indices dealt, slot after slot, and how many of them each slot got.
+        The indices assigned, slot after slot, and how many of them each slot got.
     """
     classes, counts = np.unique(labels, return_counts=True)
     known, holders = np.unique(slots, return_counts=True)
@@ -232,15 +232,15 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
 
 
-def deal_test(
+def split_test(
     train: Partition,
     train_labels: Int[np.ndarray, " train"],
     test_labels: Int[np.ndarray, " test"],
     seed: int,
 ) -> Partition:
-    """Deals test examples with the class mix of every client's training examples.
+    """Splits test examples with the class mix of every client's training examples.
 
-    The test examples of a class are shuffled and dealt in proportion to the clients' shares of the
+    The test examples of a class are shuffled and split in proportion to the clients' shares of the
     owned training examples of that class. What rounding down leaves goes to the largest remainders,
     equal ones in random order.
 
@@ -258,11 +258,11 @@ def deal_test(
         >>> from fedjax_fair.data.partition import explicit
         >>> labels = np.array([0, 0, 0, 1])
         >>> train = explicit([[0], [1, 2, 3]]).split(labels, seed=0)
-        >>> test = deal_test(train, labels, np.array([0, 0, 0, 0, 0, 0, 1, 2]), seed=0)
+        >>> test = split_test(train, labels, np.array([0, 0, 0, 0, 0, 0, 1, 2]), seed=0)
         >>> test.sizes.tolist(), test.dropped.tolist()
         ([2, 5], [7])
     """
-    rng = np.random.default_rng((seed, 1))  # Apart from the stream that dealt the training part.
+    rng = np.random.default_rng((seed, 1))  # Apart from the stream that split the training part.
     num_clients = len(train.sizes)
     owners = np.repeat(np.arange(num_clients), train.sizes)
     # Only the pairs of class and client that occur: a dense table would not fit a million clients.
@@ -272,9 +272,9 @@ def deal_test(
     labels, clients = np.divmod(pairs, num_clients)
     quotas = _quotas(labels, counts, np.bincount(test_labels, minlength=labels.max() + 1), rng)
     by_class = shuffled_by_class(test_labels, rng)
-    dealt = by_class[np.isin(test_labels[by_class], labels)]
+    assigned = by_class[np.isin(test_labels[by_class], labels)]
     test_owners = np.repeat(clients, quotas)
-    order = dealt[np.argsort(test_owners, kind="stable")]
+    order = assigned[np.argsort(test_owners, kind="stable")]
     sizes = np.bincount(test_owners, minlength=num_clients)
     return owned(order, sizes, len(test_labels), train.groups)
 

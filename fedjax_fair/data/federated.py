@@ -139,7 +139,7 @@ def ownership(data: FederatedData) -> Ownership:
 
 
 def with_ownership(data: FederatedData, owned: Ownership) -> FederatedData:
-    """Deals the examples of a federation as ``owned`` says."""
+    """Gives the examples of a federation other owners."""
     names = ("order", "offsets", "sizes")
     return data._replace(
         train=data.train._replace(**dict(zip(names, owned.train, strict=True))),
@@ -157,7 +157,7 @@ def stack(federations: Sequence[FederatedData]) -> FederatedData:
 
     Returns:
         A federation whose ownership has a leading axis ``runs``. Rows of ``order`` that are shorter
-        than others are filled up; nobody owns what is filled in.
+        than others are filled up; what is filled in belongs to no client.
 
     Raises:
         ValueError: If examples or numbers of clients differ.
@@ -254,7 +254,7 @@ def validate(data: FederatedData) -> None:
 
 
 def _trimmed(data: FederatedData) -> FederatedData:
-    """Without the places of ``order`` that nobody owns, which a stack may have."""
+    """Without the places of ``order`` without an owner, which a stack may have."""
     train, test = (
         part._replace(order=part.order[: int(np.sum(part.sizes))])
         for part in (data.train, data.test)

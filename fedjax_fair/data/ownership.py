@@ -1,4 +1,4 @@
-"""Who owns which example: what a partition is, and what those who make one share."""
+"""Who owns which example: what a partition is, and what partitioners share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Partition(NamedTuple):
         order: Indices into the examples, grouped by owner, ``[owned]``, int32.
         sizes: Number of examples of each client, ``[clients]``, int32.
         groups: Planted group of each client, ``[clients]``, int32, or None.
-        dropped: Indices of the examples that nobody owns, ascending, int32.
+        dropped: Indices of the examples without an owner, ascending, int32.
     """
 
     order: Int[np.ndarray, " owned"]
@@ -41,7 +41,7 @@ class Partition(NamedTuple):
 
 
 class Partitioner(NamedTuple):
-    """A way to deal examples to clients.
+    """A way to split examples over clients.
 
     Attributes:
         name: What the split is called in results, with its settings.
@@ -49,7 +49,7 @@ class Partitioner(NamedTuple):
             non-negative seed, and further columns ``[examples]`` of which it uses what it needs.
             Every client gets at least one example, every example has at most one owner.
         column: Column that names the owner of an example, which test examples follow too; None
-            where test examples are dealt with the class mix of the training examples.
+            where test examples are split with the class mix of the training examples.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Partitioner(NamedTuple):
 
 
 def owned(order: Any, sizes: Any, total: int, groups: Any = None) -> Partition:
-    """Completes a partition of ``total`` examples with what nobody owns."""
+    """Completes a partition of ``total`` examples with the examples that have no owner."""
     free = np.ones(total, bool)
     free[order] = False
     groups = None if groups is None else np.asarray(groups, np.int32)

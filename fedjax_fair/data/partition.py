@@ -1,4 +1,4 @@
-"""Ways to deal examples to clients: seeded partitioners, on the host, in NumPy.
+"""Ways to split examples over clients: seeded partitioners, on the host, in NumPy.
 
 A partitioner is made by a factory from the settings of the split and knows nothing of the data:
 ``dirichlet(100, alpha=0.3).split(labels, seed)``. The same labels and seed give the same partition.
@@ -37,7 +37,7 @@ DIRICHLET_ATTEMPTS = 11  # As many as flwr-datasets makes before it gives up.
 
 
 def iid(num_clients: int) -> Partitioner:
-    """Deals shuffled examples in equal parts (sizes differ by at most one).
+    """Splits shuffled examples into equal parts (sizes differ by at most one).
 
     Args:
         num_clients: Number of clients.
@@ -70,7 +70,7 @@ def quantity_skew(
     skew: float = 1.0,
     min_size: int = 1,
 ) -> Partitioner:
-    """Deals shuffled examples in unequal parts.
+    """Splits shuffled examples into unequal parts.
 
     Client ``i`` gets ``min_size`` examples and a share of the rest in proportion to ``(i + 1) **
     -skew`` under the power law (client 0 owns the most) or to ``exp(skew * z_i)``, ``z_i`` standard
@@ -123,7 +123,7 @@ def _largest_remainder(total: int, weights: np.ndarray) -> np.ndarray:
 def dirichlet(
     num_clients: int, alpha: float | Sequence[float] = 0.5, min_size: int = 10
 ) -> Partitioner:
-    """Deals each class in proportions drawn from a Dirichlet distribution.
+    """Splits each class in proportions drawn from a Dirichlet distribution.
 
     A small ``alpha`` gives every class to few clients, a large one gives all clients the same mix.
     A draw that leaves a client below ``min_size`` is repeated, eleven times at most. Under one seed
@@ -196,7 +196,7 @@ def _dirichlet_owners(labels, concentration, rng) -> np.ndarray:
 
 
 def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
-    """Sorts examples by class, cuts them into equal shards and deals those at random.
+    """Sorts examples by class, cuts them into equal shards and assigns those at random.
 
     Args:
         num_clients: Number of clients.
@@ -204,7 +204,7 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
 
     Returns:
         A partitioner. A shard holds ``examples // (num_clients * shards_per_client)`` examples;
-        what is left over belongs to nobody.
+        what is left over belongs to no client.
 
     Raises:
         ValueError: If a setting is out of range; when splitting, if there are fewer examples than
@@ -269,7 +269,7 @@ def by_column(column: str) -> Partitioner:
 
 
 def follow_owners(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:
-    """Deals test examples to the clients that ``by_column`` made of the training examples.
+    """Assigns test examples to the clients that ``by_column`` made of the training examples.
 
     Args:
         train_owners: The column's value of every training example.

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedjax_fair.data import tfds_images
 from fedjax_fair.data.arrays import federate
-from fedjax_fair.data.class_partition import classes_per_client, deal_test
+from fedjax_fair.data.class_partition import classes_per_client, split_test
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.ownership import Partitioner
 from fedjax_fair.data.partition import follow_owners, iid
@@ -30,7 +30,7 @@ KNOWN = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "emnist/bycl
 
 
 class Examples(NamedTuple):
-    """Examples before anybody owns them; ``columns`` are further values of each."""
+    """Examples before they have owners; ``columns`` are further values of each."""
 
     features: np.ndarray
     labels: np.ndarray
@@ -65,7 +65,7 @@ def load(
     seed: int | Sequence[int] = 0,
     data_dir: str | os.PathLike[str] | None = None,
 ) -> FederatedData:
-    """Loads a data set and deals it to clients.
+    """Loads a data set and splits it over clients.
 
     ``digits``, 1,797 gray images of 8x8 pixels, comes with scikit-learn. Its values 0 to 16 are
     scaled to 0 to 255 like those of every other set, and every fifth image of each class, in the
@@ -75,13 +75,13 @@ def load(
     from a checked cache beside the set, or in the user's cache folder where that is not writable.
     Images of EMNIST are turned upright: tensorflow-datasets stores them transposed.
 
-    Test examples are dealt with the class mix of each client's training examples, or to their
+    Test examples are split with the class mix of each client's training examples, or to their
     owners where the partition follows a column. Where a set has no test split, a fifth of each
     client's examples is held out.
 
     Args:
         name: Name of the data set.
-        partition: How to deal it; by default ``default_partition(name)``.
+        partition: How to split it; by default ``default_partition(name)``.
         seed: Seed of the partition, a non-negative integer. Several give one partition for each run
             of ``fit`` (``fedjax_fair.data.stack``).
         data_dir: Folder of prepared sets; by default the environment variable
@@ -105,11 +105,11 @@ def load(
         raise ValueError(f"{seed=}: expected an integer >= 0, or several.")
     source = _digits() if name == "digits" else _images(name, data_dir)
     partition = default_partition(name) if partition is None else partition
-    federations = [_deal(name, source, partition, each) for each in seeds]
+    federations = [_split(name, source, partition, each) for each in seeds]
     return stack(federations) if several else federations[0]
 
 
-def _deal(
+def _split(
     name: str,
     source: tuple[Examples, Examples | None, int],
     partition: Partitioner,
@@ -117,16 +117,16 @@ def _deal(
 ) -> FederatedData:
     train, test, num_classes = source
     owned = partition.split(train.labels, seed, **train.columns)
-    dealt = None
+    tested = None
     if test is not None:
         if partition.column is not None and partition.column in test.columns:
             owners = train.columns[partition.column], test.columns[partition.column]
             test_owned = follow_owners(*owners)
         else:
-            test_owned = deal_test(owned, train.labels, test.labels, seed)
-        dealt = (test.features, test.labels, test_owned)
+            test_owned = split_test(owned, train.labels, test.labels, seed)
+        tested = (test.features, test.labels, test_owned)
     return federate(
-        (train.features, train.labels, owned), dealt, num_classes=num_classes, name=name, seed=seed
+        (train.features, train.labels, owned), tested, num_classes=num_classes, name=name, seed=seed
     )
 
 

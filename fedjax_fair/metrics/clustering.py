@@ -1,7 +1,7 @@
 """How well groups that were found agree with groups that were planted.
 
 Labels are arbitrary integers: only which entries share one matters. Entries where either label is
-negative are left out; if nobody is left the answer is NaN. Groups are found by sorting, so a
+negative are left out; if none is left the answer is NaN. Groups are found by sorting, so a
 million entries are no trouble.
 """
 
@@ -30,7 +30,7 @@ def normalized_mutual_information(
     Returns:
         A number in ``[0, 1]``: 1 if the groupings are the same up to names (also where both have
         one group), 0 if they are independent (also where only one of them has one group); NaN if
-        nobody is left.
+        no entry is left.
 
     Examples:
         >>> found, planted = jnp.array([1, 1, 0, 0, -1]), jnp.array([7, 7, 9, 9, 9])
@@ -56,7 +56,7 @@ def adjusted_rand_index(found: Int[Array, " n"], planted: Int[Array, " n"]) -> F
 
     Returns:
         A number in ``[-0.5, 1]``: 1 if the groupings are the same up to names, 0 on average over
-        random ones; NaN if nobody is left.
+        random ones; NaN if no entry is left.
 
     References:
         Hubert, Arabie, *Comparing Partitions*, Journal of Classification, 1985

@@ -27,8 +27,8 @@ class RoundBytes(NamedTuple):
 def bytes_per_round(variables: Variables, cohort_size: int) -> RoundBytes:
     """Bytes that one round of plain federated averaging moves.
 
-    Everyone in the cohort receives the global variables and returns an update of the same shape
-    and dtype. Shows what model size and cohort size cost; hides what a selector asks for
+    Every member of the cohort receives the global variables and returns an update of the same shape
+    and dtype. Shows what model size and cohort size cost; hides what a selector measures
     besides (losses or gradients of more clients), compression, and the protocol around it.
 
     Args:

@@ -1,7 +1,7 @@
-"""How evenly clients are served, or how evenly they are asked to work.
+"""How evenly clients are served, or how evenly they take part.
 
 Every function takes one number per client and leaves out clients whose number is NaN (those
-without test examples); if nobody is left the answer is NaN. All are pure and work under ``jit``
+without test examples); if no client is left the answer is NaN. All are pure and work under ``jit``
 and ``vmap``. Those that compare all pairs sort instead, so a million clients are no trouble.
 """
 
@@ -33,8 +33,8 @@ __all__ = [
 def standard_deviation(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Root mean square distance of the clients from their own mean (divided by ``n``).
 
-    Shows the spread in the unit of the values; hides who is far off and on which side, and
-    includes the sampling noise of finite test sets.
+    Shows the spread in the unit of the values; hides which clients are far off and on which side,
+    and includes the sampling noise of finite test sets.
 
     Args:
         values: One number per client, NaN to leave a client out.
@@ -148,8 +148,8 @@ def dissimilarity_noise(
 
     Args:
         accuracy: Test accuracy of each client in ``[0, 1]``, NaN to leave a client out.
-        sizes: Test examples of each client. Clients with fewer than two cannot tell their noise
-            and are left out.
+        sizes: Test examples of each client. Clients with fewer than two have no estimate of their
+            noise and are left out.
 
     Returns:
         The floor, a fraction like ``accuracy``; NaN with fewer than two clients.
@@ -171,8 +171,8 @@ def client_disagreement(
 ) -> Float[Array, ""]:
     """Mean absolute difference of test loss over the unordered pairs of a cohort.
 
-    Shows how unequally the new model serves those who have just trained it; hides everybody
-    else. The source's equation 9 sums over ordered pairs and divides by the number of unordered
+    Shows how unequally the new model serves the clients that have just trained it; hides all
+    others. The source's equation 9 sums over ordered pairs and divides by the number of unordered
     ones; as printed it is therefore twice this mean, which is what its text describes.
 
     Args:
@@ -201,7 +201,7 @@ def gini(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Gini index: half the mean absolute difference of two clients, relative to the mean.
 
     The mean runs over all ordered pairs, a client with itself included. Shows inequality
-    whatever the level; hides the level: everyone at 10 % is as equal as everyone at 90 %.
+    whatever the level; hides the level: all clients at 10 % are as equal as all at 90 %.
 
     Args:
         values: One non-negative number per client, NaN to leave a client out.
@@ -327,7 +327,7 @@ def angle_to_uniform(values: Float[Array, " clients"]) -> Float[Array, ""]:
 
 
 def _mean_or_one(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """The mean to measure inequality by; 1 where everyone has nothing, which is equal too."""
+    """The mean to measure inequality by; 1 where all clients have nothing, which is equal too."""
     mean = jnp.nanmean(values)
     return jnp.where(mean == 0, 1.0, mean)
 

@@ -1,4 +1,4 @@
-"""How groups of clients fare, where it is known who belongs together.
+"""How groups of clients fare, where it is known which clients belong together.
 
 Every function takes one number per client and leaves out clients whose number is NaN. Inside a
 group every client counts the same, however many examples it has.
@@ -26,7 +26,7 @@ def means(
         num_groups: Number of groups.
 
     Returns:
-        The means, in the unit of ``values``; NaN for a group of which nobody is left.
+        The means, in the unit of ``values``; NaN for a group of which no client is left.
 
     Examples:
         >>> means(jnp.array([1.0, 0.5, 0.25]), jnp.array([0, 0, 2]), 3).tolist()
@@ -45,7 +45,7 @@ def lowest(values: Float[Array, " clients"], groups: Int[Array, " clients"]) -> 
         groups: Group of each client, in ``[0, clients)``.
 
     Returns:
-        The mean, in the unit of ``values``; NaN if nobody is left.
+        The mean, in the unit of ``values``; NaN if no client is left.
 
     Examples:
         >>> lowest(jnp.array([1.0, 0.5, 0.25]), jnp.array([0, 0, 2])).item()
@@ -62,7 +62,7 @@ def highest(values: Float[Array, " clients"], groups: Int[Array, " clients"]) ->
         groups: Group of each client, in ``[0, clients)``.
 
     Returns:
-        The mean, in the unit of ``values``; NaN if nobody is left.
+        The mean, in the unit of ``values``; NaN if no client is left.
 
     Examples:
         >>> highest(jnp.array([1.0, 0.5, 0.25]), jnp.array([0, 0, 2])).item()
@@ -82,7 +82,7 @@ def gap(values: Float[Array, " clients"], groups: Int[Array, " clients"]) -> Flo
         groups: Group of each client, in ``[0, clients)``.
 
     Returns:
-        The difference, at least 0, in the unit of ``values``; NaN if nobody is left.
+        The difference, at least 0, in the unit of ``values``; NaN if no client is left.
 
     Examples:
         >>> gap(jnp.array([1.0, 0.5, 0.25]), jnp.array([0, 0, 2])).item()

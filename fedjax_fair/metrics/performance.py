@@ -1,7 +1,7 @@
 """How well the global model does, over all clients and for those it serves worst.
 
 Every function takes one number per client and leaves out clients whose number is NaN (those
-without test examples); if nobody is left the answer is NaN. All are pure and work under ``jit``
+without test examples); if no client is left the answer is NaN. All are pure and work under ``jit``
 and ``vmap``.
 """
 
@@ -105,8 +105,8 @@ def worst_tenth(values: Float[Array, " clients"]) -> Float[Array, ""]:
 def best_tenth(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Mean over the tenth of the clients with the largest values.
 
-    The mirror of `worst_tenth`: beside it, shows whom a fair method takes from; alone it says
-    nothing about fairness.
+    The mirror of `worst_tenth`: beside it, shows which clients a fair method takes from; alone it
+    says nothing about fairness.
 
     Args:
         values: One number per client, NaN to leave a client out.

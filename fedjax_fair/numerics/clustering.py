@@ -71,8 +71,8 @@ def spectral_embedding(
     """
     checks.positive_int("num_clusters", num_clusters, at_most=similarity.shape[0])
     values, vectors = jnp.linalg.eigh(similarity)
-    told = values > _ROUNDING * values[-1]
-    top = jnp.where(told[None], vectors, 0.0)[:, ::-1][:, :num_clusters]
+    kept = values > _ROUNDING * values[-1]
+    top = jnp.where(kept[None], vectors, 0.0)[:, ::-1][:, :num_clusters]
     peaks = jnp.take_along_axis(top, jnp.argmax(jnp.abs(top), axis=0, keepdims=True), axis=0)
     return jnp.where(peaks < 0, -top, top)
 
@@ -82,8 +82,8 @@ def eigengap(similarity: Float[Array, "n n"], at_most: int) -> Int[Array, ""]:
 
     A heuristic: ``C`` groups make ``C`` large eigenvalues, and differences inside the groups make
     the rest. One cluster is not offered: the first eigenvalue of similarities of one sign exceeds
-    all others whether or not there are groups. Eigenvalues below 1 % of the second are not told
-    apart, so groups that differ ten times less than others are not seen.
+    all others whether or not there are groups. Eigenvalues below 1 % of the second are not
+    distinguished, so groups that differ ten times less than others are not seen.
 
     Args:
         similarity: A symmetric, finite matrix of inner products. Negative eigenvalues, which come
@@ -216,7 +216,7 @@ class _Points(NamedTuple):
         rows = jnp.where(valid[:, None], rows, 0.0)
         mean = jnp.sum(rows, axis=0) / jnp.maximum(jnp.sum(valid), 1).astype(rows.dtype)
         centered = jnp.where(valid[:, None], rows - mean[None], 0.0)
-        # Of points that are all equal only rounding is left, which must not be told apart.
+        # Of points that are all equal only rounding is left, which must not be distinguished.
         squares = jnp.sum(centered**2, axis=1)
         apart = squares > _ROUNDING**2 * jnp.sum(rows**2, axis=1)
         return cls(

@@ -29,8 +29,8 @@ def permutation_at(
 ) -> Int[Array, "..."]:
     """Looks up entries of a random permutation of ``0 .. size - 1``.
 
-    Equal keys and sizes give the same permutation whichever positions are asked for, and in
-    whatever pieces. Time and memory depend on the number of positions, not on ``size``.
+    Equal keys and sizes give the same permutation whichever positions are looked up, and in
+    whatever chunks. Time and memory depend on the number of positions, not on ``size``.
 
     Args:
         key: Random key; it stands for the whole permutation.

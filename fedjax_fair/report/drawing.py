@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLORS", "by_method", "label", "styles", "tidy", "variable"]
 
-# Okabe and Ito's colors, told apart by color-blind readers too; yellow is too pale for a line.
+# Okabe and Ito's colors, which color-blind readers can distinguish; yellow is too pale for a line.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", ":")
 
@@ -36,7 +36,7 @@ def by_method(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataA
 
 
 def styles(values: xr.DataArray) -> list[dict[str, Any]]:
-    """Color and dashes of each method; dashes tell apart those beyond the last color."""
+    """Color and dashes of each method; dashes distinguish those beyond the last color."""
     num_colors = len(COLORS)
     return [
         {"color": COLORS[i % num_colors], "linestyle": _DASHES[i // num_colors % len(_DASHES)]}

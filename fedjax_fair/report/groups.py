@@ -75,19 +75,19 @@ def agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
 
     Args:
         results: Results with a method that looks for clusters.
-        measure: What it told, ``"nmi"`` or ``"ari"``.
+        measure: Which info of the aggregator, ``"nmi"`` or ``"ari"``.
 
     Returns:
         A figure: for each method that looks for clusters the mean over all rounds up to each and
         over seeds, with the range of seeds as a band.
 
     Raises:
-        ValueError: If no method told this measure.
+        ValueError: If no method has this info.
 
     Examples:
         >>> import xarray as xr
-        >>> told = np.array([[0.0, 1.0]])
-        >>> results = xr.Dataset({"aggregation_nmi": (("seed", "training_round"), told)})
+        >>> values = np.array([[0.0, 1.0]])
+        >>> results = xr.Dataset({"aggregation_nmi": (("seed", "training_round"), values)})
         >>> agreement(results).axes[0].lines[0].get_ydata().tolist()
         [0.0, 0.5]
     """

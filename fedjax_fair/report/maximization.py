@@ -29,7 +29,7 @@ def value_against_bits(results: xr.Dataset) -> Figure:
         results: What ``maximize.solve`` returned.
 
     Returns:
-        A figure: a line a method, mean over seeds; those that do not talk are level.
+        A figure: a line a method, mean over seeds; those that send nothing are level.
 
     Examples:
         >>> import xarray as xr

@@ -1,4 +1,4 @@
-"""Figures of client selection: who trained when, how evenly, whom they stand for, at what price."""
+"""Figures of client selection: participation, representation, and their price in accuracy."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def participation_lorenz(results: xr.Dataset) -> Figure:
     """Draws how evenly training was shared out: Lorenz curves of participation, all seeds pooled.
 
     A curve gives the share of all participation that the least busy clients have; on the diagonal
-    everybody trained equally often.
+    all clients trained equally often.
 
     Args:
         results: Results of one or more methods.
@@ -119,7 +119,7 @@ def chosen(similarity: ArrayLike, clients: ArrayLike, group: ArrayLike | None = 
 
     Args:
         similarity: ``[clients, clients]``.
-        clients: Ids of those who were chosen.
+        clients: Ids of the chosen clients.
         group: Something to sort clients by, for example the class they own most of.
 
     Returns:
@@ -211,7 +211,7 @@ def tradeoff(
 
 
 def _trained(cohorts: np.ndarray, num_clients: int) -> np.ndarray:
-    """Who trained in which round, ``[clients, rounds]``; ids below 0 or NaN stand for nobody."""
+    """Participation, ``[clients, rounds]``; ids below 0 or NaN stand for an empty slot."""
     rounds, slots = np.nonzero(np.nan_to_num(cohorts, nan=-1) >= 0)
     trained = np.zeros((num_clients, cohorts.shape[0]), int)
     trained[cohorts[rounds, slots].astype(int), rounds] = 1

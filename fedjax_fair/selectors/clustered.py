@@ -195,7 +195,7 @@ def ward_groups(
 ) -> Int[Array, " clients"]:
     """Labels of the largest subtrees of Ward's tree whose mass is at most ``capacity``."""
     count = distances.shape[0]
-    everyone = jnp.arange(count)
+    clients = jnp.arange(count)
 
     def merge(_, tree):
         squared, sizes, masses, clusters, groups = tree
@@ -208,7 +208,7 @@ def ward_groups(
             + (sizes[j] + sizes) * squared[j]
             - sizes * squared[i, j]
         ) / weights
-        apart = jnp.isfinite(squared[i]) & (everyone != j)
+        apart = jnp.isfinite(squared[i]) & (clients != j)
         joint = jnp.where(apart, joint, jnp.inf)
         squared = squared.at[i].set(joint).at[:, i].set(joint)
         squared = squared.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
@@ -225,7 +225,7 @@ def ward_groups(
         )
 
     squared = jnp.where(jnp.eye(count, dtype=bool), jnp.inf, distances**2)
-    labels = everyone.astype(jnp.int32)
+    labels = clients.astype(jnp.int32)
     sizes = jnp.ones(count, distances.dtype)
     tree = (squared, sizes, masses, labels, labels)
     return jax.lax.fori_loop(0, count - 1, merge, tree)[-1]

@@ -42,7 +42,7 @@ def folder(runs):
     return path
 
 
-def test_run_leaves_a_folder_with_every_number_that_was_asked_for(folder):
+def test_run_leaves_a_folder_with_every_number_of_its_options(folder):
     assert folder.name.endswith("-digits")
     dataset = results.open(folder)
     assert dict(dataset["test_accuracy"].sizes) == {
@@ -113,6 +113,17 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --devices none", "devices"),
         ("run digits mnist", "mnist"),
         ("run --solver.learning-rate 1e30 --training.rounds 2", "not finite"),
+        ("run --data.alpha 0.1", "data.alpha=0.1: nothing in this run reads it"),
+        ("run --methods fedavg --selector.lam 3", "selector.lam=3.0: nothing in this run reads it"),
+        ("run --model.name logistic --model.hidden 5", "model.hidden=(5,): nothing in this run"),
+        ("run --methods divfl --selector.candidates 0", "candidates=0: expected an integer >= 1"),
+        ("run --methods fedavg:alpha=9", "expected one of learning_rate, batch_size, steps"),
+        ("run --methods fedavg:rounds=5", "setting='rounds': expected one of learning_rate"),
+        ("run --methods divfl:tilt=9", "setting='tilt': expected one of learning_rate"),
+        ("run --methods subtrunc:lam=1,lam=2", "expected lam once"),
+        ("run --methods fedavg fedavg", "one or more different methods"),
+        ("sweep lam=0.1 lam=0.2", "lam: expected once, with values between commas"),
+        ("sweep lam=0.1,0.2 --methods fedavg", "expected a setting that one of fedavg reads"),
         ("show", "RUN"),
         ("show nowhere", "nowhere"),
         ("resume nowhere", "nowhere"),
@@ -227,7 +238,7 @@ def test_compiled_programs_are_kept_unless_jax_is_told_not_to(tmp_path):
         settings = own | switches | {"XDG_CACHE_HOME": str(tmp_path / name), "JAX_PLATFORMS": "cpu"}
         output = ["--output", str(tmp_path / "runs")]
         subprocess.run([sys.executable, "-c", program, *command, *output], env=settings, check=True)
-        return list((tmp_path / name).rglob("*advance*"))
+        return list((tmp_path / name).rglob("*jit_step*"))
 
     assert kept("on")
     assert not kept("off", JAX_ENABLE_COMPILATION_CACHE="false")

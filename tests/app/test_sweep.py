@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedjax_fair import simulate
+from fedjax_fair import data, simulate
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config, ModelConfig
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.training.fit import Callback, fit
 
-module = importlib.import_module(
-    "fedjax_fair.app.sweep"
-)  # The package has the function by this name.
+# The package has the function by this name.
+module = importlib.import_module("fedjax_fair.app.sweep")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +24,7 @@ def base():
     return replace(
         config,
         data=replace(config.data, clients=12),
-        selector=replace(config.selector, cohort_size=3, candidates=12),
+        selector=replace(config.selector, cohort_size=3),
         training=replace(config.training, rounds=4, eval_every=2, seeds=(0, 5)),
     )
 
@@ -50,12 +49,12 @@ def test_every_point_is_what_it_is_alone(base):
         own = together.sel(point)
         np.testing.assert_array_equal(own["cohort_clients"], alone["cohort_clients"][0])
         np.testing.assert_allclose(own["test_loss"], alone["test_loss"][0], rtol=1e-4)
-    # A setting that a method does not have changes nothing.
+    # A setting that a method does not read changes nothing.
     fedprox = together.sel(algorithm="fedprox")["test_loss"]
     np.testing.assert_array_equal(fedprox.sel(lam=0.0), fedprox.sel(lam=2.0))
 
 
-def test_what_a_method_does_not_depend_on_is_run_once(base, monkeypatch):
+def test_what_a_method_does_not_read_is_run_once(base, monkeypatch):
     fit_batch, sizes = module.fit_batch, []
 
     def counted(*arguments, **settings):
@@ -84,8 +83,8 @@ def test_numbers_share_a_compilation_and_shapes_do_not(base, monkeypatch):
 
 
 def test_data_is_read_once(base, monkeypatch):
-    load, read = registry.data.load, []
-    monkeypatch.setattr(registry.data, "load", lambda *a, **k: read.append(1) or load(*a, **k))
+    load, read = data.load, []
+    monkeypatch.setattr(data, "load", lambda *a, **k: read.append(1) or load(*a, **k))
     sweep(replace(base, methods=("fedavg",)), seeds=(0,), cohort_size=[2, 3])
     assert len(read) == 1
 
@@ -101,11 +100,11 @@ def test_batches_and_partitions_change_nothing(base):
 def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
     config = replace(base, methods=("fedprox",))
     settings: Any = {"prox": [0.0, 0.1, 0.2], "learning_rate": [0.05, 0.1]}
-    told = []
+    bytes_needed = []
 
     class Watch(Callback):
         def on_compiled(self, num_bytes):
-            told.append(num_bytes)
+            bytes_needed.append(num_bytes)
 
     def watch(runs):
         assert runs.startswith("fedprox, ")
@@ -113,13 +112,13 @@ def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
 
     whole = sweep(config, watch=watch, **settings)
     sweep(config, seeds=(0,), prox=[0.1], watch=watch)
-    all_runs, one = told
+    all_runs, one = bytes_needed
     limit = (one + all_runs) // 2
     monkeypatch.setattr(module, "_free_bytes", lambda: limit)
-    told.clear()
+    bytes_needed.clear()
     parts = sweep(config, watch=watch, **settings)
-    assert 2 <= len(told) <= 4
-    assert max(told) <= limit
+    assert 2 <= len(bytes_needed) <= 4
+    assert max(bytes_needed) <= limit
     np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
     # A single run is tried, whatever it takes.
     monkeypatch.setattr(module, "_free_bytes", lambda: 1)
@@ -172,6 +171,7 @@ def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
         ({"lam": [0.1, -1.0]}, "lam=-1.0"),
         ({"learning_rate": [-0.1]}, "learning_rate=-0.1"),
         ({"alpha": [0.1]}, "alpha"),
+        ({"mu": [1.0]}, "mu: expected a setting that one of subtrunc, fedprox reads"),
         ({"lam": [0.1], "points_per_batch": 0}, "points_per_batch=0"),
     ],
 )

@@ -60,7 +60,7 @@ def test_the_seed_decides(partitioner):
 def test_test_examples_are_dealt_like_training_examples(partitioner):
     partition = split(partitioner)
     test_labels = np.random.default_rng(2).integers(0, 10, 613)
-    test = data.deal_test(partition, LABELS, test_labels, seed=0)
+    test = data.split_test(partition, LABELS, test_labels, seed=0)
     assert len(np.unique(np.concatenate([test.order, test.dropped]))) == len(test_labels)
     for label in range(10):
         train = np.array([(LABELS[i] == label).sum() for i in partition.client_indices])
@@ -74,7 +74,7 @@ def test_largest_remainder_breaks_ties_at_random():
     labels = np.zeros(40, int)
     train = data.iid(4).split(labels, 0)
     lucky = {
-        tuple(data.deal_test(train, labels, np.zeros(6, int), seed).sizes.tolist())
+        tuple(data.split_test(train, labels, np.zeros(6, int), seed).sizes.tolist())
         for seed in range(40)
     }
     assert lucky == {s for s in np.ndindex(3, 3, 3, 3) if sorted(s) == [1, 1, 2, 2]}

@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 
 from experiments.reproduction import cross, equitable, paper, runs, tables
+from experiments.reproduction.presets import PAPERS
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import ModelConfig
@@ -15,7 +16,8 @@ from fedjax_fair.app.presets import PRESETS
 from fedjax_fair.data import sources
 from fedjax_fair.training.fit import fit
 
-NAMES = [name for name in PRESETS if name.startswith(("equitable", "cross"))]
+ALL = PRESETS | PAPERS
+NAMES = [name for name in ALL if name.startswith(("equitable", "cross"))]
 SHAPES = {
     "mnist": ((28, 28, 1), 10),
     "cifar10": ((32, 32, 3), 10),
@@ -47,8 +49,8 @@ def generated(monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("generated")
 def test_every_preset_can_be_built(name):
-    config = replace(PRESETS[name].config, model=ModelConfig("logistic"))
-    ready = build(presets.resolve(config))
+    config = replace(ALL[name].config, model=ModelConfig(name="logistic"))
+    ready = build(relevant(presets.resolve(config)))
     assert list(ready.rounds) == list(config.methods)
     assert ready.data.groups.max() + 1 == config.aggregator.num_clusters
     clients = {"emnist/byclass": (90, 18)}.get(config.data.name, (10, 4))
@@ -61,8 +63,8 @@ def test_every_preset_can_be_built(name):
 )
 @pytest.mark.usefixtures("generated")
 def test_networks_of_the_paper_train(name):
-    config = PRESETS[name].config
-    ready = build(presets.resolve(replace(config, methods=("equitable:epochs=1",))))
+    config = ALL[name].config
+    ready = build(relevant(presets.resolve(replace(config, methods=("equitable:epochs=1",)))))
     (round,) = ready.rounds.values()
     run = fit(round, ready.data, rounds=2, eval_every=2)
     assert np.isfinite(run.cohort_loss).all()
@@ -74,7 +76,7 @@ def test_networks_of_the_paper_train(name):
 def test_presets_compare_the_methods_for_which_the_paper_has_numbers():
     for setting, reported in paper.EQUITABLE.items():
         for name in (f"equitable-{setting}", f"equitable-resnet18-{setting}"):
-            named = [method.partition(":")[0] for method in PRESETS[name].config.methods]
+            named = [method.partition(":")[0] for method in ALL[name].config.methods]
             assert named == list(reported)
     # In the published table the proposed method has the smallest distance of all federated ones.
     for reported in paper.EQUITABLE.values():
@@ -83,7 +85,7 @@ def test_presets_compare_the_methods_for_which_the_paper_has_numbers():
 
 
 def small(names):
-    config = replace(PRESETS["equitable"].config, methods=names, model=ModelConfig("logistic"))
+    config = replace(PRESETS["equitable"].config, methods=names, model=ModelConfig(name="logistic"))
     return replace(config, training=replace(config.training, rounds=4, eval_every=2))
 
 
@@ -96,12 +98,12 @@ def test_a_table_of_runs_shows_what_they_measured(tmp_path):
     assert kept["round"].values.tolist() == [0, 2, 4]
 
     own = replace(config, training=replace(config.training, seeds=(1,)))
-    ready = build(presets.resolve(own))
+    ready = build(relevant(presets.resolve(own)))
     run = fit(ready.rounds["equitable"], ready.data, rounds=4, seeds=(1,), eval_every=2)
-    told = run.aggregation_nmi.values[0]
+    info = run.aggregation_nmi.values[0]
     np.testing.assert_allclose(
         kept.aggregation_nmi.sel(algorithm="equitable", seed=1),
-        [np.nan, told[:2].mean(), told[2:].mean()],
+        [np.nan, info[:2].mean(), info[2:].mean()],
         rtol=1e-5,
     )
     assert kept.aggregation_nmi.sel(algorithm="fedprox:prox=0.5").isnull().all()
@@ -129,7 +131,7 @@ def test_the_grid_gives_every_method_the_same_budget():
         name.partition(":")[0] for name in PRESETS["equitable"].config.methods
     } - {"centralized"}
     assert set(count.values()) == {4 * len(equitable.RATES)}
-    ready = build(presets.resolve(small(tuple(equitable.variants()))))
+    ready = build(relevant(presets.resolve(small(tuple(equitable.variants())))))
     assert len(ready.rounds) == len(equitable.variants())
 
 
@@ -161,8 +163,8 @@ def test_the_cross_pairs_every_selector_with_itself_and_with_weights_alone():
     np.testing.assert_allclose(row["sigma equitable"], own.mean())
     np.testing.assert_allclose(row["sigma alone sd"], alone.std(ddof=1))
     for label, other in (("selector", alone), ("weights", weights)):
-        told = [row[f"sigma less {label} {end}"] for end in ("low", "mean", "high")]
-        np.testing.assert_allclose(told, tables.paired(own, other))
+        info = [row[f"sigma less {label} {end}"] for end in ("low", "mean", "high")]
+        np.testing.assert_allclose(info, tables.paired(own, other))
     np.testing.assert_allclose(
         table.loc["random", "sigma less selector mean"],
         (ends.sel(algorithm="equitable") - ends.sel(algorithm="fedprox")).mean(),

@@ -1,8 +1,8 @@
 """Programs that tests of many devices and processes run in processes of their own.
 
-``python tests/parallel/devices_program.py compare FIRST LAST`` prints, for some of the methods below, how
-far eight devices are from one, ``cores FIRST LAST`` how far three cores are; ``runs`` compares runs
-that cores make; ``fit FOLDER ROUNDS`` is one of several processes.
+``python tests/parallel/devices_program.py compare FIRST LAST`` prints, for some of the methods
+below, how far eight devices are from one, ``cores FIRST LAST`` how far three cores are; ``runs``
+compares runs that cores make; ``fit FOLDER ROUNDS`` is one of several processes.
 """
 
 import itertools

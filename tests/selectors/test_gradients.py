@@ -9,7 +9,7 @@ from conftest import make_context, make_federation
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Selector, Variables
 from fedjax_fair.client_evaluation import client_gradients
-from fedjax_fair.selectors.gradients import fresh, last_layer, stale, updates
+from fedjax_fair.selectors.gradients import fresh, last_layer, refresh_every, stale, updates
 from fedjax_fair.simulate import make_round, run
 
 

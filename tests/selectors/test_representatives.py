@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedjax_fair import selectors
 from fedjax_fair.base import ClientGradients
-from fedjax_fair.selectors.gradients import every, updates
+from fedjax_fair.selectors.gradients import refresh_every, updates
 
 LINE = np.array([[0.0], [1.0], [10.0], [11.0]], np.float32)
 FAMILY = {
@@ -366,7 +366,7 @@ def test_bad_settings_are_named():
         "scale='max'": lambda: selectors.divfl(2, scale="max"),
         "info='old'": lambda: selectors.divfl(2, info="old"),
         "learning_rate=0": lambda: updates(0),
-        "rounds=0": lambda: every(0),
+        "rounds=0": lambda: refresh_every(0),
     }.items():
         with pytest.raises(ValueError, match=message):
             make()

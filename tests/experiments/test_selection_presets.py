@@ -7,10 +7,10 @@ import pytest
 import xarray as xr
 
 from experiments.reproduction import paper, runs, selection, tables
+from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import DataConfig, ModelConfig, SolverConfig, TrainingConfig
-from fedjax_fair.app.presets import SELECTION_TABLES
 from fedjax_fair.training.fit import fit
 
 ALL_TABLES = [(data, name) for data, tables in SELECTION_TABLES.items() for name in tables]
@@ -22,7 +22,7 @@ def test_every_table_compares_methods_for_which_the_paper_has_numbers(data, name
     reported = set(paper.SELECTION[data])
     assert name.startswith("sensitivity") or set(config.methods) <= reported
     assert {"fedavg", "divfl"} < set(config.methods)
-    assert presets.PRESETS[name].config == config
+    assert PAPERS[name].config == config
     assert (config.data.name, config.data.per_run) == (data, True)
 
 
@@ -39,7 +39,7 @@ def smaller(config):
         config,
         data=DataConfig(clients=20, per_run=True),
         model=ModelConfig(name="logistic"),
-        solver=SolverConfig(0.1, 10, steps=2),
+        solver=SolverConfig(learning_rate=0.1, batch_size=10, steps=2),
         training=TrainingConfig(rounds=6, eval_every=1, seeds=(0, 1, 2)),
     )
 

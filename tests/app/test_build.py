@@ -9,8 +9,9 @@ import pytest
 
 from fedjax_fair import simulate
 from fedjax_fair.app import presets, registry
-from fedjax_fair.app.build import build, method_round
+from fedjax_fair.app.build import build, method_round, method_settings, relevant
 from fedjax_fair.app.config import (
+    AggregatorConfig,
     Config,
     DataConfig,
     ModelConfig,
@@ -30,12 +31,17 @@ SMALL = presets.resolve(
 )
 
 
-PLANTED = replace(SMALL, data=DataConfig("digits", partition="planted_clusters", clusters="digits"))
+PLANTED = replace(
+    SMALL, data=DataConfig(name="digits", partition="planted_clusters", clusters="digits")
+)
+
+
+FEDERATION = build(relevant(replace(PLANTED, methods=("fedavg",)))).data
 
 
 def trained(config: Config, name: str):
     """Variables before and after a few rounds of one method."""
-    ready = build(replace(config, methods=(name,)))
+    ready = build(relevant(replace(config, methods=(name,))))
     state = ready.rounds[name].init(jax.random.key(0), ready.data)
     end, info = jax.jit(simulate.run, static_argnums=(0, 3))(
         ready.rounds[name], state, ready.data, config.training.rounds
@@ -67,9 +73,8 @@ def test_every_method_trains(name):
     ],
 )
 def test_settings_in_a_name_belong_to_that_method_alone(one, other):
-    config = replace(SMALL, methods=(one, other, other.split(":")[0]))
-    ready = build(config)
-    assert list(ready.rounds) == list(dict.fromkeys(config.methods))
+    config = replace(SMALL, methods=tuple(dict.fromkeys((one, other, other.split(":")[0]))))
+    assert list(build(config).rounds) == list(config.methods)
     ends = [trained(SMALL, name)[1] for name in (one, other)]
     assert distance(*ends) == 0
 
@@ -119,8 +124,8 @@ def test_cohorts_of_few_clients_need_no_other_setting():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("subtrunc:lamda=1", "setting='lamda': did you mean 'lam'"),
-        ("subtrunc:lam=much", "lam='much': expected float"),
+        ("subtrunc:lamda=1", "'subtrunc:lamda=1': setting='lamda': did you mean 'lam'"),
+        ("subtrunc:lam=much", "lam='much': expected float."),
         ("subtrunc:lam", "lam='': expected float"),
         ("subtrunc:lam=-1", "lam=-1"),
         ("unionfl:window=0", "window=0"),
@@ -132,25 +137,32 @@ def test_cohorts_of_few_clients_need_no_other_setting():
         ("divfl+equitible", "did you mean 'equitable'"),
         ("equitable:num_clusters=0", "num_clusters=0"),
         ("equitable:num_clusters=some", "num_clusters='some': expected"),
-        ("equitable:groups=oracle", "groups='known': expected a federation with planted"),
-        ("gifair", "groups=None: expected a federation with planted"),
-        ("drfa:epochs=1,solver.steps=None", "solver.steps=None"),
+        ("equitable:groups=oracle", "groups='oracle': expected a federation with planted"),
+        ("gifair:strength=0.5", "groups=None: expected a federation with planted"),
+        ("drfa:steps=None", "steps='None': expected int"),
         ("power_of_choice:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
         ("power_of_choice:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
         ("divfl:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
         ("unionfl:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
         ("subtrunc:pool=5,candidates=6", "candidates=6: expected an integer >= 1 and <= 5"),
+        ("divfl:candidates=0", "candidates=0: expected an integer >= 1"),
+        ("fedavg:alpha=9", "setting='alpha': expected one of learning_rate, batch_size"),
+        ("fedavg:rounds=5", "setting='rounds': expected one of"),
+        ("divfl:tilt=9", "setting='tilt': expected one of"),
+        ("centralized:prox=1", "setting='prox': expected one of"),
+        ("fedavg:hidden=5", "setting='hidden': expected one of"),
+        ("subtrunc:lam=1,lam=2", "expected lam once"),
     ],
 )
 def test_a_bad_setting_in_a_name_is_named(name, message):
     with pytest.raises(ValueError, match=message):
-        build(replace(SMALL, methods=(name,)))
+        build(relevant(replace(SMALL, methods=(name,))))
 
 
 def test_fedprox_without_its_term_is_fedavg_and_with_it_stays_closer():
     def moved(name, prox):
         before, after, _ = trained(
-            replace(SMALL, solver=SolverConfig(0.1, 10, 20, prox=prox)), name
+            replace(SMALL, solver=SolverConfig(0.1, 10, epochs=20, prox=prox)), name
         )
         return distance(before, after), after
 
@@ -169,26 +181,27 @@ def test_fedprox_without_its_term_is_fedavg_and_with_it_stays_closer():
         (SolverConfig(epochs=2, batch_size=50), {6}),
     ],
 )
-def test_local_work_is_what_was_asked_for(solver, steps):
+def test_local_work_is_that_of_the_configuration(solver, steps):
     config = presets.resolve(replace(SMALL, solver=solver))
     _, _, info = trained(config, "fedavg")
     assert set(info.steps.ravel().tolist()) == steps
 
 
 def test_a_learning_rate_of_zero_leaves_the_model_alone():
-    before, after, _ = trained(replace(SMALL, solver=SolverConfig(0.0, 10, 1)), "fedavg")
+    before, after, _ = trained(replace(SMALL, solver=SolverConfig(0.0, 10, epochs=1)), "fedavg")
     assert distance(before, after) == 0
 
 
 @pytest.mark.parametrize("name", sorted(set(registry.PARTITIONERS) - {"planted_clusters"}))
-def test_every_partitioner_makes_the_clients_asked_for(name):
-    config = replace(SMALL, data=replace(SMALL.data, partition=name, clients=8, min_size=1))
-    assert build(config).data.num_clients == 8
+def test_every_partitioner_makes_as_many_clients(name):
+    data = replace(SMALL.data, partition=name, clients=8, min_size=1)
+    assert build(relevant(replace(SMALL, data=data))).data.num_clients == 8
 
 
 def test_the_flags_of_a_partitioner_reach_it():
     def classes(**settings):
-        federation = build(replace(SMALL, data=replace(SMALL.data, **settings))).data
+        config = relevant(replace(SMALL, data=replace(SMALL.data, **settings)))
+        federation = build(config).data
         owners = np.repeat(np.arange(federation.num_clients), federation.train.sizes)
         labels = federation.train.labels[federation.train.order]
         return [len(np.unique(labels[owners == client])) for client in range(10)]
@@ -212,7 +225,7 @@ def test_the_seed_of_the_data_changes_who_owns_what():
 
 @pytest.mark.parametrize("name", registry.MODELS)
 def test_every_network_has_an_output_for_every_class(name):
-    model = registry.MODELS[name](ModelConfig(), 10)
+    model = registry.MODELS[name](10)
     images = jax.ShapeDtypeStruct((2, 32, 32, 3), np.uint8)
     variables = jax.eval_shape(model.init, jax.random.key(0), images)
     logits, _ = jax.eval_shape(
@@ -233,7 +246,7 @@ def test_layers_compute_in_the_numbers_of_the_configuration():
 
 
 def test_widths_of_the_mlp_are_those_of_the_configuration():
-    config = replace(SMALL, model=ModelConfig("mlp", hidden=(7,)))
+    config = replace(SMALL, model=ModelConfig(name="mlp", hidden=(7,)))
     variables, _, _ = trained(config, "fedavg")
     assert sorted(leaf.size for leaf in jax.tree.leaves(variables)) == [7, 10, 70, 7 * 64]
 
@@ -243,11 +256,16 @@ def test_widths_of_the_mlp_are_those_of_the_configuration():
     [
         ({"methods": ("fedagv",)}, "did you mean 'fedavg'"),
         ({"methods": ()}, "methods"),
-        ({"model": ModelConfig("lenett")}, "did you mean 'lenet'"),
+        ({"methods": ("fedavg", "fedavg")}, "expected one or more different methods"),
+        ({"data": replace(SMALL.data, alpha=0.1)}, "data.alpha=0.1: nothing in this run reads it"),
+        ({"selector": SelectorConfig(lam=3.0)}, "selector.lam=3.0: nothing in this run reads it"),
+        ({"model": replace(SMALL.model, hidden=(5,))}, r"model.hidden=\(5,\): nothing in this"),
+        ({"aggregator": AggregatorConfig(beta=1.0)}, "aggregator.beta=1.0: .* methods fedavg"),
+        ({"model": ModelConfig(name="lenett")}, "did you mean 'lenet'"),
         ({"data": replace(SMALL.data, partition="dirichlt")}, "did you mean 'dirichlet'"),
         ({"data": replace(SMALL.data, clients=0)}, "num_clients=0"),
         ({"solver": SolverConfig(0.1, 10)}, "steps"),
-        ({"solver": SolverConfig(-0.1, 10, 1)}, "learning_rate=-0.1"),
+        ({"solver": SolverConfig(-0.1, 10, epochs=1)}, "learning_rate=-0.1"),
         ({"selector": SelectorConfig(cohort_size=11)}, "cohort_size=11"),
         ({"training": replace(SMALL.training, rounds=0)}, "training.rounds=0"),
         ({"training": replace(SMALL.training, eval_every=0)}, "training.eval_every=0"),
@@ -258,12 +276,53 @@ def test_widths_of_the_mlp_are_those_of_the_configuration():
 )
 def test_a_bad_setting_is_named(changed, message):
     with pytest.raises(ValueError, match=message):
-        build(replace(SMALL, **changed))
+        build(replace(replace(SMALL, methods=("fedavg",)), **changed))
 
 
 def test_defaults_follow_the_data_set_unless_given():
     assert presets.resolve(Config()).data.clients == 50
-    mnist = presets.resolve(Config(data=DataConfig("mnist", clients=7)))
+    mnist = presets.resolve(Config(data=DataConfig(name="mnist", clients=7)))
     assert (mnist.data.clients, mnist.model.name) == (7, "lenet")
     assert presets.resolve(mnist) == mnist
     assert presets.resolve(Config(solver=SolverConfig(steps=5))).solver.epochs is None
+
+
+def test_every_setting_of_a_method_reaches_its_factory():
+    """The signature and the configuration name the same: a value that is given arrives."""
+    config = presets.resolve(Config(solver=SolverConfig(steps=2)))
+    for name in registry.METHODS:
+        for section, settings in method_settings(config, name).items():
+            for key, setting in settings.items():
+                assert hasattr(getattr(config, section), key), (name, section, key)
+                assert setting.meaning, (name, section, key)
+
+
+@pytest.mark.usefixtures("as_users_call")  # Their types are of what people write.
+@pytest.mark.parametrize("name", registry.METHODS)
+def test_settings_that_are_annotated_as_traced_can_be_traced(name):
+    config = relevant(replace(PLANTED, methods=(name,)))
+    traced = {
+        (section, key): setting
+        for section, settings in method_settings(config, name).items()
+        for key, setting in settings.items()
+        if setting.traced
+    }
+    assert ("solver", "learning_rate") in traced
+
+    def init(values, key):
+        own = config
+        for (section, setting), value in zip(traced, values, strict=True):
+            own = replace(own, **{section: replace(getattr(own, section), **{setting: value})})
+        return method_round(own, name, 10).init(key, FEDERATION)
+
+    values = [jnp.asarray(setting.kind(0.5)) for setting in traced.values()]
+    values[list(traced).index(("solver", "learning_rate"))] = jnp.float32(0.1)
+    jax.eval_shape(init, values, jax.random.key(0))
+
+
+def test_what_a_preset_sets_for_other_methods_is_left_out():
+    preset = presets.resolve(presets.PRESETS["equitable"].config)
+    few = replace(preset, methods=("fedavg",), aggregator=AggregatorConfig(num_clusters=2, q=3.0))
+    assert relevant(few).aggregator == AggregatorConfig()
+    # What differs from the preset was meant by somebody, who should hear of it.
+    assert relevant(few, base=preset).aggregator == AggregatorConfig(q=3.0)
