@@ -210,8 +210,8 @@ def _communication(participation: np.ndarray, variables: Variables) -> dict[str,
     up = {"long_name": "Sent by clients so far", **attributes}
     down = {"long_name": "Sent to clients so far", **attributes}
     return {
-        "bytes_up": (("seed", "round"), rounds * moved.up, up),
-        "bytes_down": (("seed", "round"), rounds * moved.down, down),
+        "bytes_up": (("seed", "round"), rounds * moved, up),
+        "bytes_down": (("seed", "round"), rounds * moved, down),
     }
 
 

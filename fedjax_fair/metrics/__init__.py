@@ -15,13 +15,12 @@ Examples:
 
 from fedjax_fair.metrics import clustering, communication, fairness, groups, performance
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
-from fedjax_fair.metrics.communication import RoundBytes, bytes_per_round
+from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SUMMARIES
 
 __all__ = [
     "GROUP_SUMMARIES",
     "SUMMARIES",
-    "RoundBytes",
     "adjusted_rand_index",
     "bytes_per_round",
     "clustering",

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 
 from fedjax_fair import checks
 from fedjax_fair.base import Variables
 
-__all__ = ["RoundBytes", "bytes_per_round"]
+__all__ = ["bytes_per_round"]
 
 
-class RoundBytes(NamedTuple):
-    """Bytes of one round, summed over the cohort; a run of ``T`` rounds costs ``T`` times each.
-
-    Attributes:
-        up: From clients to the server.
-        down: From the server to clients.
-    """
-
-    up: int
-    down: int
-
-
-def bytes_per_round(variables: Variables, cohort_size: int) -> RoundBytes:
-    """Bytes that one round of plain federated averaging moves.
+def bytes_per_round(variables: Variables, cohort_size: int) -> int:
+    """Bytes that one round of plain federated averaging moves each way.
 
     Every member of the cohort receives the global variables and returns an update of the same shape
     and dtype. Shows what model size and cohort size cost; hides what a selector measures
@@ -36,7 +22,8 @@ def bytes_per_round(variables: Variables, cohort_size: int) -> RoundBytes:
         cohort_size: Clients per round; one picked twice counts twice.
 
     Returns:
-        Exact Python integers, which no number of rounds can overflow.
+        An exact Python integer, which no number of rounds can overflow: bytes from clients to the
+        server, and as many from the server to clients.
 
     Raises:
         ValueError: If ``cohort_size`` is not a positive integer.
@@ -45,8 +32,8 @@ def bytes_per_round(variables: Variables, cohort_size: int) -> RoundBytes:
         >>> import jax.numpy as jnp
         >>> variables = Variables(params={"kernel": jnp.zeros((10, 5))}, state={})
         >>> bytes_per_round(variables, cohort_size=3)
-        RoundBytes(up=600, down=600)
+        600
     """
     checks.positive_int("cohort_size", cohort_size)
     model = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(variables))
-    return RoundBytes(up=int(cohort_size) * model, down=int(cohort_size) * model)
+    return int(cohort_size) * model

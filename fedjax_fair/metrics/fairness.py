@@ -16,17 +16,14 @@ from jaxtyping import Array, Float, Int
 from fedjax_fair.metrics.performance import mean_over_examples
 
 __all__ = [
-    "angle_to_uniform",
     "client_disagreement",
     "client_dissimilarity",
-    "cosine_to_uniform",
     "dissimilarity_noise",
     "entropy",
     "gini",
     "jain_index",
     "sigma_acc",
     "standard_deviation",
-    "variance",
 ]
 
 
@@ -48,29 +45,6 @@ def standard_deviation(values: Float[Array, " clients"]) -> Float[Array, ""]:
         0.25
     """
     return jnp.nanstd(values)
-
-
-def variance(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Square of `standard_deviation`.
-
-    Shows the spread as the q-FFL tables report it; hides the scale, since its unit is squared.
-
-    Args:
-        values: One number per client, NaN to leave a client out.
-
-    Returns:
-        The variance (divided by ``n``), at least 0; 0 for a single client.
-
-    References:
-        Li, Sanjabi, Beirami, Smith, "Fair Resource Allocation in Federated Learning",
-        ICLR 2020, https://arxiv.org/abs/1905.10497
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> variance(jnp.array([0.25, 0.75])).item()
-        0.0625
-    """
-    return jnp.nanvar(values)
 
 
 def sigma_acc(
@@ -275,55 +249,6 @@ def entropy(values: Float[Array, " clients"]) -> Float[Array, ""]:
     num_clients = jnp.sum(~jnp.isnan(values)).astype(values.dtype)
     # log n minus what is missing: summing a million tiny shares instead would lose digits.
     return jnp.log(num_clients) - jnp.nanmean(xlogy(relative, relative))
-
-
-def cosine_to_uniform(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Cosine of the angle between the values and the vector of ones.
-
-    The square root of `jain_index` and the cosine of `angle_to_uniform`; shows how far from equal
-    the values are, hides the level, and crowds near 1 even more than Jain's index.
-
-    Args:
-        values: One non-negative number per client, NaN to leave a client out.
-
-    Returns:
-        A number in ``(0, 1]``: 1 if all are equal (all zero included).
-
-    References:
-        Li, Sanjabi, Beirami, Smith, "Fair Resource Allocation in Federated Learning",
-        ICLR 2020, https://arxiv.org/abs/1905.10497
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> cosine_to_uniform(jnp.array([0.0, 0.0, 0.0, 1.0])).item()
-        0.5
-    """
-    return jnp.sqrt(jain_index(values))
-
-
-def angle_to_uniform(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Angle between the values and the vector of ones.
-
-    Its tangent is the coefficient of variation and its squared cosine is `jain_index`, so it
-    orders federations as Jain's index does; shows small differences on a wider scale, hides the
-    level.
-
-    Args:
-        values: One non-negative number per client, NaN to leave a client out.
-
-    Returns:
-        Degrees, in ``[0, 90)``: 0 if all are equal (all zero included).
-
-    References:
-        Li, Sanjabi, Beirami, Smith, "Fair Resource Allocation in Federated Learning",
-        ICLR 2020, https://arxiv.org/abs/1905.10497
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> print(f"{angle_to_uniform(jnp.array([0.0, 1.0])):.2f}")
-        45.00
-    """
-    return jnp.rad2deg(jnp.arctan(jnp.nanstd(values) / _mean_or_one(values)))
 
 
 def _mean_or_one(values: Float[Array, " clients"]) -> Float[Array, ""]:

@@ -74,14 +74,6 @@ SUMMARIES: tuple[Metric, ...] = (
         lambda m: fairness.standard_deviation(m.test_accuracy),
     ),
     Metric(
-        "accuracy_variance",
-        "Test accuracy, variance over clients",
-        "1",
-        TESTED,
-        "uniform",
-        lambda m: fairness.variance(m.test_accuracy),
-    ),
-    Metric(
         "sigma_acc",
         "Test accuracy, root mean square distance to the pooled value",
         "1",
@@ -130,22 +122,6 @@ SUMMARIES: tuple[Metric, ...] = (
         lambda m: fairness.entropy(m.test_accuracy),
     ),
     Metric(
-        "accuracy_cosine",
-        "Test accuracy, cosine to the uniform vector",
-        "1",
-        TESTED,
-        "uniform",
-        lambda m: fairness.cosine_to_uniform(m.test_accuracy),
-    ),
-    Metric(
-        "accuracy_angle",
-        "Test accuracy, angle to the uniform vector",
-        "degree",
-        TESTED,
-        "uniform",
-        lambda m: fairness.angle_to_uniform(m.test_accuracy),
-    ),
-    Metric(
         "test_loss_mean_clients",
         "Test loss, mean over clients",
         "nat",
@@ -184,14 +160,6 @@ SUMMARIES: tuple[Metric, ...] = (
         COHORT,
         "uniform",
         lambda m: fairness.client_disagreement(m.test_loss, m.cohort),
-    ),
-    Metric(
-        "client_disagreement_printed",
-        "Client disagreement, twice the mean, as equation 9 is printed",
-        "nat",
-        COHORT,
-        "uniform",
-        lambda m: 2.0 * fairness.client_disagreement(m.test_loss, m.cohort),
     ),
     Metric(
         "participation_gini",
