@@ -25,7 +25,7 @@ WIDTH = 4
 
 # Programs of tests are small and run once: compiled with little effort they are ready in a third of
 # the time. The exhaustive tests run what users run.
-_QUICK_COMPILATION = (
+QUICK_COMPILATION = (
     "--xla_backend_optimization_level=0",
     "--xla_cpu_use_fusion_emitters=false",
     "--xla_cpu_parallel_codegen_split_count=1",
@@ -35,7 +35,7 @@ _QUICK_COMPILATION = (
 def pytest_configure(config):
     """Starts JAX before any test can request a device for each core: all of a process see one."""
     if "not slow" in config.option.markexpr:
-        os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_QUICK_COMPILATION])
+        os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *QUICK_COMPILATION])
     jax.devices()
 
 

@@ -228,6 +228,19 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out.startswith("fedjax-fair 0.")
 
 
+def test_programs_are_kept_where_jax_has_no_setting(monkeypatch, tmp_path):
+    kept = {}
+    monkeypatch.setattr(cli.jax.config, "update", kept.__setitem__)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/elsewhere")
+    cli._keep_programs()
+    assert kept == {}
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    cli._keep_programs()
+    assert kept["jax_compilation_cache_dir"].startswith(str(tmp_path))
+
+
+@pytest.mark.slow
 def test_compiled_programs_are_kept_unless_jax_is_told_not_to(tmp_path):
     command = ["run", "--data.clients=10", "--model.name=logistic", "--methods", "fedavg"]
     command += ["--solver.steps=1", "--training.rounds=1", "--training.seeds", "0"]

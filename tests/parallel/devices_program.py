@@ -1,8 +1,9 @@
 """Programs that tests of many devices and processes run in processes of their own.
 
-``python tests/parallel/devices_program.py compare FIRST LAST`` prints, for some of the methods
-below, how far eight devices are from one, ``cores FIRST LAST`` how far three cores are; ``runs``
-compares runs that cores make; ``fit FOLDER ROUNDS`` is one of several processes.
+``compare FIRST LAST`` prints, for some of the methods below, how far eight devices are from one,
+``cores FIRST LAST`` how far three cores are, ``runs`` how far runs are that cores compute, and
+``quick`` some of each. ``fit FOLDER ROUNDS`` is one of several processes, and so is ``command FOLDER
+ROUNDS ARGUMENTS``, which runs the command line first.
 """
 
 import itertools
@@ -18,6 +19,7 @@ from test_conformance import AGGREGATORS, SELECTORS, SOLVERS
 
 import fedjax_fair as ff
 from experiments.benchmarks.devices import collective_bytes
+from fedjax_fair.app.cli import main
 from fedjax_fair.data.federated import ownership, stack, with_ownership
 from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh
@@ -73,7 +75,13 @@ def compare(mesh, first, last):
         apart = max(distance(*pair) for pair in leaves)
         same = bool(np.array_equal(info.clients, info_of_many.clients))
         finite = bool(info.finite.all())
-        found = {"same": same, "apart": apart, "finite": finite, "moved": moved}
+        found = {
+            "mesh": mesh.axis_names[0],
+            "same": same,
+            "apart": apart,
+            "finite": finite,
+            "moved": moved,
+        }
         print(json.dumps({"names": names} | found))
 
 
@@ -84,8 +92,8 @@ def distance(one, many):
     return float(np.max(np.abs(one - many) / np.maximum(1, np.abs(one)), initial=0))
 
 
-def runs():
-    """The largest difference that cores make to runs, for as many runs and partitions."""
+def runs(cases):
+    """The largest difference that cores make to runs: how many, and with partitions of their own."""
     method = ff.make_round(
         linear_model(),
         ff.selectors.subtrunc(3, 0.5),
@@ -93,7 +101,7 @@ def runs():
         ff.aggregators.mean("size"),
     )
     mesh = core_mesh(3)
-    for count, own in itertools.product((2, 3, 4), (False, True)):
+    for count, own in cases:
         # Two runs for three cores share each other's work; of four, one core makes two.
         data = FEDERATION
         if own:
@@ -114,7 +122,8 @@ def rolled(data, by):
 
 
 def fit(folder, rounds):
-    processes.initialize()
+    if not jax.distributed.is_initialized():
+        processes.initialize()
     method = ff.make_round(
         linear_model(), ff.selectors.subtrunc(3, 0.5), ff.solvers.sgd(0.1, 2, epochs=1),
         ff.aggregators.mean("size"),
@@ -128,13 +137,22 @@ def fit(folder, rounds):
     ff.results.save(results, folder / f"{jax.process_index()}.nc")
 
 
+QUICK = 2  # Methods that are compared every time.
+
 if __name__ == "__main__":
     match sys.argv[1:]:
+        case ["quick"]:
+            compare(client_mesh(8), 0, QUICK)
+            compare(core_mesh(3), 0, QUICK)
+            runs([(2, True), (4, False)])
         case ["compare", first, last]:
             compare(client_mesh(8), int(first), int(last))
         case ["cores", first, last]:
             compare(core_mesh(3), int(first), int(last))
         case ["runs"]:
-            runs()
+            runs(itertools.product((2, 3, 4), (False, True)))
         case ["fit", folder, rounds]:
+            fit(Path(folder), int(rounds))
+        case ["command", folder, rounds, *arguments]:
+            assert main(arguments) == 0
             fit(Path(folder), int(rounds))

@@ -18,18 +18,18 @@ import jax
 import numpy as np
 import pytest
 from conftest import linear_model, make_federation
-from devices_program import FEDERATION, METHODS, run
+from devices_program import FEDERATION, METHODS, QUICK, run
 from jax.sharding import Mesh
 from test_conformance import AGGREGATORS, SOLVERS
 
 import fedjax_fair as ff
+from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.data.federated import stack
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import assign_clients, client_mesh, shard_federation
 
-QUICK = 2  # Methods that are compared every time.
 PROGRAM = Path(__file__).with_name("devices_program.py")
 COMMAND = [
     "-c",
@@ -86,10 +86,18 @@ def finish(process):
 
 
 @cache
-def compared(first, last, devices="compare"):
-    """What eight devices made of some methods, or three cores."""
-    lines = finish(start(PROGRAM, devices, first, last, devices=8)).splitlines()
-    return {tuple(line["names"]): line for line in map(json.loads, lines)}
+def printed(*arguments, devices=8):
+    """Lines of a program on many devices."""
+    return [
+        json.loads(line)
+        for line in finish(start(PROGRAM, *arguments, devices=devices)).splitlines()
+    ]
+
+
+def compared(*arguments):
+    """What many devices made of some methods."""
+    lines = [line for line in printed(*arguments) if "names" in line]
+    return {(line["mesh"], *line["names"]): line for line in lines}
 
 
 def test_no_aggregator_or_solver_is_left_out():
@@ -104,17 +112,17 @@ def assert_same(compared):
     assert compared["apart"] < 1e-5
 
 
-@pytest.mark.parametrize("devices", ["compare", "cores"])
+@pytest.mark.parametrize("axis", ["clients", "cores"])
 @pytest.mark.parametrize("names", METHODS[:QUICK], ids=" | ".join)
-def test_several_devices_do_what_one_does(names, devices):
-    assert_same(compared(0, QUICK, devices)[names])
+def test_several_devices_do_what_one_does(names, axis):
+    assert_same(compared("quick")[axis, *names])
 
 
 def test_no_more_crosses_devices_than_documented():
     parameters, cohort, pool = 15, 3, 5
     # The update, losses and steps; losses of the pool; losses and lengths for q-FedAvg.
     documented = 4 * (parameters + 2 * cohort + pool + 2 * cohort)
-    assert compared(0, QUICK)[METHODS[0]]["moved"] == documented
+    assert compared("quick")["clients", *METHODS[0]]["moved"] == documented
 
 
 def test_a_mesh_of_one_device_changes_nothing():
@@ -125,15 +133,22 @@ def test_a_mesh_of_one_device_changes_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", ["compare", "cores"])
+@pytest.mark.parametrize(("axis", "word"), [("clients", "compare"), ("cores", "cores")])
 @pytest.mark.parametrize("names", METHODS[QUICK:], ids=" | ".join)
-def test_several_devices_do_what_one_does_for_other_roles(names, devices):
-    assert_same(compared(QUICK, len(METHODS), devices)[names])
+def test_several_devices_do_what_one_does_for_other_roles(names, axis, word):
+    assert_same(compared(word, QUICK, len(METHODS))[axis, *names])
 
 
-def test_cores_make_runs_as_one_device_does():
-    *found, last = map(json.loads, finish(start(PROGRAM, "runs", devices=3)).splitlines())
-    assert [line["runs"] for line in found] == [2, 2, 3, 3, 4, 4]
+@pytest.mark.parametrize(
+    ("word", "devices", "runs"),
+    [
+        ("quick", 8, [2, 4]),
+        pytest.param("runs", 3, [2, 2, 3, 3, 4, 4], marks=pytest.mark.slow),
+    ],
+)
+def test_cores_compute_runs_as_one_device_does(word, devices, runs):
+    *found, last = (line for line in printed(word, devices=devices) if "names" not in line)
+    assert [line["runs"] for line in found] == runs
     for line in found:
         # Sums are taken in another order where cores share a run, and rounding may differ where
         # each makes one: the loop over its runs is compiled for another length.
@@ -147,7 +162,7 @@ def test_the_command_line_uses_all_cores(tmp_path):
     """Two cores share one run of pooled examples and one of FedAvg, and end as one device does."""
     options = ["--methods", "fedavg", "centralized", *SMALL[1:-3], "--output"]
     folders = [tmp_path / "one", tmp_path / "two"]
-    finish(start(*COMMAND, *options, folders[0], devices=1))
+    assert main(["run", *options, str(folders[0])]) == 0
     if len(os.sched_getaffinity(0)) == 1:
         pytest.skip("needs two cores")
     finish(start(*COMMAND, *options, folders[1], devices=2))
@@ -156,10 +171,7 @@ def test_the_command_line_uses_all_cores(tmp_path):
     np.testing.assert_allclose(one.test_loss, two.test_loss, rtol=1e-5)
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_processes_do_what_one_does(count, tmp_path):
-    for process in start_together(count, PROGRAM, "fit", tmp_path, 4):
-        finish(process)
+def assert_processes_did_what_one_does(folder, count):
     method = ff.make_round(
         linear_model(),
         ff.selectors.subtrunc(3, 0.5),
@@ -168,10 +180,29 @@ def test_processes_do_what_one_does(count, tmp_path):
     )
     expected = ff.fit(method, FEDERATION, rounds=4, eval_every=2, seeds=(0, 1))
     for number in range(count):
-        found = ff.results.open(tmp_path / f"{number}.nc")
+        found = ff.results.open(folder / f"{number}.nc")
         np.testing.assert_array_equal(found.cohort_clients, expected.cohort_clients)
         np.testing.assert_allclose(found.test_loss, expected.test_loss, rtol=1e-5)
         np.testing.assert_array_equal(found.participation, expected.participation)
+
+
+def test_two_processes_do_what_one_does_and_so_does_their_command_line(tmp_path):
+    runs = tmp_path / "runs"
+    arguments = ("command", tmp_path, 4, "run", *SMALL, runs)
+    first, second = map(finish, start_together(2, PROGRAM, *arguments))
+    (folder,) = runs.iterdir()
+    assert str(folder) in first
+    assert "Results" not in second
+    assert ff.results.open(folder).sizes["round"] == 2
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+    assert_processes_did_what_one_does(tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_four_processes_stop_and_go_on_as_one_does(tmp_path):
+    for process in start_together(4, PROGRAM, "fit", tmp_path, 4):
+        finish(process)
+    assert_processes_did_what_one_does(tmp_path, 4)
 
 
 @pytest.mark.slow
@@ -190,15 +221,6 @@ def test_a_dead_process_ends_the_others(dies, tmp_path):
     pair[dies].communicate()
 
 
-def test_the_command_line_runs_two_processes(tmp_path):
-    first, second = map(finish, start_together(2, *COMMAND, *SMALL, tmp_path))
-    (folder,) = tmp_path.iterdir()
-    assert str(folder) in first
-    assert "Results" not in second
-    assert ff.results.open(folder).sizes["round"] == 2
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
-
-
 def test_one_process_without_others_says_so():
     alone = start(*COMMAND, "--distributed")
     _, errors = alone.communicate(timeout=600)
@@ -211,16 +233,16 @@ def test_loads_are_within_a_third_of_the_best(seed):
     sizes = np.random.default_rng(seed).integers(1, 20, 7)
     loads = np.bincount(assign_clients(sizes, 3), weights=sizes, minlength=3)
     best = min(
-        np.bincount(dealt, weights=sizes, minlength=3).max()
-        for dealt in itertools.product(range(3), repeat=7)
+        np.bincount(assigned, weights=sizes, minlength=3).max()
+        for assigned in itertools.product(range(3), repeat=7)
     )
     assert best <= loads.max() <= 4 / 3 * best
 
 
 def test_a_device_holds_what_its_clients_own():
     mesh = client_mesh(1)
-    placed = shard_federation(FEDERATION, mesh)
-    for before, after in ((FEDERATION.train, placed.train), (FEDERATION.test, placed.test)):
+    sharded = shard_federation(FEDERATION, mesh)
+    for before, after in ((FEDERATION.train, sharded.train), (FEDERATION.test, sharded.test)):
         rows = after.order[np.arange(len(before.order))]
         np.testing.assert_array_equal(after.features[rows], before.features[before.order])
         np.testing.assert_array_equal(after.labels[rows], before.labels[before.order])
