@@ -2,8 +2,8 @@
 
 ``compare FIRST LAST`` prints, for some of the methods below, how far eight devices are from one,
 ``cores FIRST LAST`` how far three cores are, ``runs`` how far runs are that cores compute, and
-``quick`` some of each. ``fit FOLDER ROUNDS`` is one of several processes, and so is ``command FOLDER
-ROUNDS ARGUMENTS``, which runs the command line first.
+``quick`` some of each. ``fit FOLDER ROUNDS`` is one of several processes, and so is ``command
+FOLDER ROUNDS ARGUMENTS``, which runs the command line first.
 """
 
 import itertools
@@ -93,7 +93,7 @@ def distance(one, many):
 
 
 def runs(cases):
-    """The largest difference that cores make to runs: how many, and with partitions of their own."""
+    """The largest difference that cores make to some runs, with or without own partitions."""
     method = ff.make_round(
         linear_model(),
         ff.selectors.subtrunc(3, 0.5),

@@ -88,10 +88,8 @@ def finish(process):
 @cache
 def printed(*arguments, devices=8):
     """Lines of a program on many devices."""
-    return [
-        json.loads(line)
-        for line in finish(start(PROGRAM, *arguments, devices=devices)).splitlines()
-    ]
+    lines = finish(start(PROGRAM, *arguments, devices=devices)).splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def compared(*arguments):
