@@ -1,10 +1,12 @@
-"""Set functions as incremental oracles, and what a maximizer returns."""
+"""Set functions as incremental oracles, and the result of a maximizer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -16,8 +18,8 @@ __all__ = ["Maximized", "SetFunction", "as_finite", "as_non_negative", "as_symme
 class SetFunction(NamedTuple):
     """A function of subsets of ``{0, ..., size - 1}`` that is 0 at the empty set.
 
-    A maximizer grows a set item by item and carries a memo along: whatever the function has to
-    know of the set so far. ``value`` is the definition, the rest is what makes it fast; both agree.
+    A maximizer adds items one by one and carries a memo, the function's summary of the set so far.
+    ``value`` is the definition, and the incremental ``gains``, ``gain`` and ``add`` agree with it.
     All of them are pure, and may close over traced arrays. A function made inside ``jax.jit`` from
     the arrays given to it is compiled once for all arrays of that shape.
 
@@ -25,9 +27,9 @@ class SetFunction(NamedTuple):
         size: Number of items.
         value: ``value(mask) -> scalar`` of the set given by a mask over all items.
         init: ``init() -> memo`` of the empty set.
-        gains: ``gains(memo) -> [size]``, by how much each item would raise the value. What it says
-            of items that are already in the set means nothing.
-        gain: ``gain(memo, item) -> scalar``, the same for one.
+        gains: ``gains(memo) -> [size]``, the marginal gain of each item. Entries of items that are
+            already in the set are meaningless.
+        gain: ``gain(memo, item) -> scalar``, the gain of one item.
         add: ``add(memo, item) -> memo`` of the set with the item.
     """
 
@@ -44,9 +46,9 @@ class Maximized(NamedTuple):
 
     Attributes:
         items: The items, all different, in the order in which they were chosen.
-        gains: By how much each of them raised the value when it was chosen.
+        gains: The marginal gain of each of them when it was chosen.
         value: Value of the set.
-        calls: How many times the gain of an item was looked at; in a federation these are messages.
+        calls: Number of gains evaluated; in a federation these are messages.
     """
 
     items: Int[Array, " k"]
@@ -56,7 +58,7 @@ class Maximized(NamedTuple):
 
 
 def as_finite(name: str, values: Any, shape: str) -> Array:
-    """An array of floats with as many axes as ``shape`` names; its numbers are finite if known.
+    """An array of floats with as many axes as ``shape`` names, finite unless it is traced.
 
     Raises:
         ValueError: If it has another number of axes, an empty one, or a number is not finite.
@@ -79,14 +81,28 @@ def as_symmetric(name: str, values: Any, *, negative: bool = False) -> Float[Arr
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"{name}: expected a square matrix, got shape {matrix.shape}.")
     if not isinstance(matrix, Tracer):
-        gap = jnp.abs(matrix - matrix.T)
-        if float(jnp.max(gap)) > 1e-5 * float(jnp.max(jnp.abs(matrix))):
-            i, j = (int(k) for k in np.unravel_index(int(jnp.argmax(gap)), gap.shape))
+        largest_gap, largest, place = _asymmetry(matrix)
+        if float(largest_gap) > 1e-5 * float(largest):
+            i, j = (int(k) for k in np.unravel_index(int(place), matrix.shape))
             raise ValueError(
                 f"{name}: expected a symmetric matrix, but {name}[{i}, {j}]={float(matrix[i, j])} "
                 f"and {name}[{j}, {i}]={float(matrix[j, i])}."
             )
     return matrix
+
+
+# Checks are compiled as one program each, rather than operation by operation.
+@jax.jit
+def _asymmetry(matrix: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
+    gap = jnp.abs(matrix - matrix.T)
+    return jnp.max(gap), jnp.max(jnp.abs(matrix)), jnp.argmax(gap)
+
+
+@partial(jax.jit, static_argnames="valid")
+def _first_invalid(array: Array, valid: Callable) -> tuple[Bool[Array, ""], Int[Array, ""]]:
+    """Whether any number is invalid, and the place of the first one."""
+    good = valid(array)
+    return ~good.all(), jnp.argmin(good)
 
 
 def _non_negative(values: Array) -> Bool[Array, "..."]:
@@ -100,8 +116,10 @@ def _as_array(name: str, values: Any, shape: str, valid: Callable, expectation: 
     axes = shape.split()
     if array.ndim != len(axes) or 0 in array.shape:
         raise ValueError(f"{name}: expected shape [{', '.join(axes)}], got {array.shape}.")
-    if not isinstance(array, Tracer) and not bool((good := valid(array)).all()):
-        place = tuple(int(k) for k in np.unravel_index(int(jnp.argmin(good)), array.shape))
-        where = ", ".join(map(str, place))
-        raise ValueError(f"{name}[{where}]={float(array[place])}: expected {expectation}.")
+    if not isinstance(array, Tracer):
+        invalid, place = _first_invalid(array, valid)
+        if bool(invalid):
+            place = tuple(int(k) for k in np.unravel_index(int(place), array.shape))
+            where = ", ".join(map(str, place))
+            raise ValueError(f"{name}[{where}]={float(array[place])}: expected {expectation}.")
     return array

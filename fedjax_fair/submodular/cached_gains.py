@@ -1,8 +1,8 @@
-"""The gains of all items, kept from step to step of a greedy rather than computed anew.
+"""Facility location with the gains of all items cached from step to step of greedy.
 
-When an item joins, only points that it serves better than anyone before change anything, and few do
-after the first steps: over a whole run 2 to 4 times the number of points, where computing anew
-would touch all of them at every step.
+When an item is added, only the points whose best similarity it raises change any gain, and after
+the first steps these are few: over a whole run 2 to 4 times the number of points, where recomputing
+would go through all of them at every step.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ class Passes(NamedTuple):
     """Sums over a block of points, for every item.
 
     Attributes:
-        served: ``served(points, best) -> [items]``, by how much better than ``best`` it would
-            serve each of them.
-        lost: ``lost(points, old, new) -> [items]``, by how much less that is once they are served
-            as well as ``new`` rather than ``old``.
+        served: ``served(points, best) -> [items]``, ``sum_i max(s_ij - best_i, 0)``.
+        lost: ``lost(points, old, new) -> [items]``, ``sum_i clip(s_ij, old_i, new_i) - old_i``: by
+            how much these sums decrease when ``best`` rises from ``old`` to ``new``.
         block: Number of points.
     """
 
@@ -36,7 +35,7 @@ class Passes(NamedTuple):
 
 
 class Memo(NamedTuple):
-    """How well every point is served, and what each item would add."""
+    """The best similarity of every point to the set, and the gain of every item."""
 
     best: Float[Array, " points"]
     gains: Float[Array, " items"]
@@ -53,8 +52,8 @@ def caching_gains(
 
     Args:
         size: Number of items.
-        floor: How well each point is served by nobody.
-        column: ``column(item) -> [points]``, how well it serves each of them.
+        floor: The similarity of each point to the empty set.
+        column: ``column(item) -> [points]``, the similarity of each point to the item.
         value: The function itself, of a mask over items.
         passes: Sums over points for all items.
     """
@@ -65,7 +64,7 @@ def caching_gains(
         def body(i, gains):
             places = i * block + lanes
             points = jnp.minimum(places, num_points - 1)
-            # Nobody can serve those beyond the end any better.
+            # Places beyond the end gain nothing.
             return gains + passes.served(
                 points, jnp.where(places < num_points, best[points], jnp.inf)
             )
@@ -75,7 +74,7 @@ def caching_gains(
     def init():
         return Memo(floor, all_gains(floor))
 
-    def join(memo, item):
+    def add(memo, item):
         offered = column(item)
         best = jnp.maximum(memo.best, offered)
         ranks = jnp.cumsum(offered > memo.best)
@@ -84,7 +83,7 @@ def caching_gains(
         def subtract():
             def body(i, gains):
                 places = i * block + lanes
-                # The points that change, found one by one rather than listed.
+                # The points that change, by binary search rather than from a list of all of them.
                 points = jnp.searchsorted(ranks, jnp.minimum(places + 1, count))
                 old = memo.best[points]
                 new = jnp.where(places < count, best[points], old)
@@ -92,8 +91,9 @@ def caching_gains(
 
             return jax.lax.fori_loop(0, -(-count // block), body, memo.gains)
 
-        # Where most points change it is no more work to start anew, which also keeps rounding from
-        # adding up: without it some of a hundred items differ from those of double precision.
+        # Where most points change, recomputing is no more work, and it discards the rounding errors
+        # of former subtractions: without it some of a hundred items differ from those of double
+        # precision.
         gains = jax.lax.cond(3 * count > 2 * num_points, lambda: all_gains(best), subtract)
         return Memo(best, gains)
 
@@ -103,5 +103,5 @@ def caching_gains(
         init=init,
         gains=lambda memo: memo.gains,
         gain=lambda memo, item: jnp.sum(jnp.maximum(column(item) - memo.best, 0.0)),
-        add=join,
+        add=add,
     )

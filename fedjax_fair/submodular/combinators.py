@@ -116,7 +116,7 @@ def truncated(function: SetFunction, bound: float | Float[Array, ""]) -> SetFunc
 
 
 def restricted(function: SetFunction, mask: ArrayLike) -> SetFunction:
-    """The value of those items of the set that are in ``mask``; the others are worth nothing.
+    """The value of the items of the set that are in ``mask``; the others contribute nothing.
 
     Submodular and monotone as the function is.
 
@@ -133,20 +133,20 @@ def restricted(function: SetFunction, mask: ArrayLike) -> SetFunction:
         >>> function.gains(function.init()).tolist()
         [1.0, 0.0]
     """
-    kept = jnp.asarray(mask, bool)
-    if kept.shape != (function.size,):
-        raise ValueError(f"mask: expected shape ({function.size},), got {kept.shape}.")
+    counted = jnp.asarray(mask, bool)
+    if counted.shape != (function.size,):
+        raise ValueError(f"mask: expected shape ({function.size},), got {counted.shape}.")
 
     def add(memo, item):
         return jax.tree.map(
-            lambda new, old: jnp.where(kept[item], new, old), function.add(memo, item), memo
+            lambda new, old: jnp.where(counted[item], new, old), function.add(memo, item), memo
         )
 
     return SetFunction(
         size=function.size,
-        value=lambda chosen: function.value(chosen & kept),
+        value=lambda chosen: function.value(chosen & counted),
         init=function.init,
-        gains=lambda memo: jnp.where(kept, function.gains(memo), 0.0),
-        gain=lambda memo, item: jnp.where(kept[item], function.gain(memo, item), 0.0),
+        gains=lambda memo: jnp.where(counted, function.gains(memo), 0.0),
+        gain=lambda memo, item: jnp.where(counted[item], function.gain(memo, item), 0.0),
         add=add,
     )

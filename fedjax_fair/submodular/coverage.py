@@ -1,4 +1,4 @@
-"""Functions that reward a set for what it covers, with diminishing returns."""
+"""Coverage functions: weighted, saturated, and concave over sums of features."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunc
     """The weight of all topics that at least one item of the set covers: monotone submodular.
 
     Args:
-        membership: Which item covers which topic, ``[items, topics]``.
-        weights: Weight of a topic, ``[topics]``, >= 0; by default 1.
+        membership: Whether each item covers each topic, ``[items, topics]``.
+        weights: Weight of each topic, ``[topics]``, >= 0; by default 1.
 
     Raises:
         ValueError: If shapes do not fit or a weight is negative.
@@ -46,17 +46,17 @@ def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunc
         size=covers.shape[0],
         value=lambda mask: jnp.sum(worth, where=(covers & mask[:, None]).any(axis=0)),
         init=lambda: worth,
-        gains=lambda left: covers.astype(worth.dtype) @ left,
-        gain=lambda left, item: jnp.sum(left, where=covers[item]),
-        add=lambda left, item: jnp.where(covers[item], 0.0, left),
+        gains=lambda uncovered: covers.astype(worth.dtype) @ uncovered,
+        gain=lambda uncovered, item: jnp.sum(uncovered, where=covers[item]),
+        add=lambda uncovered, item: jnp.where(covers[item], 0.0, uncovered),
     )
 
 
 def saturated_coverage(similarity: ArrayLike, saturation: float | Float[Array, ""]) -> SetFunction:
     r"""``sum_i min(sum_{j in S} s_ij, saturation * sum_j s_ij)``: monotone submodular.
 
-    A point counts for its total similarity to the set until it has its share of what all items
-    would give it (Lin and Bilmes, ACL 2011).
+    Each point contributes its total similarity to the set, capped at a share of its total
+    similarity to all items (Lin and Bilmes, ACL 2011).
 
     Args:
         similarity: Of every point to every item, ``[points, items]``, >= 0.
@@ -72,10 +72,10 @@ def saturated_coverage(similarity: ArrayLike, saturation: float | Float[Array, "
     """
     checks.non_negative("saturation", saturation)
     matrix = as_non_negative("similarity", similarity, "points items")
-    enough = saturation * jnp.sum(matrix, axis=1)
+    cap = saturation * jnp.sum(matrix, axis=1)
 
     def total(sums):
-        return jnp.sum(jnp.minimum(sums, enough))
+        return jnp.sum(jnp.minimum(sums, cap))
 
     return SetFunction(
         size=matrix.shape[1],
@@ -95,10 +95,10 @@ def feature_based(
     r"""``sum_u w_u * concave(sum_{j in S} x_ju)``: monotone submodular.
 
     Args:
-        features: How much of every feature an item has, ``[items, features]``, >= 0.
+        features: Amount of each feature in each item, ``[items, features]``, >= 0.
         concave: ``"sqrt"``, ``"log1p"``, or any concave increasing function of an array; its value
             at 0 is subtracted.
-        weights: Weight of a feature, ``[features]``, >= 0; by default 1.
+        weights: Weight of each feature, ``[features]``, >= 0; by default 1.
 
     Raises:
         ValueError: If a number is negative or not finite, or shapes do not fit.

@@ -1,4 +1,4 @@
-"""Functions that reward a set for having unlike items."""
+"""Diversity functions: graph cut and log-determinant."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ __all__ = ["graph_cut", "log_det"]
 def graph_cut(similarity: ArrayLike, tradeoff: float | Float[Array, ""] = 1.0) -> SetFunction:
     r"""``tradeoff * sum_{i, j in S} s_ij - sum_{i in S, j in S} s_ij``, ``i`` over all items.
 
-    Submodular. At 1 it is the weight of the edges that leave the set; from 2 on it is monotone.
+    Submodular. At ``tradeoff=1`` it is the weight of the edges that leave the set; from 2 on it is
+    monotone.
 
     Args:
         similarity: ``[n, n]``, symmetric, >= 0.
-        tradeoff: Weight of being like everybody against being unlike each other, >= 0; may be
+        tradeoff: Weight of the similarity to all items against that within the set, >= 0; may be
             traced.
 
     Raises:
@@ -51,8 +52,8 @@ def graph_cut(similarity: ArrayLike, tradeoff: float | Float[Array, ""] = 1.0) -
 def log_det(kernel: ArrayLike) -> SetFunction:
     """``log det(I + K_S)``, the volume of a set: monotone submodular.
 
-    The gain of an item is the logarithm of its variance left unexplained by the set, which a
-    Cholesky factor grown row by row keeps up to date. The memo takes as much memory as the kernel.
+    The gain of an item is the logarithm of its conditional variance given the set, computed from a
+    Cholesky factor that grows by a row with every item. The memo is as large as the kernel.
 
     Args:
         kernel: ``[n, n]``, symmetric and positive semi-definite (which is not checked).

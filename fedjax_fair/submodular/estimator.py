@@ -1,4 +1,4 @@
-"""Representatives of a data set, for those who need nothing else."""
+"""Representatives of a data set, as an estimator in the manner of scikit-learn."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FacilityLocation:
 
     Attributes:
         ranking_: Indices, ``[k]``, best first.
-        gains_: By how much each raised the objective.
+        gains_: The marginal gain of each.
 
     Raises:
         ValueError: If ``k`` is not positive, or (in ``fit``) exceeds the rows.
@@ -85,7 +85,7 @@ class FacilityLocation:
         return self
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """The rows that were picked, in order."""
+        """The rows picked, in order."""
         return np.asarray(X)[self.ranking_]
 
     def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[Any]:

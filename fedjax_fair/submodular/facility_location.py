@@ -1,4 +1,4 @@
-"""Facility location: a set is worth what its members offer to those they serve best."""
+"""Facility location: the sum over points of the similarity to the nearest item of a set."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = [
     "facility_location_from_features",
 ]
 
-# Where the similarities of a step are so few, or the device so fast at reading all of them, that
-# keeping track costs more than it saves.
+# Up to so many similarities, and on devices other than these, recomputing all gains at every step
+# is faster than caching them.
 _SMALL = 300 * 300
-_KEEPS_GAINS = {"cpu": True}
+_CACHES_GAINS = {"cpu": True}
 
-# Points whose rows are gone through together: for a matrix few enough to stay in the nearest cache,
-# for features enough to make a matrix product of.
+# Points whose rows are read together: for a matrix few enough to stay in the nearest cache, for
+# features enough to make a matrix product of.
 _ROWS = 16
 _POINTS = 128
 
@@ -57,10 +57,10 @@ def facility_location(similarity: ArrayLike) -> SetFunction:
 
 
 def facility_location_from_distances(distances: ArrayLike) -> SetFunction:
-    r"""How much closer a set is to all items than nobody would be: monotone submodular.
+    r"""The reduction of the distances from all items to a set: monotone submodular.
 
     :math:`G(S) = \sum_i (a_i - \min_{j \in S \cup \{\text{phantom}\}} D_{ij})`, where the phantom
-    member is as far from item *i* as the farthest item, :math:`a_i = \max_j D_{ij}`. For gradient
+    item is as far from item *i* as the farthest item, :math:`a_i = \max_j D_{ij}`. For gradient
     distances it is the representation of DivFL and of Castillo et al. (2024, equations 9 and 10).
 
     Args:
@@ -79,10 +79,10 @@ def facility_location_from_distances(distances: ArrayLike) -> SetFunction:
     """
     matrix = as_symmetric("distances", distances)
 
-    def similarity(points):  # Negated where it is read, rather than once for all.
+    def similarity(points):  # Negated on reading, which saves a second matrix.
         return -matrix[points]
 
-    # A row is the same as a column, and lies together in memory.
+    # A row equals a column, and is contiguous in memory.
     floor = -jnp.max(matrix, axis=1)
     return _of_matrix(matrix.shape[0], floor, rows=similarity, column=similarity)
 
@@ -92,13 +92,13 @@ def facility_location_from_features(
     items: ArrayLike | None = None,
     counted: ArrayLike | None = None,
 ) -> SetFunction:
-    """As from the Euclidean distances of rows, but without a matrix of all of them.
+    """As ``facility_location_from_distances`` of the rows, without a matrix of all distances.
 
-    Distances are computed for 128 points at a time and forgotten, from products of centered
-    features: accurate to about 3e-4 of the length of a centered row, so that closer neighbors count
-    as that far apart. Memory is a few blocks of ``128 * items`` floats, 340 MB for 100,000 items
-    (all their distances would take 40 GB). Time is that of a few passes over the distances between
-    points and items.
+    Euclidean distances are computed for 128 points at a time, from products of centered features:
+    accurate to about 3e-4 of the length of a centered row, so that closer neighbors count as that
+    far apart. Memory is a few blocks of ``128 * items`` floats, 340 MB for 100,000 items (all their
+    distances would take 40 GB). Time is that of a few passes over the distances between points and
+    items.
 
     Args:
         features: One row a point, ``[points, width]``.
@@ -142,26 +142,26 @@ def facility_location_from_features(
     def lost(points, old, new):
         return jnp.sum(jnp.clip(similarity(points), old[None], new[None]) - old[None], axis=1)
 
-    def against_nobody(start):
-        """Similarities of the next points, and the lowest of each, at which the phantom is."""
+    def with_floor(start):
+        """Similarities of the next points, and of each the lowest, that of the phantom."""
         places = start + jnp.arange(_POINTS, dtype=jnp.int32)
         points = jnp.minimum(places, count - 1)
         near = similarity(points)
-        # Similarities are at most 0, so that nobody can serve points that do not count any better.
+        # Similarities are at most 0, so that with a floor of 0 a point gains nothing.
         return near, jnp.where(counts[points] & (places < count), jnp.min(near, axis=0), 0.0)
 
     starts = jnp.arange(0, count, _POINTS, dtype=jnp.int32)
 
     def value(mask):
         def gained(start):
-            near, floor = against_nobody(start)
+            near, floor = with_floor(start)
             best = jnp.max(near, axis=0, where=mask[:, None], initial=-jnp.inf)
             return jnp.sum(jnp.maximum(best - floor, 0.0))
 
         return jnp.sum(jax.lax.map(gained, starts))
 
     def begin(gains, start):
-        near, floor = against_nobody(start)
+        near, floor = with_floor(start)
         return gains + jnp.sum(jnp.maximum(near - floor[None], 0.0), axis=1), floor
 
     gains, floors = jax.lax.scan(begin, jnp.zeros(size, rows.dtype), starts)
@@ -194,10 +194,10 @@ def _of_matrix(
     column: Callable[[Int[Array, ""]], Float[Array, " points"]],
 ) -> SetFunction:
     """``sum_i max(floor_i, max_{j in S} s_ij) - floor_i``."""
-    everybody = slice(None)
+    all_points = slice(None)
 
     def value(mask):
-        best = jnp.max(rows(everybody), axis=1, where=mask, initial=-jnp.inf)
+        best = jnp.max(rows(all_points), axis=1, where=mask, initial=-jnp.inf)
         return jnp.sum(jnp.maximum(best - floor, 0.0))
 
     # Written as a sum of rows, since a reduction over the first axis is slow on a CPU.
@@ -210,13 +210,13 @@ def _of_matrix(
         return reduce(add, (jnp.clip(rows(points[i]), old[i], new[i]) - old[i] for i in block))
 
     few = floor.shape[0] * size <= _SMALL
-    if not few and _KEEPS_GAINS.get(jax.default_backend(), False):
+    if not few and _CACHES_GAINS.get(jax.default_backend(), False):
         return caching_gains(size, floor, column, value, Passes(served, lost, _ROWS))
     return SetFunction(
         size=size,
         value=value,
         init=lambda: floor,
-        gains=lambda best: jnp.sum(jnp.maximum(rows(everybody) - best[:, None], 0.0), axis=0),
+        gains=lambda best: jnp.sum(jnp.maximum(rows(all_points) - best[:, None], 0.0), axis=0),
         gain=lambda best, item: jnp.sum(jnp.maximum(column(item) - best, 0.0)),
         add=lambda best, item: jnp.maximum(best, column(item)),
     )

@@ -1,8 +1,8 @@
 """Maximizers that add one item after another.
 
-All of them return exactly ``k`` different items, whatever the gains: those may be negative or all
-alike. Of equal items the one with the smallest index is taken. They can be jitted, mapped and
-scanned; what is not jitted around them is compiled at every call.
+All of them return exactly ``k`` different items, also where gains are negative or equal; ties go to
+the smallest index. They can be jitted, mapped and scanned; outside of ``jax.jit`` every call
+compiles again.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def greedy(
     Args:
         function: What to maximize.
         k: Items to choose.
-        available: Mask of the items that may be chosen, ``[size]``; the others are taken, best
+        available: Mask of the items that may be chosen, ``[size]``; the others are chosen, best
             first, only when no available one is left.
-        start: Items that the set has already. They are not among the ``items`` that are returned,
-            but count in its ``value``.
+        start: Items that the set contains already. They are not among the ``items`` that are
+            returned, but count in its ``value``.
 
     Returns:
-        The items chosen; ``calls`` are the available items that were left at every step.
+        The items chosen; ``calls`` sums the eligible items of every step.
 
     Raises:
         ValueError: If there are fewer than ``k`` items, or shapes do not fit.
@@ -90,8 +90,8 @@ def stochastic_greedy(
 ) -> Maximized:
     """Adds the best of a few random candidates, ``k`` times.
 
-    At each step the candidates are drawn anew, uniformly and without replacement from the items
-    that are left; all of them where fewer are left. With ``ceil(size / k * log(1 / epsilon))``
+    At every step new candidates are drawn uniformly without replacement from the items that are
+    left, or all of these where they are fewer. With ``ceil(size / k * log(1 / epsilon))``
     candidates the expected value for a monotone submodular function is at least ``1 - 1/e -
     epsilon`` of the largest. With as many candidates as items it is ``greedy``.
 
@@ -99,8 +99,8 @@ def stochastic_greedy(
         key: Random key.
         function: What to maximize.
         k: Items to choose.
-        candidates: Items that are looked at in every step.
-        epsilon: What determines their number instead, in (0, 1).
+        candidates: Items whose gains are evaluated at every step.
+        epsilon: Determines the number of candidates instead, in (0, 1).
         available: As for ``greedy``.
         start: As for ``greedy``.
 
@@ -154,10 +154,10 @@ def lazy_greedy(
     available: ArrayLike | None = None,
     start: ArrayLike | None = None,
 ) -> Maximized:
-    """Chooses as ``greedy`` does, but looks again only at items that may still be the best.
+    """Chooses as ``greedy`` does, but recomputes only the gains of items that may be the best.
 
-    A gain never grows in a submodular function, so that an old one bounds it. Worth it where one
-    gain is expensive and all of them together are not much cheaper.
+    Gains of a submodular function never grow, so that an old gain is an upper bound. It is faster
+    than ``greedy`` where a single gain is expensive and all of them together are not much cheaper.
 
     Args:
         function: What to maximize; submodular.
@@ -184,16 +184,16 @@ def lazy_greedy(
         state, bounds = carry
         eligible = state.eligible()
 
-        def look(search):
-            bounds, seen, best = search
+        def tighten(search):
+            bounds, exact, best = search
             bounds = bounds.at[best].set(function.gain(state.memo, best))
-            return bounds, seen.at[best].set(True), _best(bounds, eligible)
+            return bounds, exact.at[best].set(True), _best(bounds, eligible)
 
         # At the first step every bound is a gain.
-        seen = jnp.full(function.size, number == 0)
-        search = bounds, seen, _best(bounds, eligible)
-        bounds, seen, best = jax.lax.while_loop(lambda search: ~search[1][search[2]], look, search)
-        calls = jnp.sum(seen & eligible)
+        exact = jnp.full(function.size, number == 0)
+        search = bounds, exact, _best(bounds, eligible)
+        bounds, exact, best = jax.lax.while_loop(lambda s: ~s[1][s[2]], tighten, search)
+        calls = jnp.sum(exact & eligible)
         return (state.take(function, best), bounds), (best, bounds[best], calls)
 
     steps = jnp.arange(k, dtype=jnp.int32)
@@ -202,12 +202,12 @@ def lazy_greedy(
 
 
 class _State(NamedTuple):
-    """A set on its way.
+    """A set that grows.
 
     Attributes:
-        memo: What the function knows of it.
-        free: Items that are not in it.
-        available: Items that may be chosen before all others.
+        memo: The function's memo of it.
+        free: Items outside of it.
+        available: Items to choose before all others.
     """
 
     memo: PyTree
@@ -215,7 +215,7 @@ class _State(NamedTuple):
     available: Bool[Array, " size"]
 
     def eligible(self) -> Bool[Array, " size"]:
-        """What may be chosen next."""
+        """The items that may be chosen next."""
         first = self.free & self.available
         return jnp.where(first.any(), first, self.free)
 
@@ -224,12 +224,12 @@ class _State(NamedTuple):
 
 
 class _Left(NamedTuple):
-    """The items that are left, in an order that allows to draw some and to drop one at once.
+    """The items that are left, in an order in which one is removed in constant time.
 
     Attributes:
-        items: All items; those still to be had are at the front of one of two stretches.
-        counts: How many there are in the first stretch, of available items, and in the second.
-        second: Where the second stretch begins.
+        items: All items in two segments, available ones and others; those left are first in each.
+        counts: Items left in each segment.
+        second: Where the second segment begins.
     """
 
     items: Int[Array, " size"]
@@ -250,10 +250,10 @@ class _Left(NamedTuple):
 
     def without(self, place: Int[Array, ""]) -> _Left:
         last = self.first() + self.count() - 1
-        stretch = jnp.where(self.counts[0] > 0, 0, 1)
+        segment = jnp.where(self.counts[0] > 0, 0, 1)
         return _Left(
             self.items.at[place].set(self.items[last]),
-            self.counts.at[stretch].add(-1),
+            self.counts.at[segment].add(-1),
             self.second,
         )
 
@@ -264,7 +264,7 @@ def _begin(
     available: ArrayLike | None,
     start: ArrayLike | None,
 ) -> tuple[_State, Float[Array, ""]]:
-    """The set to begin with and its value."""
+    """The initial set and its value."""
     size = function.size
     allowed = jnp.ones(size, bool) if available is None else jnp.asarray(available, bool)
     if allowed.shape != (size,):
@@ -283,17 +283,18 @@ def _begin(
 
 
 def _best(gains: Float[Array, " size"], eligible: Bool[Array, " size"]) -> Int[Array, ""]:
-    """The eligible item with the largest gain, also where gains are infinite or no numbers."""
-    return jnp.argmax(jnp.where(eligible, _orderly(gains), -jnp.inf)).astype(jnp.int32)
+    """The eligible item with the largest gain, also where gains are infinite or NaN."""
+    return jnp.argmax(jnp.where(eligible, _comparable(gains), -jnp.inf)).astype(jnp.int32)
 
 
 def _best_of(items: Int[Array, " some"], gains: Float[Array, " some"]) -> Int[Array, ""]:
-    """Where the item with the largest gain is; of equal ones, that with the smallest index."""
-    gains = _orderly(gains)
+    """The place of the item with the largest gain; of equal ones, that with the smallest index."""
+    gains = _comparable(gains)
     largest = gains == jnp.max(gains)
     return jnp.argmin(jnp.where(largest, items, jnp.iinfo(items.dtype).max))
 
 
-def _orderly(gains: Float[Array, " some"]) -> Float[Array, " some"]:
+def _comparable(gains: Float[Array, " some"]) -> Float[Array, " some"]:
+    """The gains with NaN and minus infinity as the lowest finite number."""
     lowest = jnp.finfo(gains.dtype).min
     return jnp.maximum(jnp.where(jnp.isnan(gains), lowest, gains), lowest)

@@ -1,7 +1,7 @@
 """Matroids: which sets a maximizer may choose.
 
 Everything here is traceable: it can be jitted, mapped and scanned. Only a ``from_oracle`` matroid
-whose oracle is not written in JAX has to bring its own ``jax.pure_callback``.
+whose oracle is not written in JAX needs a ``jax.pure_callback`` of its own.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Matroid(NamedTuple):
         addable: ``addable(mask) -> [size]``, the items outside an independent set that can join it.
         max_weight_base: ``max_weight_base(weights) -> mask`` of the heaviest base; weights may be
             negative or zero, of equal ones the smallest index is taken first.
-        exchangeable: ``exchangeable(base, other, item) -> [size]``: the items that ``other`` has
-            and ``base`` has not, and which both bases can exchange for ``item``, a member of
-            ``base`` only, and stay bases. There is always one.
+        exchangeable: ``exchangeable(base, other, item) -> [size]``, for an ``item`` of ``base``
+            only: the items of ``other`` only that can be exchanged for it such that both stay
+            bases. There is always one.
         order: The items in an order for which every constraint is on neighbors, ``[size]``, or
             None where there is no such order.
-        blocks: The block of each item, ``[size]``, where all constraints are on how many items of
-            a block there are, or None.
+        blocks: The block of each item, ``[size]``, where all constraints are on the number of items
+            of a block, or None.
     """
 
     name: str
@@ -82,7 +82,7 @@ def uniform(k: int, size: int) -> Matroid:
 
 
 def partition(blocks: ArrayLike, capacities: ArrayLike) -> Matroid:
-    """Sets with at most so many items of each block.
+    """Sets with at most a given number of items of each block.
 
     Args:
         blocks: The block of each item, ``[n]``, in ``[0, len(capacities))``.
@@ -137,10 +137,9 @@ def partition(blocks: ArrayLike, capacities: ArrayLike) -> Matroid:
 
 
 def allocation(num_items: int, num_agents: int) -> Matroid:
-    """Every item goes to at most one agent: the constraint of welfare problems.
+    """Every item is assigned to at most one agent: the constraint of welfare problems.
 
-    The ground set holds a copy of each item for each agent; ``item * num_agents + agent`` is the
-    copy that means "this item goes to this agent".
+    The ground set is all pairs of an item and an agent, numbered ``item * num_agents + agent``.
 
     Raises:
         ValueError: If a number is not positive.
@@ -155,7 +154,7 @@ def allocation(num_items: int, num_agents: int) -> Matroid:
 
 
 def laminar(sets: ArrayLike, capacities: ArrayLike) -> Matroid:
-    """At most so many items of each set of a family in which sets are nested or disjoint.
+    """At most a given number of items of each set of a family of nested or disjoint sets.
 
     Args:
         sets: One mask a set, ``[sets, n]``.
@@ -179,18 +178,15 @@ def laminar(sets: ArrayLike, capacities: ArrayLike) -> Matroid:
     for i, j in np.argwhere(_crossing(family)):
         raise ValueError(f"sets {i} and {j}: expected nested or disjoint sets, but they cross.")
     size = family.shape[1]
-    # Largest sets decide first, so that each of them ends up in one piece.
+    # Sorted by the largest sets first, so that each of them is contiguous.
     order = np.lexsort(~family[np.argsort(family.sum(axis=1), kind="stable")])
     inside, allowed = jnp.asarray(family), jnp.asarray(room)
 
     def full(mask):
         return (inside & mask[None]).sum(axis=1) >= allowed
 
-    def admit(full_or_not, item):
-        return ~(full_or_not & inside[:, item]).any()
-
     def take(counts, item):
-        accepted = admit(counts >= allowed, item)
+        accepted = ~((counts >= allowed) & inside[:, item]).any()
         return counts + (inside[:, item] & accepted).astype(counts.dtype), accepted
 
     matroid = Matroid(
@@ -233,8 +229,8 @@ def graphic(edges: ArrayLike) -> Matroid:
     apart = jnp.arange(ends.max() + 1, dtype=jnp.int32)
 
     def join(component, item):
-        ours, theirs = component[first[item]], component[second[item]]
-        return jnp.where(component == theirs, ours, component), ours != theirs
+        one, other = component[first[item]], component[second[item]]
+        return jnp.where(component == other, one, component), one != other
 
     def among(mask):
         """The component of every vertex, and whether the edges close no cycle."""
@@ -271,7 +267,7 @@ def from_oracle(
     Args:
         independent: From a mask of ``[size]`` to a boolean, in JAX; whether it obeys the axioms is
             not checked. One that runs on the host goes through ``jax.pure_callback`` with
-            ``vmap_method="sequential"``. It is asked ``size`` times for a base.
+            ``vmap_method="sequential"``. A base takes ``size`` calls.
         size: Number of items.
 
     Raises:
@@ -310,7 +306,7 @@ def from_oracle(
 def _descending(
     start: Array, take: Callable[[Array, Int[Array, ""]], tuple[Array, Bool[Array, ""]]]
 ) -> Callable[[Float[Array, " size"]], Bool[Array, " size"]]:
-    """Greedy: items by falling weight, each of them taken where the others leave room."""
+    """Greedy: items by falling weight, each taken if the set stays independent."""
 
     def max_weight_base(weights):
         heaviest_first = jnp.argsort(-weights, stable=True).astype(jnp.int32)
@@ -321,14 +317,15 @@ def _descending(
 
 
 def _completed(matroid: Matroid) -> Matroid:
-    """With the rank of its bases, and exchanges found by trying all of them."""
-    rank = int(jnp.sum(matroid.max_weight_base(jnp.zeros(matroid.size))))
+    """The matroid with the rank of its bases, and exchanges found by trying all of them."""
+    base = jax.jit(matroid.max_weight_base)(np.zeros(matroid.size, np.float32))
+    rank = int(np.sum(base))
     items = jnp.arange(matroid.size, dtype=jnp.int32)
 
     def exchangeable(base, other, item):
-        ours = matroid.addable(base.at[item].set(False))
-        theirs = jax.vmap(lambda gone: matroid.addable(other.at[gone].set(False))[item])(items)
-        return other & ~base & ours & theirs
+        into_base = matroid.addable(base.at[item].set(False))
+        into_other = jax.vmap(lambda out: matroid.addable(other.at[out].set(False))[item])(items)
+        return other & ~base & into_base & into_other
 
     return matroid._replace(rank=_rank(rank), exchangeable=exchangeable)
 

@@ -50,7 +50,7 @@ def truncated_modular(
 
     Args:
         weights: One weight an item, ``[n]``, >= 0.
-        bound: Where the sum stops to count, >= 0; may be traced.
+        bound: Cap of the sum, >= 0; may be traced.
         scale: Factor, >= 0; may be traced.
 
     Raises:
@@ -68,13 +68,13 @@ def truncated_modular(
 
 
 def union_penalty(history: ArrayLike, mu: float | Float[Array, ""]) -> SetFunction:
-    r"""``-mu`` for every item that was chosen lately, once however often it was: modular.
+    r"""``-mu`` for every item chosen at least once in the last rounds: modular.
 
     UnionFL's :math:`-\mu\,|U_t \cap S|` (Castillo et al. 2024, equation 14).
 
     Args:
         history: The sets of the last rounds as masks, ``[window, n]``, or their union, ``[n]``.
-        mu: Price of an item, >= 0; may be traced.
+        mu: Penalty of an item, >= 0; may be traced.
 
     Raises:
         ValueError: If ``mu`` is negative or the window empty.

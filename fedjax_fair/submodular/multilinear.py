@@ -1,13 +1,13 @@
-r"""Multilinear extensions: what a set function is worth on average over random sets.
+r"""Multilinear extensions: the expected value of a set function over random sets.
 
 :math:`\hat f(x) = E[f(R)]` where the random set *R* has item *e* with probability :math:`x_e`,
 independently. Its partial derivatives are expected marginal gains,
 :math:`\partial\hat f/\partial x_e = E[f(R \cup e) - f(R \setminus e)]`, so at the corners they are
-the gains themselves. Everything here is of one client and is mapped over clients by who calls it;
-all of it is exact for every ``x`` in ``[0, 1]``, both ends included, but for the sampled estimator.
+the gains themselves. Everything here is of one client and is mapped over clients by the caller; all
+of it is exact for every ``x`` in ``[0, 1]``, both ends included, but for the sampled estimator.
 
 Facility location and coverage have short exact forms; a function of few items can be tabulated; for
-any other there is the sampled estimator, whose size follows from the error that is allowed.
+any other there is the sampled estimator, whose sample size follows from the error allowed.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ __all__ = [
 
 
 class Ranked(NamedTuple):
-    """What a facility location offers, best item first.
+    """The scores of one client's facility location, best item first.
 
     Attributes:
         scores: Falling scores, ``[offers]``, >= 0.
-        items: The item that each of them belongs to, ``[offers]``, all different; items without a
-            score need not be there, and one outside of the ground set stands for none.
+        items: The item of each score, ``[offers]``, all different; items that score 0 may be
+            missing, and an item outside of the ground set is padding.
     """
 
     scores: Float[Array, " offers"]
@@ -65,8 +65,8 @@ def ranked(scores: Float[Array, " n"]) -> Ranked:
 def facility_location_value(offers: Ranked, x: Float[Array, " n"]) -> Float[Array, ""]:
     """The expected best score of a random set.
 
-    The best item counts if it is there, else the second best, and so on: one pass from the worst
-    item to the best.
+    The best item counts if the set contains it, else the second best, and so on: one pass from the
+    worst item to the best.
 
     Examples:
         >>> offers = ranked(jnp.array([3.0, 1.0, 2.0]))
@@ -77,9 +77,11 @@ def facility_location_value(offers: Ranked, x: Float[Array, " n"]) -> Float[Arra
 
 
 def facility_location_gradient(offers: Ranked, x: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The expected gain of each item: that nothing better is there, times what it is better by.
+    """The expected gain of each item.
 
-    Two passes without a division, hence exact where an item is certain.
+    It is the probability that the set contains no better item, times the score less the expected
+    best score of the worse items. Two passes without a division, hence exact where an item is
+    certain.
 
     Examples:
         >>> offers = ranked(jnp.array([3.0, 1.0, 2.0]))
@@ -97,7 +99,7 @@ def _present(offers: Ranked, x: Float[Array, " n"]) -> Float[Array, " offers"]:
 
 
 def _suffix_values(offers: Ranked, present: Float[Array, " offers"]) -> Float[Array, " offers"]:
-    """Of every suffix of the ranking, the expected best score."""
+    """The expected best score of every suffix of the ranking."""
 
     def step(worse, own):
         score, probability = own
@@ -109,13 +111,13 @@ def _suffix_values(offers: Ranked, present: Float[Array, " offers"]) -> Float[Ar
 
 
 def _products_before(factors: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Of every place, the product of the factors before it."""
+    """The product of all factors before each."""
     one = jnp.ones((), factors.dtype)
     return jax.lax.scan(lambda product, factor: (product * factor, product), one, factors)[1]
 
 
 def coverage_value(covers: Bool[Array, " n"], x: Float[Array, " n"]) -> Float[Array, ""]:
-    """The probability that a random set has at least one of the items that cover the client.
+    """The probability that a random set contains at least one of the items that cover the client.
 
     Examples:
         >>> covers = jnp.array([True, True, False])
@@ -126,9 +128,9 @@ def coverage_value(covers: Bool[Array, " n"], x: Float[Array, " n"]) -> Float[Ar
 
 
 def coverage_gradient(covers: Bool[Array, " n"], x: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The probability that no other item covers the client, for those that do.
+    """The probability that no other item covers the client, 0 for items that do not cover it.
 
-    Products from both sides rather than a division.
+    By products from both sides rather than a division.
 
     Examples:
         >>> covers = jnp.array([True, True, False])
@@ -158,7 +160,7 @@ def marginals(
 def table(
     value: Callable[[Bool[Array, " n"]], Float[Array, ""]], size: int
 ) -> Float[Array, " subsets"]:
-    """The values of all ``2**size`` subsets; bit ``e`` of a subset's place says if it has item e.
+    """The values of all ``2**size`` subsets; bit ``e`` of a subset's index is set if it contains e.
 
     Examples:
         >>> table(lambda mask: jnp.max(jnp.array([1.0, 2.0]), where=mask, initial=0), 2).tolist()
@@ -186,7 +188,7 @@ def tabulated_value(values: Float[Array, " subsets"], x: Float[Array, " n"]) -> 
 
 
 def sample_size(sigma: float, delta: float, *, size: int, estimates: int = 1) -> int:
-    r"""Random sets that make all coordinates of all estimated gradients accurate enough.
+    r"""The number of random sets for which all coordinates of all estimated gradients are accurate.
 
     :math:`m = \lceil \ln(2 n Q / \delta) / (2 \sigma^2) \rceil` by Hoeffding's inequality and a
     union bound, for marginal gains in :math:`[0, m_f]` with :math:`m_f = \max_e f(\{e\})`.

@@ -1,4 +1,4 @@
-"""Beyond greedy: objectives with a price, and better sets from good ones."""
+"""Beyond greedy: distorted greedy for functions less costs, and local search by swaps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["best_swap", "distorted_greedy"]
 def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximized:
     """Maximizes a monotone submodular function less the costs of its items.
 
-    Early steps discount gains against costs, and an item that is not worth its cost is left out:
-    the value is at least ``(1 - 1/e) * function(best) - costs(best)`` for the best set of at most
-    ``k`` items, where ``greedy`` on the difference guarantees nothing.
+    Early steps discount gains against costs, and a step that would not raise the discounted
+    difference adds nothing: the value is at least ``(1 - 1/e) * function(best) - costs(best)`` for
+    any set of at most ``k`` items, where ``greedy`` on the difference guarantees nothing.
 
     Args:
         function: Monotone and submodular.
@@ -65,19 +65,19 @@ def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximiz
 
 
 def best_swap(function: SetFunction, items: ArrayLike, *, most: int | None = None) -> Maximized:
-    """Exchanges a member for another item, always the pair that raises the value most.
+    """Exchanges an item of a set for another one, always the pair that raises the value most.
 
-    It ends when no exchange helps, or after ``most``. For facility location it closes the gap of
-    about one per cent between greedy and the best known sets.
+    It ends when no exchange raises the value, or after ``most``. For facility location it closes
+    the gap of about one percent between greedy and the best known sets.
 
     Args:
         function: What to maximize.
-        items: A set to begin with, ``[k]``, for example the one ``greedy`` found.
+        items: The initial set, ``[k]``, for example the one ``greedy`` found.
         most: Exchanges at most; None sets no limit.
 
     Returns:
-        The set, in the order of ``items`` with newcomers in the places of those they replaced; each
-        gain is what its item adds after those before it.
+        The set, in the order of ``items`` with new items in the places of those they replaced; each
+        gain is that of the item after those before it.
 
     Raises:
         ValueError: If ``items`` are not different items, or ``most`` is not positive.
@@ -97,7 +97,7 @@ def best_swap(function: SetFunction, items: ArrayLike, *, most: int | None = Non
     places = jnp.arange(k, dtype=jnp.int32)
 
     def exchange(chosen, place):
-        """The gains of all items over the set without one member, and what that member adds."""
+        """The best item for one place, by how much it raises the value, and the largest gain."""
 
         def add(memo, other):
             added = function.add(memo, chosen[other])
@@ -114,7 +114,7 @@ def best_swap(function: SetFunction, items: ArrayLike, *, most: int | None = Non
         chosen, _, swaps, calls = search
         others, raised, magnitude = jax.lax.map(lambda place: exchange(chosen, place), places)
         place = jnp.argmax(raised)
-        # What rounding alone can make of nothing is no reason to go on.
+        # An increase within the rounding error of the gains is none.
         worth = raised[place] > 1e-6 * jnp.max(magnitude)
         chosen = jnp.where(worth, chosen.at[place].set(others[place]), chosen)
         return chosen, worth, swaps + worth.astype(swaps.dtype), calls + k * (function.size - k)
@@ -128,8 +128,8 @@ def best_swap(function: SetFunction, items: ArrayLike, *, most: int | None = Non
         proceed, body, (chosen, jnp.array(k < function.size), zero, zero)
     )
 
-    def tell(memo, item):
+    def measure(memo, item):
         return function.add(memo, item), function.gain(memo, item)
 
-    _, gains = jax.lax.scan(tell, function.init(), chosen)
+    _, gains = jax.lax.scan(measure, function.init(), chosen)
     return Maximized(chosen, gains, jnp.sum(gains), calls)

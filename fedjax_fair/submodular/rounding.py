@@ -1,10 +1,9 @@
 r"""From a fractional point of a matroid polytope to a set.
 
-Swap rounding and randomized pipage keep every item with the probability that the point gives it,
-and for a submodular function lose nothing on average: :math:`E[f(S)] \geq \hat f(x)`. Neither looks
-at the function, so a server can do it alone. Swap rounding starts from a point written as a mean of
-bases. A server that sees only sums finds such bases itself, with ``decompose``; nobody's own base
-is needed for it.
+Swap rounding and randomized pipage select every item with its probability, and for a submodular
+function :math:`E[f(S)] \geq \hat f(x)`. Neither evaluates the function, so the server needs no
+messages. Swap rounding starts from a point written as a mean of bases, which ``decompose`` finds
+from the point alone, without the bases of the clients.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from fedjax_fair.submodular.matroids import Matroid
 
 __all__ = ["Decomposition", "decompose", "deterministic_pipage", "greedy", "pipage", "swap"]
 
-# What is lost of a point where sums of single-precision numbers are taken for equal.
+# Differences of sums in single precision up to this count as rounding errors.
 _TOLERANCE = 1e-5
 
 
@@ -44,14 +43,14 @@ def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
     """Writes a point of the matroid polytope as a mean of bases; on the host.
 
     Where constraints are on neighbors in an order, items are laid end to end on a line, each as
-    long as its probability, and a base is what a comb with teeth at distance 1 touches; sliding the
-    comb gives all bases. For other matroids bases are added one by one until the point is among
-    them (the fully corrective method of Frank and Wolfe).
+    long as its probability, and a base holds the items that a comb with teeth at distance 1
+    touches; sliding the comb gives all bases. For other matroids bases are added one by one until
+    the point is in their convex hull (the fully corrective method of Frank and Wolfe).
 
     Args:
         matroid: The matroid.
-        x: A point in its polytope, ``[size]``. If it sums to less than the rank, the base that is
-            heaviest for it fills the rest.
+        x: A point in its polytope, ``[size]``. If it sums to less than the rank, a multiple of the
+            base that is heaviest for it is added.
 
     Returns:
         The bases; their mean is ``x``, up to about 1e-5.
@@ -92,13 +91,15 @@ def _by_sliding(
     ends = np.cumsum(x[present]) * (matroid.rank / x.sum())
     starts = np.append(0, ends[:-1])
     cuts = np.unique(np.append(ends % 1, [0.0, 1.0]))
-    # Where cuts are that near they are equal but for rounding.
+    # Cuts this close are equal up to rounding.
     lengths = np.diff(cuts)
     cuts, lengths = cuts[:-1][lengths > _TOLERANCE / 10], lengths[lengths > _TOLERANCE / 10]
     teeth = (cuts + lengths / 2)[:, None]
     bases = np.zeros((cuts.size, matroid.size), bool)
     bases[:, present] = np.floor(ends - teeth) > np.floor(starts - teeth)
-    allowed = np.asarray(jax.jit(jax.vmap(matroid.independent))(bases))
+    # One after another: together they would be compiled again for every number of bases.
+    independent = jax.jit(matroid.independent)
+    allowed = np.array([independent(base) for base in bases], bool)
     for i in np.flatnonzero(~allowed | (bases.sum(axis=1) != matroid.rank)):
         bases[i] = lmo(jnp.asarray(bases[i] + x, jnp.float32))
     return bases, lengths / lengths.sum()
@@ -116,26 +117,26 @@ def _by_adding(
         if np.abs(away).max() < _TOLERANCE or (base == bases).all(axis=1).any():
             break
         bases = np.concatenate([bases[weights > 0], base[None]])
-        # All weights together are 1, which counts for more than any item.
+        # The sum of all weights is to be 1, with a larger weight than any item.
         rows = np.concatenate([bases.T, np.full((1, len(bases)), matroid.size)])
         weights, _ = nnls(rows.astype(np.float64), np.append(x, matroid.size))
-    kept = weights > 0
-    return bases[kept], weights[kept] / weights[kept].sum()
+    positive = weights > 0
+    return bases[positive], weights[positive] / weights[positive].sum()
 
 
 def swap(
     key: Key[Array, ""], matroid: Matroid, x: ArrayLike | Decomposition
 ) -> Bool[Array, " size"]:
-    """A random base that has every item with its probability: swap rounding.
+    """A random base that contains every item with its probability: swap rounding.
 
-    Bases are merged two at a time, item by item: either base gives one up for one of the other's,
-    with a probability in proportion to the other's weight.
+    Bases are merged two at a time, item by item: in one of the two an item is exchanged for an item
+    of the other, with a probability in proportion to the weight of the other.
 
     Args:
         key: Random key.
         matroid: Any matroid.
-        x: A point in its polytope, ``[size]``, or its decomposition, which can be used again for
-            other keys, and traced.
+        x: A point in its polytope, ``[size]``, or its decomposition, which can be reused for other
+            keys, and traced.
 
     Raises:
         ValueError: If the point is outside of the polytope.
@@ -153,15 +154,15 @@ def swap(
     bases, weights = x if isinstance(x, Decomposition) else decompose(matroid, x)
 
     def exchange(share, merging):
-        """One item of ``ours`` against one of ``theirs``; afterwards they differ in less."""
-        key, ours, theirs = merging
+        """One item of ``base`` against one of ``other``, after which they differ in fewer."""
+        key, base, other = merging
         key, key_coin = jax.random.split(key)
-        gone = jnp.argmax(ours & ~theirs)
-        come = jnp.argmax(matroid.exchangeable(ours, theirs, gone))
-        keep = jax.random.uniform(key_coin) < share
-        mine = ours.at[gone].set(keep).at[come].set(~keep)
-        yours = theirs.at[gone].set(keep).at[come].set(~keep)
-        return key, jnp.where(keep, ours, mine), jnp.where(keep, yours, theirs)
+        item = jnp.argmax(base & ~other)
+        partner = jnp.argmax(matroid.exchangeable(base, other, item))
+        stays = jax.random.uniform(key_coin) < share
+        new_base = base.at[item].set(stays).at[partner].set(~stays)
+        new_other = other.at[item].set(stays).at[partner].set(~stays)
+        return key, jnp.where(stays, base, new_base), jnp.where(stays, new_other, other)
 
     def merge(carry, other):
         merged, weight, key = carry
@@ -178,9 +179,9 @@ def swap(
 
 
 def pipage(key: Key[Array, ""], matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
-    """A random base that has every item with its probability: randomized pipage.
+    """A random base that contains every item with its probability: randomized pipage.
 
-    Of two items of a block one gives to the other, until one of them is certain.
+    Probability moves between two fractional items of a block until one of them is 0 or 1.
 
     Args:
         key: Random key.
@@ -202,7 +203,7 @@ def pipage(key: Key[Array, ""], matroid: Matroid, x: ArrayLike) -> Bool[Array, "
     """
 
     def at_random(step, x, up, down):
-        # Less far is more likely, so that nothing changes on average.
+        # The shorter shift is the more likely one, so that the expectation does not change.
         chance = _shift_down(x, up, down) / jnp.maximum(
             _shift_up(x, up, down) + _shift_down(x, up, down), _TOLERANCE**2
         )
@@ -216,13 +217,13 @@ def deterministic_pipage(
     x: ArrayLike,
     extension: Callable[[Float[Array, " size"]], Float[Array, ""]],
 ) -> Bool[Array, " size"]:
-    """A base that is worth at least the point: pipage to the better end.
+    """A base of at least the value of the point: pipage, always to the better end.
 
     Args:
         matroid: Uniform or a partition.
         x: A point in its polytope, ``[size]``; may be traced.
-        extension: Exact multilinear extension of what is maximized, which the server has to know;
-            it is asked twice an item.
+        extension: Exact multilinear extension of the function maximized, which the server has to
+            know; evaluated twice an item.
 
     Raises:
         ValueError: If the matroid has no blocks, or the shape does not fit.
@@ -243,7 +244,7 @@ def deterministic_pipage(
 
 
 def greedy(matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
-    """The base of the largest coordinates; usually good, but nothing is promised.
+    """The base of the largest coordinates; usually good, without a guarantee.
 
     Examples:
         >>> from fedjax_fair.submodular import matroids
@@ -254,7 +255,7 @@ def greedy(matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
 
 
 def _pipage(matroid: Matroid, x: ArrayLike, goes_up: Callable) -> Bool[Array, " size"]:
-    """Goes through the blocks, with one item at a time that may still be uncertain."""
+    """Goes through the blocks, with at most one fractional item left behind at a time."""
     if matroid.blocks is None:
         raise ValueError(f"matroid: expected uniform or partition, got {matroid.name}.")
     point = _as_point(matroid, x)
@@ -263,20 +264,20 @@ def _pipage(matroid: Matroid, x: ArrayLike, goes_up: Callable) -> Bool[Array, " 
     items = jnp.asarray(np.argsort(matroid.blocks, kind="stable"), jnp.int32)
     blocks = jnp.asarray(matroid.blocks, jnp.int32)
 
-    def uncertain(value):
+    def fractional(value):
         return (value > 0) & (value < 1)
 
     def step(carry, number):
         x, open_item = carry
         item = items[number]
         pair = (blocks[item] == blocks[open_item]) & (item != open_item)
-        pair = pair & uncertain(x[item]) & uncertain(x[open_item])
+        pair = pair & fractional(x[item]) & fractional(x[open_item])
         up = goes_up(number, x, item, open_item)
         shift = jnp.where(up, _shift_up(x, item, open_item), -_shift_down(x, item, open_item))
-        # Rounding leaves nothing nearly certain, which would be carried along for ever.
+        # Rounding errors must not leave an item nearly 0 or 1, which would stay fractional.
         moved = _settled(_moved(x, item, open_item, shift), item, open_item)
         x = jnp.where(pair, moved, x)
-        stays = (blocks[item] == blocks[open_item]) & uncertain(x[open_item])
+        stays = (blocks[item] == blocks[open_item]) & fractional(x[open_item])
         return (x, jnp.where(stays, open_item, item)), None
 
     (x, _), _ = jax.lax.scan(step, (point, items[0]), jnp.arange(matroid.size, dtype=jnp.int32))

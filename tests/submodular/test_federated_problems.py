@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -51,39 +52,8 @@ def _information(own, classes, mask):
         for x in itertools.product([0, 1], repeat=N):
             joint[(*x, c)] = prior[c] * np.where(x, ones, 1 - ones).prod()
     seen = joint.sum(axis=tuple(np.flatnonzero(~mask)))
-    told = seen.sum(axis=-1, keepdims=True) * prior
-    return (seen * np.log(seen / told)).sum()
-
-
-# name: (problem, values of all clients by definition)
-PROBLEMS = {
-    "facility_location": (lambda: fed.facility_location(SCORES), best(SCORES)),
-    "facility_location levels": (lambda: fed.facility_location(listed(RATINGS)), best(RATINGS)),
-    "facility_location ranks": (
-        lambda: fed.facility_location(_without_levels(SCORES)),
-        best(SCORES),
-    ),
-    "max_coverage": (lambda: fed.max_coverage(MEMBERSHIP), best(MEMBERSHIP * 1.0)),
-    "max_coverage sparse": (
-        lambda: fed.max_coverage(listed(MEMBERSHIP.astype(int))),
-        best(MEMBERSHIP * 1.0),
-    ),
-    "combinatorial_public_projects": (
-        lambda: fed.combinatorial_public_projects(NEEDS),
-        lambda mask: best(NEEDS)(mask).sum(axis=-1),
-    ),
-    "welfare": (
-        lambda: fed.welfare(fed.combinatorial_public_projects(VALUES)),
-        lambda mask: [
-            best(own)(mask.reshape(-1, AGENTS)[:, i]).sum() for i, own in enumerate(VALUES)
-        ],
-    ),
-    "feature_selection": (lambda: fed.feature_selection(EXAMPLES, LABELS), information),
-    "custom": (
-        lambda: fed.custom(lambda mask, own: jnp.sqrt(jnp.sum(own, where=mask)), SCORES, size=N),
-        lambda mask: np.sqrt(SCORES[:, mask].sum(axis=1)),
-    ),
-}
+    independent = seen.sum(axis=-1, keepdims=True) * prior
+    return (seen * np.log(seen / independent)).sum()
 
 
 def _without_levels(scores):
@@ -94,20 +64,144 @@ def _without_levels(scores):
         return listed(scores)
 
 
+def square_root(mask, own):
+    return jnp.sqrt(jnp.sum(own, where=mask))
+
+
+# name: (data, how it becomes a problem, values of all clients by definition)
+PROBLEMS = {
+    "facility_location": (SCORES, fed.facility_location, best(SCORES)),
+    "facility_location levels": (listed(RATINGS), fed.facility_location, best(RATINGS)),
+    "facility_location ranks": (_without_levels(SCORES), fed.facility_location, best(SCORES)),
+    "max_coverage": (MEMBERSHIP, fed.max_coverage, best(MEMBERSHIP * 1.0)),
+    "max_coverage sparse": (
+        listed(MEMBERSHIP.astype(int)),
+        fed.max_coverage,
+        best(MEMBERSHIP * 1.0),
+    ),
+    "combinatorial_public_projects": (
+        NEEDS,
+        fed.combinatorial_public_projects,
+        lambda mask: best(NEEDS)(mask).sum(axis=-1),
+    ),
+    "welfare": (
+        VALUES,
+        lambda values: fed.welfare(fed.combinatorial_public_projects(values)),
+        lambda mask: [
+            best(own)(mask.reshape(-1, AGENTS)[:, i]).sum() for i, own in enumerate(VALUES)
+        ],
+    ),
+    "feature_selection": (
+        (),
+        lambda _: fed.feature_selection(EXAMPLES, LABELS),
+        information,
+    ),
+    "custom": (
+        SCORES,
+        lambda scores: fed.custom(square_root, scores, size=N),
+        lambda mask: np.sqrt(SCORES[:, mask].sum(axis=1)),
+    ),
+}
+
+
+MATROIDS = {
+    "uniform": matroids.uniform(3, N),
+    "partition": matroids.partition([0, 0, 1, 1, 1, 2], [1, 2, 1]),
+    "graphic": matroids.graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3]]),
+}
+POINTS = np.concatenate(
+    [np.zeros((1, N)), np.ones((1, N)), RNG.choice([0, 0.25, 0.5, 1], (6, N)), RNG.random((4, N))]
+).astype(np.float32)
+INSIDE = 9  # One of the points, all of whose coordinates are between 0 and 1.
+UNIT = np.eye(N, dtype=bool)
+
+
+class Case:
+    """The values of all sets by definition, and everything that a problem computes.
+
+    All of it is compiled as one program, since single operations would be compiled one by one.
+    """
+
+    def __init__(self, data, make, definition):
+        self.values = np.array([definition(mask) for mask in SETS], float)
+        self.clients = self.values.shape[1]
+        self.weights = RNG.dirichlet(np.ones(self.clients)).astype(np.float32)
+        self.total_of_shares = RNG.uniform(0.5, 1, N).astype(np.float32)
+        self.total_of_shares[2] = 0  # An item without value is left out.
+        everything = jax.jit(partial(self._everything, make))
+        found = everything(data, SETS, POINTS, self.weights, self.total_of_shares)
+        self.found = jax.tree.map(np.asarray, found)
+
+    def _everything(self, make, data, sets, points, weights, total_of_shares):
+        problem = make(data)
+        key, eye = jax.random.key(0), jnp.eye(self.clients)
+        assert problem.num_clients == self.clients
+        assert problem.size == N
+        assert problem.exact
+
+        def matrix(messages):
+            """One row a client, as messages of which all but one count nothing."""
+            return jax.vmap(lambda row: fed.secure_aggregate(messages(row), N))(eye)
+
+        def at_point(x):
+            values, gradients = problem.extensions(key, x)
+            bases = {name: gradients.bases(matroid) for name, matroid in MATROIDS.items()}
+            votes = {name: (matrix(own.messages), own.worth) for name, own in bases.items()}
+            mean = jnp.mean(matrix(gradients.messages), axis=0)
+            return {
+                "extension": values,
+                "gradient": matrix(gradients.messages),
+                "votes": votes,
+                "spread": gradients.spread(mean),
+                "shares": gradients.shares(weights, total_of_shares),
+            }
+
+        def at_set(mask):
+            return {
+                "values": problem.values(mask),
+                "value": problem.value(mask, weights),
+                "gains": matrix(problem.gains(mask).messages),
+            }
+
+        def alone(client):
+            """What one client computes from its own data."""
+            own, function = problem.own(client), problem.function
+            x, mask = points[INSIDE], sets[13]
+            return {
+                "value": function.value(own, mask),
+                "extension": function.extension(own, key, x),
+                "gradient": function.gradient(own, key, x),
+                "gains": function.gains(own, mask),
+            }
+
+        def total(mask):
+            function = problem.total(weights)
+
+            def add(memo, item):
+                added = function.add(memo, item)
+                return jax.tree.map(
+                    lambda new, old: jnp.where(mask[item], new, old), added, memo
+                ), None
+
+            items = jnp.arange(N, dtype=jnp.int32)
+            memo, _ = jax.lax.scan(add, function.init(), items)
+            return {
+                "value": function.value(mask),
+                "gains": function.gains(memo),
+                "gain": jax.vmap(lambda item: function.gain(memo, item))(items),
+            }
+
+        return {
+            "points": jax.vmap(at_point)(points),
+            "sets": jax.vmap(at_set)(sets),
+            "alone": jax.vmap(alone)(jnp.arange(self.clients, dtype=jnp.int32)),
+            "total": jax.lax.map(total, sets),
+        }
+
+
 @pytest.fixture(params=PROBLEMS, scope="module")
 def case(request):
-    make, definition = PROBLEMS[request.param]
-    problem = make()
-    return problem, np.array([definition(mask) for mask in SETS])
-
-
-def matrix_of(gains, clients):
-    """One row a client, as messages of which all but one count nothing."""
-
-    def row(weights):
-        return fed.secure_aggregate(gains.messages(weights), N)
-
-    return np.asarray(jax.vmap(row)(jnp.eye(clients)))
+    return Case(*PROBLEMS[request.param])
 
 
 def number(masks):
@@ -120,150 +214,80 @@ def by_definition(values, x):
     def expected(x):
         return np.where(SETS, x, 1 - x).prod(axis=1) @ values
 
-    unit = np.eye(N, dtype=bool)
-    gains = [expected(np.where(e, 1.0, x)) - expected(np.where(e, 0.0, x)) for e in unit]
+    gains = [expected(np.where(e, 1.0, x)) - expected(np.where(e, 0.0, x)) for e in UNIT]
     return expected(x), np.stack(gains, axis=1)
 
 
-POINTS = np.concatenate(
-    [np.zeros((1, N)), np.ones((1, N)), RNG.choice([0, 0.25, 0.5, 1], (6, N)), RNG.random((4, N))]
-).astype(np.float32)
-
-
 def test_values_are_those_of_the_definition(case):
-    problem, values = case
-    found = jax.jit(jax.vmap(problem.values))(SETS)
-    assert found.shape == (len(SETS), problem.num_clients)
-    np.testing.assert_allclose(found, values, atol=2e-6)
-    weights = RNG.dirichlet(np.ones(problem.num_clients))
-    np.testing.assert_allclose(
-        problem.value(jnp.asarray(SETS[21]), weights), values[21] @ weights, atol=2e-6
-    )
+    found = case.found["sets"]["values"]
+    assert found.shape == (len(SETS), case.clients)
+    np.testing.assert_allclose(found, case.values, atol=2e-6)
+    weighted = case.found["sets"]["value"]
+    np.testing.assert_allclose(weighted, case.values @ case.weights, atol=2e-6)
 
 
 def test_extensions_and_gradients_are_exact_at_corners_too(case):
-    problem, values = case
-    key = jax.random.key(0)
-    assert problem.exact
-
-    @jax.jit
-    def ask(x):
-        gains = problem.extensions(key, x).gradients
-        clients = jnp.eye(problem.num_clients)
-        matrix = jax.vmap(lambda w: fed.secure_aggregate(gains.messages(w), N))(clients)
-        return problem.extensions(key, x).values, matrix
-
-    for x in POINTS:
-        value, gradient = by_definition(values, x.astype(float))
-        found = ask(x)
-        np.testing.assert_allclose(found[0], value, atol=5e-6)
-        np.testing.assert_allclose(found[1], gradient, atol=5e-6)
+    found = case.found["points"]
+    for x, extension, gradient in zip(POINTS, found["extension"], found["gradient"], strict=True):
+        true_extension, true_gradient = by_definition(case.values, x.astype(float))
+        np.testing.assert_allclose(extension, true_extension, atol=5e-6)
+        np.testing.assert_allclose(gradient, true_gradient, atol=5e-6)
 
 
 def test_gains_are_differences_of_values(case):
-    problem, values = case
-    gains = jax.jit(lambda mask: matrix(problem, mask))
-
-    def matrix(problem, mask):
-        answer = problem.gains(mask)
-        clients = jnp.eye(problem.num_clients)
-        return jax.vmap(lambda w: fed.secure_aggregate(answer.messages(w), N))(clients)
-
-    for mask in SETS[::5]:
-        more = [values[number(mask | (np.arange(N) == e))] for e in range(N)]
-        less = [values[number(mask & (np.arange(N) != e))] for e in range(N)]
-        np.testing.assert_allclose(gains(mask), np.subtract(more, less).T, atol=5e-6)
+    more = case.values[number(SETS[:, None] | UNIT)]  # Of every set and item, all clients.
+    less = case.values[number(SETS[:, None] & ~UNIT)]
+    expected = (more - less).transpose(0, 2, 1)
+    np.testing.assert_allclose(case.found["sets"]["gains"], expected, atol=5e-6)
 
 
-def test_one_client_says_the_same_as_all_together(case):
-    problem, _ = case
-    key, x, mask = jax.random.key(0), jnp.asarray(POINTS[9]), jnp.asarray(SETS[13])
-    own = jax.vmap(problem.own)(jnp.arange(problem.num_clients))
-    ask = problem.function
-    alone = jax.vmap(lambda own: ask.value(own, mask))(own)
-    np.testing.assert_allclose(alone, problem.values(mask), atol=1e-6)
-    alone = jax.vmap(lambda own: ask.extension(own, key, x))(own)
-    np.testing.assert_allclose(alone, problem.extensions(key, x).values, atol=1e-6)
-    alone = jax.vmap(lambda own: ask.gradient(own, key, x))(own)
-    together = matrix_of(problem.extensions(key, x).gradients, problem.num_clients)
-    np.testing.assert_allclose(alone, together, atol=1e-6)
-    alone = jax.vmap(lambda own: ask.gains(own, mask))(own)
-    together = matrix_of(problem.gains(mask), problem.num_clients)
-    np.testing.assert_allclose(alone, together, atol=1e-6)
+def test_one_client_computes_the_same_as_all_together(case):
+    alone, points, sets = (case.found[name] for name in ("alone", "points", "sets"))
+    np.testing.assert_allclose(alone["value"], sets["values"][13], atol=1e-6)
+    np.testing.assert_allclose(alone["extension"], points["extension"][INSIDE], atol=1e-6)
+    np.testing.assert_allclose(alone["gradient"], points["gradient"][INSIDE], atol=1e-6)
+    np.testing.assert_allclose(alone["gains"], sets["gains"][13], atol=1e-6)
 
 
-def test_what_somebody_sees_who_sees_all(case):
-    problem, values = case
-    weights = RNG.dirichlet(np.ones(problem.num_clients)).astype(np.float32)
-    total = problem.total(jnp.asarray(weights))
-    for mask in SETS[::9]:
-        memo = total.init()
-        for item in np.flatnonzero(mask):
-            memo = total.add(memo, jnp.int32(item))
-        outside = np.flatnonzero(~mask)
-        now = values[number(mask)] @ weights
-        np.testing.assert_allclose(total.value(jnp.asarray(mask)), now, atol=5e-6)
-        gains = np.asarray(total.gains(memo))
-        for e in outside:
-            grown = values[number(mask | (np.arange(N) == e))] @ weights
-            np.testing.assert_allclose(gains[e], grown - now, atol=5e-6)
-            np.testing.assert_allclose(total.gain(memo, jnp.int32(e)), gains[e], atol=5e-6)
+def test_the_total_is_the_weighted_sum(case):
+    found, expected = case.found["total"], case.values @ case.weights
+    np.testing.assert_allclose(found["value"], expected, atol=5e-6)
+    gains = expected[number(SETS[:, None] | UNIT)] - expected[:, None]
+    np.testing.assert_allclose(found["gains"][~SETS], gains[~SETS], atol=5e-6)
+    np.testing.assert_allclose(found["gain"][~SETS], gains[~SETS], atol=5e-6)
 
 
 def test_functions_are_monotone_and_submodular(case):
-    _, values = case  # In single precision where the data are.
-    unit = np.eye(N, dtype=bool)
-    grown = np.array([values[number(SETS | e)] - values[number(SETS)] for e in unit])
+    values = case.values  # In single precision where the data are.
+    grown = np.array([values[number(SETS | e)] - values[number(SETS)] for e in UNIT])
     assert grown.min() >= -1e-6
-    for e, gain in zip(unit, grown, strict=True):
-        for other in unit:
+    for e, gain in zip(UNIT, grown, strict=True):
+        for other in UNIT:
             later = gain[number(SETS | other)]
             assert (later <= gain + 1e-6)[~(SETS & e).any(axis=1)].all()
 
 
-MATROIDS = {
-    "uniform": matroids.uniform(3, N),
-    "partition": matroids.partition([0, 0, 1, 1, 1, 2], [1, 2, 1]),
-    "graphic": matroids.graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3]]),
-}
-
-
-@pytest.mark.parametrize("matroid", MATROIDS.values(), ids=MATROIDS)
-def test_every_client_votes_for_its_heaviest_base(case, matroid):
-    problem, _ = case
-    key = jax.random.key(0)
-    clients = problem.num_clients
-
-    @jax.jit
-    def ask(x):
-        bases = problem.extensions(key, x).gradients.bases(matroid)
-        rows = jax.vmap(lambda w: fed.secure_aggregate(bases.messages(w), N))(jnp.eye(clients))
-        gains = problem.extensions(key, x).gradients
-        eye = jnp.eye(clients)
-        return rows, bases.worth, jax.vmap(
-            lambda w: fed.secure_aggregate(gains.messages(w), N)
-        )(eye)  # fmt: skip
-
-    for x in POINTS[[0, 1, 3, 9]]:
-        votes, worth, gradient = map(np.asarray, ask(x))
-        expected = np.asarray(jax.vmap(matroid.max_weight_base)(gradient))
-        # Of equal gains the first: the same base even where a client has nothing left to gain.
-        np.testing.assert_array_equal(votes, expected)
-        np.testing.assert_allclose(worth, (votes * gradient).sum(axis=1), atol=1e-6)
+@pytest.mark.parametrize("name", MATROIDS)
+def test_every_client_votes_for_its_heaviest_base(case, name):
+    votes, worth = case.found["points"]["votes"][name]
+    gradients = case.found["points"]["gradient"]
+    heaviest = jax.jit(jax.vmap(jax.vmap(MATROIDS[name].max_weight_base)))
+    # Of equal gains the first: the same base even where a client has nothing left to gain.
+    np.testing.assert_array_equal(votes, heaviest(gradients))
+    np.testing.assert_allclose(worth, (votes * gradients).sum(axis=2), atol=1e-6)
 
 
 def test_spread_and_shares(case):
-    problem, _ = case
-    gains = problem.extensions(jax.random.key(0), jnp.asarray(POINTS[9])).gradients
-    matrix = matrix_of(gains, problem.num_clients)
-    mean = matrix.mean(axis=0)
-    np.testing.assert_allclose(gains.spread(jnp.asarray(mean)), np.abs(matrix - mean).max())
-    weights = np.linspace(0.5, 1, problem.num_clients).astype(np.float32)
-    total = weights @ matrix
-    total[2] = 0  # Nobody gains by it; it is left out.
-    shares = np.divide(matrix, total, out=np.zeros_like(matrix), where=total > 0)
-    found = gains.shares(jnp.asarray(weights), jnp.asarray(total))
-    np.testing.assert_allclose(found, weights * shares.max(axis=1), rtol=1e-5)
+    found = case.found["points"]
+    for matrix, spread, shares in zip(
+        found["gradient"], found["spread"], found["shares"], strict=True
+    ):
+        np.testing.assert_allclose(
+            spread, np.abs(matrix - matrix.mean(axis=0)).max(), rtol=1e-5, atol=1e-6
+        )
+        total = case.total_of_shares
+        expected = np.divide(matrix, total, out=np.zeros_like(matrix), where=total > 0)
+        np.testing.assert_allclose(shares, case.weights * expected.max(axis=1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("together", [8, 2**22])
@@ -272,65 +296,72 @@ def test_many_long_and_short_runs_vote_as_rows_do(together, monkeypatch):
     module = importlib.import_module("fedjax_fair.submodular.federated.sparse")
     monkeypatch.setattr(module, "_TOGETHER", together)
     rng = np.random.default_rng(1)
-    kept = rng.random((60, 40)) < rng.random((60, 1))
-    matrix = (rng.integers(1, 4, (60, 40)) * kept).astype(np.float32)
-    dense, sparse = fed.facility_location(matrix), fed.facility_location(listed(matrix))
-    weights = jnp.asarray(rng.random(60), jnp.float32)
-    for k in (1, 7, 40):
-        for x in (np.zeros(40), rng.choice([0, 0.5, 1], 40)):
-            votes = [
-                fed.secure_aggregate(
-                    problem.extensions(jax.random.key(0), jnp.asarray(x, jnp.float32))
-                    .gradients.bases(matroids.uniform(k, 40))
-                    .messages(weights),
-                    40,
-                )
-                for problem in (dense, sparse)
-            ]
-            np.testing.assert_allclose(*votes, rtol=1e-5)
+    scored = rng.random((40, 20)) < rng.random((40, 1))
+    matrix = (rng.integers(1, 4, (40, 20)) * scored).astype(np.float32)
+    points = np.stack([np.zeros(20), rng.choice([0, 0.5, 1], 20)]).astype(np.float32)
+
+    @jax.jit
+    def votes(scores, points, weights):
+        problem = fed.facility_location(scores)
+
+        def vote(x):
+            gradients = problem.extensions(jax.random.key(0), x).gradients
+            bases = [gradients.bases(matroids.uniform(k, 20)) for k in (1, 7, 20)]
+            return [fed.secure_aggregate(own.messages(weights), 20) for own in bases]
+
+        return jax.lax.map(vote, points)
+
+    weights = rng.random(40).astype(np.float32)
+    dense, sparse = (votes(scores, points, weights) for scores in (matrix, listed(matrix)))
+    for one, other in zip(dense, sparse, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 def test_an_estimated_problem_is_near_the_exact_one():
     rates = RNG.gamma(1.0, size=(CLIENTS, N)).astype(np.float32)
-
-    def value(mask, own):
-        return jnp.sqrt(jnp.sum(own, where=mask))
-
-    exact = fed.custom(value, rates, size=N)
-    estimated = fed.custom(value, rates, size=N, samples=4000)
+    estimated = fed.custom(square_root, rates, size=N, samples=4000)
     assert not estimated.exact
-    key, x = jax.random.key(0), jnp.asarray(POINTS[9])
-    near = {"atol": 0.05}  # Standard deviations of at most 0.6, so six errors of the mean.
-    np.testing.assert_allclose(
-        estimated.extensions(key, x).values, exact.extensions(key, x).values, **near
-    )
-    found = matrix_of(estimated.extensions(key, x).gradients, CLIENTS)
-    np.testing.assert_allclose(
-        found, matrix_of(exact.extensions(key, x).gradients, CLIENTS), **near
-    )
-    corner = jnp.asarray(SETS[37])
-    np.testing.assert_allclose(
-        matrix_of(estimated.gains(corner), CLIENTS), matrix_of(exact.gains(corner), CLIENTS),
-        atol=1e-5,
-    )  # fmt: skip
+
+    @jax.jit
+    def solve(key, x, corner, weights):
+        def rows(gains):
+            return jax.vmap(lambda row: fed.secure_aggregate(gains.messages(row), N))(weights)
+
+        extensions = estimated.extensions(key, x)
+        return extensions.values, rows(extensions.gradients), rows(estimated.gains(corner))
+
+    x, corner = POINTS[INSIDE], SETS[37]
+    values, gradients, gains = solve(jax.random.key(0), x, corner, np.eye(CLIENTS, dtype=x.dtype))
+    exact = np.array([np.sqrt(np.where(mask, rates, 0).sum(axis=1)) for mask in SETS])
+    true_values, true_gradients = by_definition(exact, x.astype(float))
+    # Standard deviations of at most 0.6, so six errors of the mean.
+    np.testing.assert_allclose(values, true_values, atol=0.05)
+    np.testing.assert_allclose(gradients, true_gradients, atol=0.05)
+    more, less = exact[number(corner | UNIT)], exact[number(corner & ~UNIT)]
+    np.testing.assert_allclose(gains, (more - less).T, atol=1e-5)
 
 
 def test_many_features_are_drawn_from_the_model():
-    """Features told by all configurations of them, and by examples that the model makes up."""
+    """Values by all configurations of the features, and by a sample from the model."""
     wide = [RNG.integers(0, 3, (40, 8)) for _ in range(2)]
     labels = [own[:, 0] // 2 for own in wide]
     padded = [np.concatenate([own, np.zeros((40, 4), int)], axis=1) for own in wide]
     few = fed.feature_selection([own[:, :6] for own in wide], labels, num_values=3)
     drawn = fed.feature_selection(padded, labels, num_values=3, drawn=20_000)
     assert not drawn.exact
-    for mask in SETS[[1, 32, 36, 48]]:
-        whole = np.concatenate([mask, np.zeros(6, bool)])
-        found = np.asarray(drawn.values(jnp.asarray(whole)))
-        np.testing.assert_allclose(found, few.values(jnp.asarray(mask)), atol=0.02)
-        gains = drawn.gains(jnp.asarray(whole))
-        row = fed.secure_aggregate(gains.messages(jnp.array([1.0, 0.0])), 12)
-        more = drawn.values(jnp.asarray(whole).at[6].set(True))[0]
-        np.testing.assert_allclose(row[6], more - found[0], atol=1e-5)
+
+    @jax.jit
+    def solve(masks):
+        def at(mask):
+            whole = jnp.concatenate([mask, jnp.zeros(6, bool)])
+            row = fed.secure_aggregate(drawn.gains(whole).messages(jnp.array([1.0, 0.0])), 12)
+            return few.values(mask), drawn.values(whole), drawn.values(whole.at[6].set(True)), row
+
+        return jax.lax.map(at, masks)
+
+    exact, sampled, more, row = map(np.asarray, solve(SETS[[1, 32, 36, 48]]))
+    np.testing.assert_allclose(sampled, exact, atol=0.02)
+    np.testing.assert_allclose(row[:, 6], (more - sampled)[:, 0], atol=1e-5)
 
 
 def test_negative_scores_are_clipped_with_a_count():

@@ -32,7 +32,7 @@ tabulated = jax.jit(jax.value_and_grad(ml.tabulated_value, 1))
 def by_definition(value, x):
     """Value and gradient in double precision."""
     sets = np.array(list(itertools.product([False, True], repeat=len(x))))
-    values = np.array([value(mask) for mask in sets])
+    values = np.array([value(mask) for mask in sets], float)
 
     def expected(x):
         return np.where(sets, x, 1 - x).prod(axis=1) @ values
@@ -83,65 +83,77 @@ def test_a_table_is_exact_for_any_function(drawn):
     np.testing.assert_allclose(found[1], gradient, atol=1e-5)
 
 
-def test_the_table_asks_for_the_right_sets():
-    found = ml.table(lambda mask: mask.astype(jnp.float32) @ jnp.array([1.0, 10.0, 100.0]), 3)
+def test_the_table_has_the_values_of_all_sets_in_order():
+    weights = jnp.array([1.0, 10.0, 100.0])
+    found = jax.jit(lambda: ml.table(lambda mask: mask.astype(jnp.float32) @ weights, 3))()
     assert found.tolist() == [0, 1, 10, 11, 100, 101, 110, 111]
 
 
 def test_golden_values():
-    offers = ml.ranked(jnp.array([3.0, 1.0, 2.0]))
-    assert float(ml.facility_location_value(offers, jnp.full(3, 0.5))) == 2.125
-    assert ml.facility_location_gradient(offers, jnp.full(3, 0.5)).tolist() == [1.75, 0.25, 0.75]
-    covers, x = jnp.array([True, True]), jnp.array([0.5, 0.2])
-    np.testing.assert_allclose(ml.coverage_value(covers, x), 0.6, rtol=1e-6)
-    np.testing.assert_allclose(ml.coverage_gradient(covers, x), [0.8, 0.5], rtol=1e-6)
+    value, gradient = facility_location(jnp.array([3.0, 1.0, 2.0]), jnp.full(3, 0.5))
+    assert float(value) == 2.125
+    assert gradient.tolist() == [1.75, 0.25, 0.75]
+    value, gradient = coverage(jnp.array([True, True]), jnp.array([0.5, 0.2]))
+    np.testing.assert_allclose(value, 0.6, rtol=1e-6)
+    np.testing.assert_allclose(gradient, [0.8, 0.5], rtol=1e-6)
 
 
 def test_marginals_at_a_corner_are_the_gradient_there():
     scores = jnp.array([3.0, 1.0, 2.0, 2.0])
-    for corner in itertools.product([False, True], repeat=4):
-        mask = jnp.array(corner)
+
+    @jax.jit
+    @jax.vmap
+    def both(mask):
         gains = ml.marginals(lambda s: jnp.max(scores, where=s, initial=0), mask)
-        _, exact = facility_location(scores, mask.astype(jnp.float32))
-        np.testing.assert_array_equal(gains, exact)
+        return gains, facility_location(scores, mask.astype(jnp.float32))[1]
+
+    gains, exact = both(np.array(list(itertools.product([False, True], repeat=4))))
+    np.testing.assert_array_equal(gains, exact)
 
 
 def test_the_sample_size_keeps_its_promise():
     """With a single set more of the estimates than allowed would be off."""
     size, sigma, delta, repeats = 5, 0.2, 0.3, 400
-    x = jnp.full(size, 0.2)
-    scores = jnp.ones(size)
-    offers = ml.ranked(scores)
-    exact = ml.facility_location_gradient(offers, x)
+    enough = ml.sample_size(sigma, delta, size=size)
+    assert enough == np.ceil(np.log(2 * 5 / 0.3) / 0.08)
 
-    def worst(key, samples):
+    @jax.jit
+    @jax.vmap
+    def worst(key):
+        offers, x = ml.ranked(jnp.ones(size)), jnp.full(size, 0.2)
+        exact = ml.facility_location_gradient(offers, x)
+
         def gains(mask):
             return ml.facility_location_gradient(offers, mask.astype(jnp.float32))
 
-        return jnp.max(jnp.abs(ml.sampled_gradient(key, gains, x, samples) - exact))
+        errors = [ml.sampled_gradient(key, gains, x, samples) - exact for samples in (enough, 1)]
+        return jnp.max(jnp.abs(jnp.stack(errors)), axis=1)
 
-    keys = jax.random.split(jax.random.key(0), repeats)
-    enough = ml.sample_size(sigma, delta, size=size)
-    assert enough == np.ceil(np.log(2 * 5 / 0.3) / 0.08)
-    assert np.mean(jax.vmap(lambda key: worst(key, enough))(keys) > sigma) <= delta
-    assert np.mean(jax.vmap(lambda key: worst(key, 1))(keys) > sigma) > delta
+    with_enough, with_one = np.asarray(worst(jax.random.split(jax.random.key(0), repeats))).T
+    assert np.mean(with_enough > sigma) <= delta
+    assert np.mean(with_one > sigma) > delta
 
 
 def test_samples_are_unbiased_and_certain_at_corners():
-    x = jnp.array([0.0, 1.0, 0.3])
-    scores = jnp.array([3.0, 1.0, 2.0])
+    scores = np.array([3.0, 1.0, 2.0], np.float32)
+    x, corner = np.array([0.0, 1.0, 0.3], np.float32), np.array([0.0, 1.0, 1.0], np.float32)
 
-    def value(mask):
-        return jnp.max(scores, where=mask, initial=0)
+    @jax.jit
+    def solve(key, x, corner):
+        def value(mask):
+            return jnp.max(scores, where=mask, initial=0)
 
-    exact, gradient = by_definition(lambda mask: np.asarray(scores)[mask].max(initial=0), x)
-    key = jax.random.key(1)
-    found = ml.sampled_value(key, value, x, 20_000)
-    np.testing.assert_allclose(found, exact, atol=0.02)  # Four standard errors: 4 * 0.46 / 141.
-    found = ml.sampled_gradient(key, lambda mask: ml.marginals(value, mask), x, 20_000)
-    np.testing.assert_allclose(found, gradient, atol=0.03)
-    corner = jnp.array([0.0, 1.0, 1.0])
-    assert float(ml.sampled_value(key, value, corner, 3)) == 2.0
+        return (
+            ml.sampled_value(key, value, x, 20_000),
+            ml.sampled_gradient(key, lambda mask: ml.marginals(value, mask), x, 20_000),
+            ml.sampled_value(key, value, corner, 3),
+        )
+
+    exact, exact_gradient = by_definition(lambda mask: scores[mask].max(initial=0), x)
+    value, gradient, certain = solve(jax.random.key(1), x, corner)
+    np.testing.assert_allclose(value, exact, atol=0.02)  # Four standard errors: 4 * 0.46 / 141.
+    np.testing.assert_allclose(gradient, exact_gradient, atol=0.03)
+    assert float(certain) == 2.0
 
 
 @pytest.mark.parametrize(

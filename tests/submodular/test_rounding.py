@@ -1,6 +1,7 @@
 """Rounding: every item as often as the point says, and nothing lost on average."""
 
 import itertools
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -25,118 +26,158 @@ MATROIDS = {
     "graphic": matroids.graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3]]),
     "from_oracle": matroids.from_oracle(lambda mask: jnp.sum(mask) <= 2, N),
 }
+BLOCKS = ["uniform", "partition"]  # What pipage is for.
 
 
-def a_point(matroid, seed=0, total=1.0):
-    """A mean of random bases."""
+@cache
+def bases_of(name):
+    matroid = MATROIDS[name]
+    independent = np.asarray(jax.jit(jax.vmap(matroid.independent))(SETS))
+    return SETS[independent & (SETS.sum(axis=1) == matroid.rank)]
+
+
+def are_bases(name, masks):
+    found = {tuple(mask) for mask in np.unique(np.asarray(masks), axis=0)}
+    return found <= {tuple(base) for base in bases_of(name)}
+
+
+def a_point(name, seed=0, total=1.0):
+    """A multiple of a mean of random bases."""
     rng = np.random.default_rng(seed)
-    bases = jax.jit(jax.vmap(matroid.max_weight_base))(
-        jnp.asarray(rng.random((4, matroid.size)), jnp.float32)
-    )
-    return total * rng.dirichlet(np.ones(4)) @ np.asarray(bases)
+    return total * rng.dirichlet(np.ones(4)) @ bases_of(name)[rng.choice(len(bases_of(name)), 4)]
 
 
-@pytest.mark.parametrize("matroid", MATROIDS.values(), ids=MATROIDS)
+def filled(name, x):
+    """The point and a multiple of the base that is heaviest for it, together of full rank."""
+    bases = bases_of(name)
+    heaviest = max(bases, key=lambda base: (round(x @ base, 9), *base))  # First of equal items.
+    return x + (1 - x.sum() / MATROIDS[name].rank) * heaviest
+
+
+def expected(scores, x):
+    """The multilinear extension of the mean of facility locations, by definition."""
+    return np.where(SETS, x, 1 - x).prod(axis=1) @ values_of(scores, SETS)
+
+
+def values_of(scores, masks):
+    return np.where(np.asarray(masks)[:, None], scores, 0).max(axis=2).mean(axis=1)
+
+
+@pytest.mark.parametrize("name", MATROIDS)
 @settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 10_000))
-def test_bases_have_the_point_as_their_mean(matroid, seed):
-    x = a_point(matroid, seed)
-    bases, weights = rounding.decompose(matroid, x)
-    assert (np.asarray(bases).sum(axis=1) == matroid.rank).all()
-    assert jax.vmap(matroid.independent)(bases).all()
+@given(seed=st.integers(0, 10_000), total=st.sampled_from([1.0, 0.6]))
+def test_bases_have_the_point_as_their_mean(name, seed, total):
+    x = a_point(name, seed, total)
+    bases, weights = map(np.asarray, rounding.decompose(MATROIDS[name], x))
+    assert are_bases(name, bases)
     assert (weights > 0).all()
     np.testing.assert_allclose(weights.sum(), 1, rtol=1e-5)
-    np.testing.assert_allclose(weights @ bases.astype(jnp.float32), x, atol=5e-5)
+    np.testing.assert_allclose(weights @ bases, filled(name, x), atol=5e-5)
 
 
 def test_a_point_after_many_uneven_steps_is_decomposed():
     """Sums in single precision, of which none is quite what it should be."""
-    rng = np.random.default_rng(0)
-    scores = rng.gamma(0.2, size=(50, 200)).astype(np.float32)
-    matroid = matroids.partition(np.arange(200) % 7, [1, 2, 3, 1, 2, 1, 4])
-    run = fed.fedcg(jax.random.key(0), fed.facility_location(scores), matroid, 37)
-    bases, weights = rounding.decompose(matroid, run.x)
-    assert jax.vmap(matroid.independent)(bases).all()
-    np.testing.assert_allclose(weights @ bases.astype(jnp.float32), run.x, atol=5e-5)
+    scores = np.random.default_rng(0).gamma(0.2, size=(50, 200)).astype(np.float32)
+    blocks, capacities = np.arange(200) % 7, np.array([1, 2, 3, 1, 2, 1, 4])
+    matroid = matroids.partition(blocks, capacities)
+
+    @jax.jit
+    def solve(key, scores):
+        return fed.fedcg(key, fed.facility_location(scores), matroid, 37).x
+
+    x = solve(jax.random.key(0), scores)
+    bases, weights = map(np.asarray, rounding.decompose(matroid, x))
+    assert (bases @ np.eye(7, dtype=int)[blocks] == capacities).all()
+    np.testing.assert_allclose(weights @ bases, x, atol=5e-5)
 
 
-def roundings(matroid, x):
-    found = rounding.decompose(matroid, x)
-    yield jax.jit(jax.vmap(lambda key: rounding.swap(key, matroid, found)))(KEYS)
-    if matroid.blocks is not None:
-        yield jax.jit(jax.vmap(lambda key: rounding.pipage(key, matroid, x)))(KEYS)
+@cache
+def rounders(name):
+    """Each way to round, compiled once a matroid: ``round(x) -> [keys, N]``."""
+    matroid, count = MATROIDS[name], 12
+    swap = jax.jit(jax.vmap(lambda key, found: rounding.swap(key, matroid, found), (0, None)))
+    pipage = jax.jit(jax.vmap(lambda key, x: rounding.pipage(key, matroid, x), (0, None)))
+
+    def by_swaps(x):
+        # As many bases for any point: the last one several times, with its share of the weight.
+        bases, weights = map(np.asarray, rounding.decompose(matroid, x))
+        times = np.append(np.ones(len(weights) - 1, int), count + 1 - len(weights))
+        bases, weights = np.repeat(bases, times, axis=0), np.repeat(weights / times, times)
+        return swap(KEYS, rounding.Decomposition(bases, weights.astype(np.float32)))
+
+    def by_pipage(x):
+        return pipage(KEYS, np.asarray(x, np.float32))
+
+    return (by_swaps, by_pipage) if name in BLOCKS else (by_swaps,)
 
 
-@pytest.mark.parametrize("matroid", MATROIDS.values(), ids=MATROIDS)
-def test_marginals_are_kept_and_nothing_is_lost_on_average(matroid):
+@pytest.mark.parametrize("total", [1.0, 0.6])
+@pytest.mark.parametrize("name", MATROIDS)
+def test_marginals_are_kept_and_nothing_is_lost_on_average(name, total):
+    """Of points short of a base, those of the point that is filled up."""
     scores = np.random.default_rng(1).gamma(0.3, size=(5, N)).astype(np.float32)
-    problem = fed.facility_location(scores)
-    x = a_point(matroid, 3)
-    worth = np.mean(problem.extensions(KEYS[0], jnp.asarray(x, jnp.float32)).values)
-    for chosen in roundings(matroid, x):
-        assert (chosen.sum(axis=1) == matroid.rank).all()
-        assert jax.vmap(matroid.independent)(chosen).all()
-        np.testing.assert_allclose(chosen.mean(axis=0), x, atol=NEAR)
-        values = np.asarray(jax.vmap(problem.values)(chosen)).mean(axis=1)
-        assert values.mean() >= worth - 4 * values.std() / np.sqrt(len(KEYS))
+    x = a_point(name, 3, total)
+    for rounder in rounders(name):
+        chosen = np.asarray(rounder(x))
+        assert are_bases(name, chosen)
+        np.testing.assert_allclose(chosen.mean(axis=0), filled(name, x), atol=NEAR)
+        values = values_of(scores, chosen)
+        error = values.std() / np.sqrt(len(KEYS))
+        assert values.mean() >= expected(scores, filled(name, x)) - 4 * error
 
 
 def test_items_are_not_drawn_together_more_often_than_apart():
     """What a comb laid on the line at random would do, and keep the marginals at that."""
-    matroid, x = matroids.uniform(2, 4), np.full(4, 0.5)
-    for chosen in roundings(matroid, x):
-        together = np.einsum("ki,kj->ij", *[np.asarray(chosen, float)] * 2) / len(KEYS)
-        assert (together[~np.eye(4, dtype=bool)] <= 0.25 + NEAR).all()
+    for rounder in rounders("uniform"):
+        chosen = np.asarray(rounder(np.full(N, 0.5)), float)
+        together = chosen.T @ chosen / len(KEYS)
+        assert (together[~np.eye(N, dtype=bool)] <= 0.25 + NEAR).all()
 
 
-def test_points_short_of_a_base_are_filled():
-    for name in ("uniform", "partition", "graphic"):
-        matroid = MATROIDS[name]
-        x = a_point(matroid, 5, total=0.6)
-        for chosen in roundings(matroid, x):
-            assert (chosen.sum(axis=1) == matroid.rank).all()
-            assert (np.asarray(chosen).mean(axis=0) >= x - NEAR).all()
+@pytest.mark.parametrize("name", MATROIDS)
+def test_sets_stay_what_they_are(name):
+    for base in bases_of(name)[:2]:
+        for rounder in rounders(name):
+            assert (np.asarray(rounder(base.astype(float))) == base).all()
+        rounded = jax.jit(lambda x: rounding.greedy(MATROIDS[name], x))(base.astype(np.float32))
+        np.testing.assert_array_equal(rounded, base)
 
 
-def test_sets_stay_what_they_are():
-    for matroid in MATROIDS.values():
-        base = matroid.max_weight_base(jnp.arange(N, dtype=jnp.float32) % 4)
-        x = base.astype(jnp.float32)
-        np.testing.assert_array_equal(rounding.swap(KEYS[0], matroid, x), base)
-        np.testing.assert_array_equal(rounding.greedy(matroid, x), base)
-        if matroid.blocks is not None:
-            np.testing.assert_array_equal(rounding.pipage(KEYS[0], matroid, x), base)
-
-
-@pytest.mark.parametrize("name", ["uniform", "partition"])
+@pytest.mark.parametrize("name", BLOCKS)
 def test_deterministic_pipage_is_worth_the_point(name):
     matroid, rng = MATROIDS[name], np.random.default_rng(4)
 
     @jax.jit
-    def both(scores, x):
+    @jax.vmap
+    def chosen(scores, x):
         problem = fed.facility_location(scores)
 
         def extension(x):
             return jnp.mean(problem.extensions(KEYS[0], x).values)
 
-        chosen = rounding.deterministic_pipage(matroid, x, extension)
-        return chosen, jnp.mean(problem.values(chosen)), extension(x)
+        return rounding.deterministic_pipage(matroid, x, extension)
 
-    for seed in range(40):
-        scores = jnp.asarray(rng.gamma(0.3, size=(3, N)), jnp.float32)
-        chosen, value, worth = both(scores, jnp.asarray(a_point(matroid, seed), jnp.float32))
-        assert matroid.independent(chosen)
-        assert int(chosen.sum()) == matroid.rank
-        assert float(value) >= float(worth) - 1e-5
+    scores = rng.gamma(0.3, size=(40, 3, N)).astype(np.float32)
+    points = np.stack([a_point(name, seed) for seed in range(40)]).astype(np.float32)
+    found = np.asarray(chosen(scores, points))
+    assert are_bases(name, found)
+    for own, mask, x in zip(scores, found, points, strict=True):
+        assert values_of(own, mask[None])[0] >= expected(own, x.astype(float)) - 1e-5
 
 
 def test_a_run_is_rounded_by_what_the_server_knows():
     scores = np.random.default_rng(1).gamma(0.3, size=(9, N)).astype(np.float32)
-    problem, matroid = fed.facility_location(scores), MATROIDS["laminar"]
-    run = fed.fedcg(jax.random.key(0), problem, matroid, 10)
-    chosen = rounding.swap(jax.random.key(1), matroid, run.x)
-    assert matroid.independent(chosen)
-    np.testing.assert_allclose(problem.value(rounding.greedy(matroid, run.x)), run.rounded[-1])
+    matroid = MATROIDS["laminar"]
+
+    @jax.jit
+    def solve(key):
+        run = fed.fedcg(key, fed.facility_location(scores), matroid, 10)
+        return run.x, run.rounded, rounding.greedy(matroid, run.x)
+
+    x, rounded, base = solve(jax.random.key(0))
+    np.testing.assert_allclose(values_of(scores, base[None])[0], rounded[-1], rtol=1e-6)
+    # From the point itself, which is decomposed on the host.
+    assert are_bases("laminar", rounding.swap(jax.random.key(1), matroid, x)[None])
 
 
 @pytest.mark.parametrize(

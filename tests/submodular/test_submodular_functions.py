@@ -27,7 +27,7 @@ DISTANCES = np.linalg.norm(POINTS[:, None] - POINTS[None], axis=-1)
 MEMBERSHIP = RNG.random((N, 5)) < 0.4
 WEIGHTS = RNG.gamma(1.0, size=5)
 MIXED = RNG.normal(size=N)
-KEEP = np.array([True, False, True, True, False, True])
+INCLUDED = np.array([True, False, True, True, False, True])
 KERNEL = POINTS @ POINTS.T + 0.1 * np.eye(N)
 HISTORY = RNG.random((3, N)) < 0.3
 # Nine points, six of which may be chosen and seven count.
@@ -128,8 +128,8 @@ FUNCTIONS = {
         True,
     ),
     "restricted": (
-        lambda: sm.restricted(sm.facility_location(SIMILARITY), KEEP),
-        lambda mask: SIMILARITY[:, mask & KEEP].max(axis=1, initial=0).sum(),
+        lambda: sm.restricted(sm.facility_location(SIMILARITY), INCLUDED),
+        lambda mask: SIMILARITY[:, mask & INCLUDED].max(axis=1, initial=0).sum(),
         True,
     ),
 }
@@ -150,94 +150,99 @@ FROM_FEATURES = {
     ),
 }
 ALL = FUNCTIONS | FROM_FEATURES
+# Facility location, alone or within another function, has two forms.
 LOCATIONS = [name for name in ALL if name.startswith("facility_location")]
+CASES = [(name, False) for name in ALL]
+CASES += [(name, True) for name in (*LOCATIONS, "sum_of", "truncated", "restricted")]
+
+MASKS = np.array(list(itertools.product([False, True], repeat=N)))
+PLACE_VALUES = 1 << np.arange(N)[::-1]
 
 
-@pytest.fixture(params=[False, True])
-def keeps_gains(request, monkeypatch):
-    """Facility location in both of its forms, whatever the size."""
-    if request.param:
-        # By its path, since the package calls a function by the name of the module.
-        module = importlib.import_module("fedjax_fair.submodular.facility_location")
-        monkeypatch.setattr(module, "_SMALL", 0)
-        monkeypatch.setattr(module, "_ROWS", 4)
-        monkeypatch.setattr(module, "_POINTS", 4)
-        monkeypatch.setattr(module, "_KEEPS_GAINS", {jax.default_backend(): True})
+@pytest.fixture
+def caches_gains(monkeypatch):
+    """Facility location that caches gains, whatever the size, in blocks that points do not fill."""
+    # By its path, since the package calls a function by the name of the module.
+    module = importlib.import_module("fedjax_fair.submodular.facility_location")
+    monkeypatch.setattr(module, "_SMALL", 0)
+    monkeypatch.setattr(module, "_ROWS", 4)
+    monkeypatch.setattr(module, "_POINTS", 4)
+    monkeypatch.setattr(module, "_CACHES_GAINS", {jax.default_backend(): True})
 
 
-def subsets(size):
-    return itertools.product([False, True], repeat=size)
+def truth_of(name):
+    """The values of all subsets by definition, and the gains of all items; NaN for members."""
+    values = np.array([ALL[name][1](mask) for mask in MASKS])
+    gains = values[(MASKS[:, None] | np.eye(N, dtype=bool)) @ PLACE_VALUES] - values[:, None]
+    return values, np.where(MASKS, np.nan, gains)
 
 
-@pytest.mark.usefixtures("keeps_gains")
-@pytest.mark.parametrize("name", ALL)
-def test_the_oracle_agrees_with_the_definition_on_every_subset(name):
-    factory, definition, _ = ALL[name]
-    function = factory()
-    values = jax.jit(jax.vmap(function.value))
-    masks = np.array(list(subsets(N)))
-    truth = np.array([definition(mask) for mask in masks])
-    close = {"rtol": 1e-5, "atol": 1e-5}
-    np.testing.assert_allclose(values(masks), truth, **close)
-    assert truth[0] == 0
+@pytest.mark.parametrize(
+    ("name", "cached"), CASES, ids=[name + ", cached" * cached for name, cached in CASES]
+)
+def test_the_oracle_agrees_with_the_definition_on_every_subset(name, cached, request):
+    if cached:
+        request.getfixturevalue("caches_gains")
 
-    def grown(mask):
-        """The gains over a set that is grown item by item."""
+    @jax.jit
+    def oracle(masks):
+        function = ALL[name][0]()
 
-        def add(memo, item):
-            added = function.add(memo, item)
-            return jax.tree.map(lambda new, old: jnp.where(mask[item], new, old), added, memo), None
+        def grown(mask):
+            """All gains, and one by one, over a set that is grown item by item."""
 
-        memo, _ = jax.lax.scan(add, function.init(), jnp.arange(N))
-        return function.gains(memo), jax.vmap(lambda item: function.gain(memo, item))(jnp.arange(N))
+            def add(memo, item):
+                added = function.add(memo, item)
+                larger = jax.tree.map(lambda new, old: jnp.where(mask[item], new, old), added, memo)
+                return larger, None
 
-    gains, single = (np.asarray(part) for part in jax.jit(jax.vmap(grown))(masks))
-    place = masks @ (1 << np.arange(N)[::-1])
-    for row, mask in enumerate(masks):
-        for item in np.flatnonzero(~mask):
-            larger = truth[np.flatnonzero(place == place[row] + (1 << (N - 1 - item)))[0]]
-            np.testing.assert_allclose(gains[row, item], larger - truth[row], **close)
-            np.testing.assert_allclose(single[row, item], larger - truth[row], **close)
+            items = jnp.arange(N)
+            memo, _ = jax.lax.scan(add, function.init(), items)
+            return function.gains(memo), jax.vmap(lambda item: function.gain(memo, item))(items)
+
+        return jax.vmap(function.value)(masks), jax.vmap(grown)(masks), jax.lax.map(grown, masks)
+
+    values, together, alone = oracle(MASKS)
+    true_values, true_gains = truth_of(name)
+    assert true_values[0] == 0
+    np.testing.assert_allclose(values, true_values, rtol=1e-5, atol=1e-5)
+    for gains in (*together, *alone):
+        found = np.where(MASKS, np.nan, gains)  # Entries of members are meaningless.
+        np.testing.assert_allclose(found, true_gains, rtol=1e-5, atol=1e-5)
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_function_is_submodular_and_monotone_where_it_says_so(name):
-    _, definition, monotone = FUNCTIONS[name]
-    value = {mask: definition(np.array(mask)) for mask in subsets(N)}
-
-    def with_item(mask, item):
-        return (*mask[:item], True, *mask[item + 1 :])
-
-    decreasing = False
-    for mask in value:
-        outside = [item for item in range(N) if not mask[item]]
-        for item in outside:
-            gain = value[with_item(mask, item)] - value[mask]
-            decreasing |= gain < -1e-9
-            for other in outside:
-                if other != item:
-                    larger = with_item(mask, other)
-                    later = value[with_item(larger, item)] - value[larger]
-                    assert later <= gain + 1e-9
-    assert decreasing != monotone
+    _, gains = truth_of(name)
+    for item in range(N):
+        later = gains[(MASKS | (np.arange(N) == item)) @ PLACE_VALUES]
+        outside = ~MASKS & ~MASKS[:, [item]] & (np.arange(N) != item)
+        assert (later <= gains + 1e-9)[outside].all()
+    assert (np.nanmin(gains) >= -1e-9) == FUNCTIONS[name][2]
 
 
-@pytest.mark.usefixtures("keeps_gains")
-@pytest.mark.parametrize("name", LOCATIONS)
-def test_facility_location_batches(name):
-    function = ALL[name][0]()
+@pytest.mark.usefixtures("caches_gains")
+def test_cached_gains_are_recomputed_where_most_points_change():
+    """Differences of large sums would be off by several units."""
+    points = 50
+    rng = np.random.default_rng(0)
+    similarity = np.zeros((points, 3), np.float32)
+    similarity[:, 0] = 1e6  # The item that is added is the best of all points.
+    similarity[:, 1] = 1e6 + rng.integers(0, 16, points) / 16
+    similarity[: points // 4, 2] = 2e6
+    gains = jax.jit(lambda s: _gains_after_first(sm.facility_location(s)))(similarity)
+    expected = np.maximum(similarity.astype(float) - 1e6, 0).sum(axis=0)
+    np.testing.assert_allclose(gains, expected, rtol=1e-6)
 
-    def gains(item):
-        return function.gains(function.add(function.init(), item))
 
-    items = jnp.arange(N)
-    np.testing.assert_allclose(
-        jax.vmap(gains)(items), jnp.stack([gains(item) for item in items]), rtol=1e-6, atol=1e-6
-    )
+def _gains_after_first(function):
+    return function.gains(function.add(function.init(), 0))
 
 
 def test_settings_are_traced():
-    masks = jnp.array([True, True, False, False, True, True])
+    mask = np.array([True, True, False, False, True, True])
 
     def all_at_once(number):
         functions = (
@@ -248,12 +253,12 @@ def test_settings_are_traced():
             sm.scaled(sm.coverage(MEMBERSHIP), number),
             sm.truncated(sm.coverage(MEMBERSHIP), number),
         )
-        return jnp.stack([function.value(masks) for function in functions])
+        return jnp.stack([function.value(mask) for function in functions])
 
-    numbers = jnp.array([0.0, 0.5, 2.0])
-    together = jax.vmap(all_at_once)(numbers)
-    for row, number in zip(together, numbers, strict=True):
-        np.testing.assert_allclose(row, all_at_once(float(number)), rtol=1e-5)
+    numbers = (0.0, 0.5, 2.0)
+    traced = jax.jit(jax.vmap(all_at_once))(jnp.array(numbers))
+    static = jax.jit(lambda: jnp.stack([all_at_once(number) for number in numbers]))()
+    np.testing.assert_allclose(traced, static, rtol=1e-5)
 
 
 ASYMMETRIC = np.where(np.eye(3)[::-1], 1.0, 0.0) + np.array([[0, 5, 0], [0, 0, 0], [0, 0, 0]])

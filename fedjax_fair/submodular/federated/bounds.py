@@ -1,10 +1,10 @@
-r"""What is proved of the continuous algorithms, with the quantities that a run measured.
+r"""Guarantees of the continuous algorithms, from the quantities that a run measured.
 
 Notation: *r* the rank, :math:`\eta` the step, *T* the rounds, :math:`m_F = \max_e F(\{e\})`,
 :math:`\gamma_t` the spread of the clients' gradients, and :math:`\Gamma` its sum over rounds. The
-theorems hold for any value of a base at all, so a set that some other algorithm found can stand for
-the optimum. With :math:`\eta = 1/T` their error stays near *r* times the mean spread, which is
-often more than the optimum: what they promise is then nothing, and the run is much better.
+theorems hold for the value of any base, so a set that another algorithm found can replace the
+optimum. With :math:`\eta = 1/T` their error stays near *r* times the mean spread, which is often
+more than the optimum: the bound is then vacuous, and the run is much better.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Number = Float[Array, "..."] | float
 
 
 class Slacks(NamedTuple):
-    """By how much three inequalities hold in every round; negative where one is violated.
+    """The slacks of three inequalities in every round; negative where one is violated.
 
     Attributes:
         promised: Of ``OPT - F(x) <= sum_i p_i <v_i, grad f_i(x)>``, ``[rounds]``.
@@ -55,9 +55,9 @@ class Guarantee(NamedTuple):
     """A bound ``factor * OPT <= value + error``.
 
     Attributes:
-        factor: What is kept of the optimum.
-        error: What may be lost besides.
-        probability: With which it holds.
+        factor: Multiplicative factor of the optimum.
+        error: Additive error.
+        probability: Probability with which the bound holds.
     """
 
     factor: Number
@@ -65,7 +65,7 @@ class Guarantee(NamedTuple):
     probability: float
 
     def slack(self, value: Number, optimum: Number) -> Number:
-        """By how much a value is above what is guaranteed; at least 0 where the theorem holds."""
+        """The value less its lower bound; at least 0 where the theorem holds."""
         return value + self.error - self.factor * optimum
 
 
@@ -100,7 +100,7 @@ def per_round(run: ContinuousRun, optimum: Number, largest: Number) -> Slacks:
 
 
 def theorem_3_2(run: ContinuousRun, largest: Number) -> Guarantee:
-    r"""Of ``fedcg`` with all clients.
+    r"""The bound of ``fedcg`` with all clients.
 
     :math:`(1 - (1 - \eta)^T) OPT \leq F(x_T) + \eta r \Gamma + T \eta^2 r^2 m_F / 2`.
 
@@ -115,7 +115,9 @@ def theorem_3_2(run: ContinuousRun, largest: Number) -> Guarantee:
 
 
 def theorem_3_5(run: ContinuousRun, largest: Number, *, cohort: int, delta: float) -> Guarantee:
-    r"""Of ``fedcg`` with *K* clients a round, which adds :math:`6\eta r\Gamma\sqrt{T/(K\delta)}`.
+    r"""The bound of ``fedcg`` with *K* clients a round.
+
+    It adds :math:`6\eta r\Gamma\sqrt{T/(K\delta)}` to the error of Theorem 3.2.
 
     Args:
         run: A run.
@@ -134,13 +136,13 @@ def theorem_3_5(run: ContinuousRun, largest: Number, *, cohort: int, delta: floa
 def theorem_4_3(
     run: ContinuousRun, largest: Number, *, cohort: int, delta: float, sigma: float
 ) -> Guarantee:
-    r"""Of ``fedcg_plus``, in the form of the paper's appendix.
+    r"""The bound of ``fedcg_plus``, in the form of the paper's appendix.
 
     With :math:`B = 2 R \sigma r + 2 r^{1.5} \sum_t L_t` over *R* rounds, the error of Theorem 3.2
     grows by :math:`\eta B + \eta \sqrt{R/(K\delta)} (6 r \Gamma + B)`.
 
     Args:
-        run: A run; the bound is of what its cohorts measured.
+        run: A run; the bound is computed from what its cohorts measured.
         largest: ``largest_single`` of the problem.
         cohort: Clients a round, *K*.
         delta: Probability allowed that the bound fails.
@@ -159,12 +161,12 @@ def theorem_4_3(
 
 
 def theorem_5_1(epsilon: float, *, size: int, cardinality: bool) -> Guarantee:
-    """Of ``discrete_greedy(..., epsilon=epsilon)``, with probability ``1 - 1 / size``.
+    """The bound of ``discrete_greedy(..., epsilon=epsilon)``, of probability ``1 - 1 / size``.
 
     Args:
         epsilon: In (0, 1).
         size: Items in the ground set.
-        cardinality: Whether the matroid is uniform, for which more holds.
+        cardinality: Whether the matroid is uniform, for which the factor is larger.
 
     Examples:
         >>> round(theorem_5_1(0.1, size=10, cardinality=True).factor, 3)
@@ -179,15 +181,15 @@ def theorem_5_1(epsilon: float, *, size: int, cardinality: bool) -> Guarantee:
 def report(
     run: ContinuousRun, guarantee: Guarantee, *, value: Number, greedy: Number
 ) -> dict[str, float]:
-    """What a run achieved beside what was guaranteed.
+    """The values that a run reached, and its guarantee.
 
-    The optimum is unknown; it lies between what greedy found and ``optimum_at_most``.
+    The optimum is unknown; it lies between the value of greedy and ``optimum_at_most``.
 
     Args:
         run: A run.
-        guarantee: What a theorem says of it.
+        guarantee: The bound of a theorem for it.
         value: Value of the rounded set.
-        greedy: Value that ``centralized_greedy`` found.
+        greedy: Value of the set that ``centralized_greedy`` found.
 
     Returns:
         ``extension`` at the last point, ``value``, ``greedy``, ``optimum_at_most``, ``ratio`` of

@@ -1,4 +1,4 @@
-"""Continuous greedy of somebody who sees everything (Calinescu, Chekuri, Pal, Vondrak, 2011)."""
+"""Centralized continuous greedy (Calinescu, Chekuri, Pal, Vondrak, 2011)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def centralized_continuous_greedy(
     step: float | None = None,
     client_weights: ArrayLike | None = None,
 ) -> ContinuousRun:
-    """Steps towards the best base for the gradient of the whole sum.
+    """Continuous greedy on the gradient of the whole sum.
 
     Args:
         key: Random key, for problems whose gradients are estimated.
@@ -37,7 +37,7 @@ def centralized_continuous_greedy(
         matroid: Which sets are allowed.
         rounds: Number of steps.
         step: Step size, at most ``1 / rounds``, which is the default.
-        client_weights: ``p_i``, summing to 1; by default all alike.
+        client_weights: ``p_i``, summing to 1; by default all equal.
 
     Returns:
         The run; nothing is communicated.
@@ -57,10 +57,10 @@ def centralized_continuous_greedy(
     check_sizes(problem, matroid)
     weights = as_client_weights(problem, client_weights)
 
-    def look(_key_cohort, _key_work, x, gradients):
+    def communicate(_key_cohort, _key_work, x, gradients):
         mean = secure_aggregate(gradients.messages(weights), problem.size)
         base = matroid.max_weight_base(mean)
         return Sent(base.astype(x.dtype), jnp.sum(mean, where=base), jnp.zeros(()))
 
     step = step_size(step, rounds)
-    return ascend(problem, matroid, weights, key, rounds, step, look, (0, 0, 0))
+    return ascend(problem, matroid, weights, key, rounds, step, communicate, (0, 0, 0))

@@ -1,4 +1,4 @@
-"""What greedy would choose if it saw everything."""
+"""Centralized greedy, on the sum of all clients' functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def centralized_greedy(
     Args:
         problem: The clients' functions.
         matroid: Which sets are allowed.
-        client_weights: ``p_i``, summing to 1; by default all alike.
+        client_weights: ``p_i``, summing to 1; by default all equal.
 
     Raises:
         ValueError: If the matroid is of other items, or the weights do not sum to 1.
@@ -36,7 +36,7 @@ def centralized_greedy(
     """
     check_sizes(problem, matroid)
     weights = as_client_weights(problem, client_weights)
-    # Relative to the largest, ones count as ones: sums of ratings are exact, and ties are ties.
+    # Relative to the largest, equal weights are 1: sums of ratings are exact, and ties are ties.
     largest = jnp.max(weights)
     function = problem.total(weights / largest)
 

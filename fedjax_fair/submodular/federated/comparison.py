@@ -1,4 +1,4 @@
-"""Methods side by side on one problem, as one Dataset."""
+"""Comparison of methods on one problem, as one Dataset."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ __all__ = ["GREEDY", "POPULAR", "RANDOM", "Method", "compare", "methods", "refer
 
 GREEDY, POPULAR, RANDOM = "centralized", "popular", "random"
 
-_DELTA = 0.05  # Probability that is allowed to a theorem to fail.
+_DELTA = 0.05  # Probability with which a bound may fail.
 
 
 class Method(NamedTuple):
-    """A way to find a set.
+    """A method to find a set.
 
     Attributes:
         solve: ``solve(key, problem, matroid)`` gives a run.
-        guarantee: ``guarantee(run, largest)``, what is proved of a continuous run; or None.
-        prepares: Whether clients learn their importance factors first, which is communication too.
+        guarantee: ``guarantee(run, largest)``, the bound of a continuous run; or None.
+        prepares: Whether importance factors are computed first, which is communication too.
     """
 
     solve: Callable[[Key[Array, ""], Problem, Matroid], ContinuousRun | GreedyRun]
@@ -58,11 +58,11 @@ class Method(NamedTuple):
 
 
 def references() -> dict[str, Method]:
-    """What others are measured by: all functions in one place, items alone, chance."""
+    """The baselines: centralized greedy, the base of the largest single values, a random base."""
 
     def popular(key, problem, matroid):
-        told = importance_factors(problem).communication
-        first = Communication(*(of_rounds[:1] for of_rounds in told))
+        communication = importance_factors(problem).communication
+        first = Communication(*(of_rounds[:1] for of_rounds in communication))
         return _at_once(problem, matroid, popular_base(problem, matroid), first)
 
     def random(key, problem, matroid):
@@ -85,8 +85,8 @@ def methods(
         rounds: Rounds of ``fedcg``, *T*. ``fedcg_plus`` takes ``local_steps`` times fewer, rounded
             up, so that a client computes as many gradients.
         local_steps: Local steps of ``fedcg_plus``, *tau*.
-        cohort: Clients of a round of ``fedcg`` and ``fedcg_plus``; None for everybody.
-        kappa: Of ``discrete_greedy``; None lets everybody answer.
+        cohort: Clients of a round of ``fedcg`` and ``fedcg_plus``; None for all clients.
+        kappa: Of ``discrete_greedy``; with None all clients respond.
     """
 
     def continuous(run: ContinuousRun, largest: Array) -> Guarantee:
@@ -109,7 +109,7 @@ def methods(
         return theorem_4_3(run, largest, cohort=cohort, delta=_DELTA, sigma=0.0)
 
     def discrete(key, problem, matroid):
-        # Nobody's factor is as small as this, so that everybody answers.
+        # No positive factor is as small as 1e-30, so that all clients with one respond.
         return discrete_greedy(key, problem, matroid, kappa=kappa or 1e30)
 
     return {
@@ -127,18 +127,18 @@ def compare(
     chosen: Mapping[str, Method],
     seeds: Sequence[int],
 ) -> xr.Dataset:
-    """Runs methods on one problem, and measures what they find and what it costs.
+    """Runs methods on one problem, and measures the sets that they find and their communication.
 
     Args:
         make: Makes the problem; called while JAX traces.
-        data: What it is made of.
+        data: The argument of ``make``.
         matroid: Which sets are allowed; uniform or a partition.
         chosen: The methods.
-        seeds: Runs of each method.
+        seeds: Seeds of the runs of each method.
 
     Returns:
         Over ``algorithm``, ``seed`` and ``round``: ``value`` of the set so far (of a fractional
-        point, its heaviest base), and what ``to_dataset`` tells of clients and bits. Over
+        point, its heaviest base), and clients and bits as in ``to_dataset``. Over
         ``algorithm`` and ``seed``: ``found``, the value of the last set, and ``rounded``, of a
         random rounding of the last point; ``guaranteed_factor`` and ``guaranteed_error`` of
         continuous runs (``bounds.Guarantee``), and the last ``extension_reached``. Over ``item``
@@ -175,27 +175,26 @@ def _run(make, data, matroid, method, seeds) -> xr.Dataset:
 
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     run, measured, prepared = solve(keys, data)
-    told = to_dataset(run, tuple(seeds))
-    kept = told[["bits_up", "bits_down", "contacted", "responded"]]
+    recorded = to_dataset(run, tuple(seeds))
+    found = recorded[["bits_up", "bits_down", "contacted", "responded"]]
     if method.prepares:
-        kept["bits_up"] += int(prepared.bits_up().sum())
-        kept["bits_down"] += int(prepared.bits_down().sum())
-        kept["contacted"] += int(np.sum(prepared.contacted))
-        kept["responded"] += int(np.sum(prepared.responded))
-    talks = int(kept["contacted"].max()) + int(kept["responded"].max()) > 0
-    kept["rounds"] = (told.sizes["round"] - 1 + 2 * method.prepares) * talks
-    kept["value"] = told["rounded" if "rounded" in told else "values"]
+        found["bits_up"] += int(prepared.bits_up().sum())
+        found["bits_down"] += int(prepared.bits_down().sum())
+        found["contacted"] += int(np.sum(prepared.contacted))
+        found["responded"] += int(np.sum(prepared.responded))
+    communicates = int(found["contacted"].max()) + int(found["responded"].max()) > 0
+    found["rounds"] = (recorded.sizes["round"] - 1 + 2 * method.prepares) * communicates
+    found["value"] = recorded["rounded" if "rounded" in recorded else "values"]
     for name, values in measured.items():
-        kept[name] = (("seed", "item")[: values.ndim], np.asarray(values))
-    return kept.assign_coords(round=np.arange(kept.sizes["round"]))
+        found[name] = (("seed", "item")[: values.ndim], np.asarray(values))
+    return found.assign_coords(round=np.arange(found.sizes["round"]))
 
 
 def _measured(key, run, problem, matroid, method, largest) -> dict[str, Array]:
     if isinstance(run, GreedyRun):
-        found = problem.value(run.chosen)
-        return {"chosen": run.chosen, "found": found}
+        return {"chosen": run.chosen, "found": problem.value(run.chosen)}
     chosen = rounding.greedy(matroid, run.x)
-    told = {
+    measured = {
         "chosen": chosen,
         "found": problem.value(chosen),
         "rounded": problem.value(rounding.pipage(key, matroid, run.x)),
@@ -204,13 +203,13 @@ def _measured(key, run, problem, matroid, method, largest) -> dict[str, Array]:
     }
     if method.guarantee is not None:
         bound = method.guarantee(run, largest)
-        told |= {"guaranteed_factor": bound.factor, "guaranteed_error": bound.error}
-    return told
+        measured |= {"guaranteed_factor": bound.factor, "guaranteed_error": bound.error}
+    return measured
 
 
 def _at_once(
-    problem: Problem, matroid: Matroid, chosen: Bool[Array, " size"], talk: Communication
+    problem: Problem, matroid: Matroid, chosen: Bool[Array, " size"], traffic: Communication
 ) -> GreedyRun:
-    """A set that needs no steps, as a run of one."""
+    """A set that is chosen in one step, as a run."""
     items = jnp.flatnonzero(chosen, size=matroid.rank).astype(jnp.int32)
-    return GreedyRun(chosen, items, jnp.stack([jnp.zeros(()), problem.value(chosen)]), talk)
+    return GreedyRun(chosen, items, jnp.stack([jnp.zeros(()), problem.value(chosen)]), traffic)

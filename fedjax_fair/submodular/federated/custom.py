@@ -1,4 +1,4 @@
-"""A user's own function of a set and of a client's data."""
+"""Problems of any function of a set and a client's data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedjax_fair.submodular.federated.problem import ClientFunction, Problem, fa
 
 __all__ = ["custom", "estimated", "tabulated"]
 
-# All subsets of so many items are checked, or tabulated, in no time.
+# Up to so many items all subsets are checked, or tabulated.
 _FEW = 10
 
 
@@ -38,8 +38,8 @@ def custom(
         samples: Random sets by which the multilinear extension and its gradient are estimated (see
             ``multilinear.sample_size``). None evaluates all ``2**size`` sets once and is exact, for
             at most 10 items.
-        check_sets: Random sets on which to check that the function is monotone. At most 10 items
-            are always checked throughout.
+        check_sets: Random sets on which to check that the function is monotone. For at most 10
+            items all sets are checked.
 
     Raises:
         ValueError: If the function is not 0 at the empty set, or an item lowers it; or if there are
@@ -106,38 +106,38 @@ def estimated(
 
 
 def _check(value: Callable, data: PyTree, size: int, check_sets: int) -> None:
-    """Looks for a client and a set that break what is promised; silent on traced data."""
+    """Raises if the function is not 0 at the empty set or not monotone; silent on traced data."""
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(data)):
         return
     if size <= _FEW:
         sets = (np.arange(2**size)[:, None] >> np.arange(size)) & 1 == 1
     else:
-        # Of all sizes alike, where a fair coin for each item would try middle-sized ones only.
+        # Of all sizes equally often; a fair coin for each item would try middle-sized sets only.
         rng = np.random.default_rng(0)
         sets = rng.random((check_sets, size)) < rng.random((check_sets, 1))
         sets = np.concatenate([np.zeros((1, size), bool), sets])
 
     @jax.jit
     @jax.vmap
-    def ask(mask):
+    def evaluate(mask):
         values = jax.vmap(lambda own: value(own, mask))(data)
         return values, jax.vmap(
             lambda own: multilinear.marginals(lambda other: value(own, other), mask)
         )(data)
 
     for mask in sets:
-        values, gains = (np.asarray(a)[0] for a in ask(mask[None]))
-        _judge(mask, values, gains)
+        values, gains = (np.asarray(a)[0] for a in evaluate(mask[None]))
+        _check_set(mask, values, gains)
 
 
-def _judge(mask: np.ndarray, values: np.ndarray, gains: np.ndarray) -> None:
+def _check_set(mask: np.ndarray, values: np.ndarray, gains: np.ndarray) -> None:
     items = np.flatnonzero(mask).tolist()
     if not items and (values != 0).any():
         client = int(np.argmax(values != 0))
         raise ValueError(
             f"value_fn: expected 0 at the empty set, but client {client} has {values[client]}."
         )
-    # What rounding alone makes of a gain of 0.
+    # The rounding error of a gain of 0.
     slack = 1e-5 * np.abs(values).max(initial=1e-30)
     if gains.min() < -slack:
         client, item = (int(k) for k in np.unravel_index(gains.argmin(), gains.shape))

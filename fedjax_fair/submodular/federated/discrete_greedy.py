@@ -1,7 +1,7 @@
-"""Greedy on the answers of a random few (Rafiey 2024, Algorithm 3).
+"""Greedy on the gains of a random sample of clients (Rafiey 2024, Algorithm 3).
 
-A client answers with a probability in proportion to its importance, and what it says counts for as
-much more as it is less likely to say it: the sum is right on average.
+A client responds with a probability in proportion to its importance factor, and its gains are
+divided by that probability, so that their sum is unbiased.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def enough_kappa(epsilon: float, *, rank: int, size: int) -> float:
 
     :math:`\kappa = (3 r / \varepsilon^2) (r \ln(n + 1) + \ln(2 n))`: then one fixed sample of
     clients is within a factor of :math:`1 \pm \varepsilon` of *F* for all sets of at most *r*
-    items, with probability :math:`1 - 1/n`. It usually makes everybody answer.
+    items, with probability :math:`1 - 1/n`. With it usually all clients respond.
 
     Examples:
         >>> round(enough_kappa(0.5, rank=5, size=30))
@@ -41,28 +41,28 @@ def enough_kappa(epsilon: float, *, rank: int, size: int) -> float:
 
 
 def kappa_of_answers(factors: ArrayLike, answers: float) -> float:
-    """The ``kappa`` for which so many clients answer on average.
+    """The ``kappa`` for which a given number of clients respond in expectation.
 
     Args:
-        factors: What ``importance_factors`` gives, ``[clients]``.
-        answers: Clients that are to answer in a step, at most those of positive factors.
+        factors: The importance factors, ``[clients]``.
+        answers: Expected responses in a step, at most the number of positive factors.
 
     Raises:
-        ValueError: If so many never answer.
+        ValueError: If ``answers`` is not positive or exceeds the number of positive factors.
 
     Examples:
         >>> round(kappa_of_answers([0.5, 0.25, 0.25], answers=2), 6)
         2.0
-        >>> round(kappa_of_answers([0.8, 0.2, 0.2], answers=2), 6)  # The first always does.
+        >>> round(kappa_of_answers([0.8, 0.2, 0.2], answers=2), 6)  # The first always responds.
         2.5
     """
     ordered = np.sort(np.asarray(factors, np.float64))[::-1]
     ordered = ordered[ordered > 0]
     if not 0 < answers <= ordered.size:
         raise ValueError(
-            f"{answers=}: expected a number in (0, {ordered.size}], the clients that count at all."
+            f"{answers=}: expected a number in (0, {ordered.size}], the positive factors."
         )
-    # With the first m sure to answer, the others share what is left; the smallest m that fits.
+    # If the first m always respond, the others share the rest; the smallest m that is consistent.
     rest = ordered.sum() - np.append(0, np.cumsum(ordered)[:-1])
     kappas = (answers - np.arange(ordered.size)) / rest
     fits = kappas * ordered <= 1 + 1e-9
@@ -79,20 +79,20 @@ def discrete_greedy(
     resample: bool = True,
     client_weights: ArrayLike | None = None,
 ) -> GreedyRun:
-    """Adds the item with the largest sum of answers until there is a base.
+    """Adds the item with the largest estimated gain until there is a base.
 
     Args:
         key: Random key.
         problem: The clients' functions.
         matroid: Which sets are allowed.
-        kappa: A client answers with probability ``min(1, kappa * w_i)``; about ``kappa * sum(w_i)``
-            of them do. ``importance_factors`` gives the ``w_i``, and their cost.
-        epsilon: What determines kappa instead, in (0, 1), by ``enough_kappa``.
-        resample: Whether clients decide anew at every step, or once for all.
-        client_weights: ``p_i``, summing to 1; by default all alike.
+        kappa: A client responds with probability ``min(1, kappa * w_i)``; about ``kappa *
+            sum(w_i)`` of them do. ``importance_factors`` gives the ``w_i``, and their cost.
+        epsilon: Determines kappa instead, in (0, 1), by ``enough_kappa``.
+        resample: Whether the clients that respond are drawn at every step, or once for all steps.
+        client_weights: ``p_i``, summing to 1; by default all equal.
 
     Returns:
-        The run. If nobody answers, the first item that is allowed is added.
+        The run. If no client responds, the first item that is allowed is added.
 
     Raises:
         ValueError: If not just one of kappa and epsilon is given, it is out of range, the matroid

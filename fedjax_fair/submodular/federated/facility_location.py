@@ -1,4 +1,4 @@
-"""Every client is served by the item of the set that it likes best."""
+"""Facility location: every client is served by the item of the set with its largest score."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from fedjax_fair.submodular.federated.sparse import (
 
 __all__ = ["OFFERS", "facility_location", "sparse_facility_location"]
 
-# Entries that are gone through together where few clients change.
+# Entries processed together where few clients change.
 _BLOCK = 4096
 
-# What a certain item leaves, so that it can be divided by: a product with one of them is as good as
-# nothing, with two it is 0, and without the one it is right to 1e-8.
+# Stands for the factor 1 - x of a certain item, so that it can be divided by: a product with one of
+# them is negligible, with two it is 0, and divided by the one it is right to 1e-8.
 _CERTAIN = 1e-30
 
 OFFERS = ClientFunction(
@@ -52,7 +52,7 @@ def facility_location(scores: ArrayLike | SparseScores) -> Problem:
     r"""``f_i(S) = max_{j in S} c_ij``: ratings, similarities, closeness.
 
     Args:
-        scores: What each item is worth to each client, ``[clients, n]``, or ``sparse_scores`` where
+        scores: The score of each item for each client, ``[clients, n]``, or ``sparse_scores`` where
             most of them are 0. Negative ones count as 0, with a warning.
 
     Returns:
@@ -84,7 +84,7 @@ def facility_location(scores: ArrayLike | SparseScores) -> Problem:
 
 
 def sparse_facility_location(name: str, sparse: SparseScores) -> Problem:
-    """The same of a list of scores, gone through once for all clients."""
+    """The same for a list of scores, in one pass for all clients."""
 
     def extensions(key, x):
         form = _by_levels if sparse.cells is not None else _by_rank
@@ -124,17 +124,17 @@ def _by_levels(
     left = sparse.steps[None] * nothing
     values = jnp.sum(sparse.steps[None] - left, axis=1)
     gradient = jnp.cumsum(left, axis=1).ravel()[sparse.cells] / absent
-    # Beside a certain item at least as good another is worth nothing, and equally little.
+    # The gain of an item is 0 if a certain one is at least as good, rather than a tiny number.
     return values, jnp.where(gradient > 1e-20 * jnp.min(sparse.steps), gradient, 0)
 
 
 def _by_rank(
     sparse: SparseScores, x: Float[Array, " size"]
 ) -> tuple[Float[Array, " clients"], Float[Array, " entries"]]:
-    """Extension and gradient from the two prefix passes, over clients with runs alike at once."""
+    """Extension and gradient from the two prefix passes, for one group of clients at a time."""
     values, gradient = jnp.zeros(sparse.num_clients), jnp.zeros_like(sparse.scores)
 
-    def ask(places, inside):
+    def evaluate(places, inside):
         ranking = jnp.arange(places.shape[0], dtype=jnp.int32)
         scores = jnp.where(inside, sparse.scores.at[places].get(mode="clip"), 0)
         present = jnp.where(inside, x[sparse.items.at[places].get(mode="clip")], 0)
@@ -143,7 +143,7 @@ def _by_rank(
         return value, multilinear.facility_location_gradient(offers, present)
 
     for clients, width in zip(sparse.alike, sparse.widths, strict=True):
-        value, own = for_each(sparse, clients, width, ask)
+        value, own = for_each(sparse, clients, width, evaluate)
         values = values.at[clients].set(value)
         places, inside = runs(sparse, clients, width)
         into = jnp.where(inside, places, sparse.items.shape[0])
@@ -152,14 +152,17 @@ def _by_rank(
 
 
 class _Memo(NamedTuple):
-    """How well every client is served, and what each item would add."""
+    """The best score of every client in the set, and the gain of every item."""
 
     best: Float[Array, " clients"]
     gains: Float[Array, " size"]
 
 
 def _total(sparse: SparseScores, weights: Float[Array, " clients"]) -> SetFunction:
-    """Keeps the gains of all items, from which an item takes only what it serves better itself."""
+    """The weighted sum, with the gains of all items cached.
+
+    An added item changes them only at the clients for which it is the best of the set.
+    """
     own_weights = weights[sparse.owners]
 
     def all_gains(best):
@@ -167,7 +170,7 @@ def _total(sparse: SparseScores, weights: Float[Array, " clients"]) -> SetFuncti
         return jax.ops.segment_sum(own_weights * better, sparse.items, sparse.size)
 
     def column(best, item):
-        """How well clients are served with one item more."""
+        """The best scores with one more item."""
         lanes = sparse.item_offsets[item] + jnp.arange(sparse.most_raters, dtype=jnp.int32)
         places = sparse.by_item.at[lanes].get(mode="clip")
         clients = jnp.where(
@@ -175,7 +178,7 @@ def _total(sparse: SparseScores, weights: Float[Array, " clients"]) -> SetFuncti
         )
         return best.at[clients].max(sparse.scores[places], mode="drop")
 
-    def join(memo, item):
+    def add(memo, item):
         best = column(memo.best, item)
         changed = best > memo.best
 
@@ -185,9 +188,9 @@ def _total(sparse: SparseScores, weights: Float[Array, " clients"]) -> SetFuncti
                 gains = gains - _lost(sparse, weights, clients, width, memo.best, best)
             return gains
 
-        # Where most clients change it is no more work to start anew, and rounding does not add up.
-        anew = 3 * jnp.sum(changed, dtype=jnp.int32) > 2 * sparse.num_clients
-        return _Memo(best, jax.lax.cond(anew, lambda: all_gains(best), subtract))
+        # Where most clients change, recomputing is no more work and discards rounding errors.
+        recompute = 3 * jnp.sum(changed, dtype=jnp.int32) > 2 * sparse.num_clients
+        return _Memo(best, jax.lax.cond(recompute, lambda: all_gains(best), subtract))
 
     return SetFunction(
         size=sparse.size,
@@ -195,7 +198,7 @@ def _total(sparse: SparseScores, weights: Float[Array, " clients"]) -> SetFuncti
         init=lambda: _Memo(jnp.zeros(sparse.num_clients), all_gains(jnp.zeros(sparse.num_clients))),
         gains=lambda memo: memo.gains,
         gain=lambda memo, item: weights @ (column(memo.best, item) - memo.best),
-        add=join,
+        add=add,
     )
 
 
@@ -207,12 +210,12 @@ def _lost(
     old: Float[Array, " clients"],
     new: Float[Array, " clients"],
 ) -> Float[Array, " size"]:
-    """What the gains of items lose at those of some clients that are served better now."""
+    """The decrease of all gains where the best scores of some clients rise from old to new."""
     ranks = jnp.cumsum(new[clients] > old[clients], dtype=jnp.int32)
     count, rows = ranks[-1], max(1, _BLOCK // width)
 
     def block(number, lost):
-        # The clients that change, found rather than listed.
+        # The clients that change, by binary search rather than from a list of all of them.
         numbers = number * rows + jnp.arange(rows, dtype=jnp.int32)
         some = clients[jnp.searchsorted(ranks, jnp.minimum(numbers + 1, count))]
         places, inside = runs(sparse, some, width)

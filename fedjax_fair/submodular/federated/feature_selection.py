@@ -1,8 +1,8 @@
-"""Features are chosen by what they tell of the label at every hospital.
+"""Feature selection: the mutual information of features and label under each client's model.
 
 Mutual information of features and label is monotone, but submodular only where features are
 independent given the label, so each client fits such a model to its own examples: naive Bayes with
-smoothing. What is maximized is the mutual information under the model, exactly submodular.
+smoothing. The mutual information under the model is exactly submodular.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from fedjax_fair.submodular.federated.problem import Problem
 
 __all__ = ["feature_selection"]
 
-# Configurations of all features that are enumerated rather than drawn.
+# Up to so many configurations of all features are enumerated; of more a sample is drawn.
 _MOST_CONFIGURATIONS = 2**12
 _FEW_FEATURES = 10
 
 
 class _Model(NamedTuple):
-    """Examples that a client's model makes up, and what it makes of them.
+    """Examples of a client's model, with their probabilities.
 
     Attributes:
         prior: Logarithm of the probability of each label, ``[labels]``.
-        told: Logarithm of the probability of each example's feature given each label,
+        likelihood: Logarithm of the probability of each example's feature given each label,
             ``[examples, features, labels]``.
         weights: Probability of each example, ``[examples]``.
     """
 
     prior: Float[Array, " labels"]
-    told: Float[Array, "examples features labels"]
+    likelihood: Float[Array, "examples features labels"]
     weights: Float[Array, " examples"]
 
 
@@ -54,15 +54,15 @@ def feature_selection(
 ) -> Problem:
     r"""``f_i(S) = I(X_S; Y)`` in nats under client *i*'s naive Bayes model.
 
-    As :math:`H(Y) - E[H(Y \mid X_S)]`, which over all configurations of the features is exact; of
-    more than 4,096 configurations a fixed sample of the model's own examples is used instead.
+    As :math:`H(Y) - E[H(Y \mid X_S)]`, exact over all configurations of the features up to 4,096;
+    of more a fixed sample from the model is used.
 
     Args:
         features: Each client's examples, ``[examples, features]``, integers in ``[0,
             num_values)``.
         labels: Their labels, ``[examples]``, integers from 0.
         num_values: Values that a feature can take.
-        smoothing: What is added to every count (Laplace), > 0.
+        smoothing: Added to every count (Laplace), > 0.
         samples: Random sets by which the multilinear extension is estimated where there are more
             than 10 features.
         drawn: Examples drawn from each model where they are not enumerated.
@@ -76,8 +76,8 @@ def feature_selection(
         2005
 
     Examples:
-        >>> told, noise = np.tile([0, 1], 20), np.repeat([0, 1], 20)
-        >>> problem = feature_selection([np.stack([told, noise], axis=1)], [told])
+        >>> label, noise = np.tile([0, 1], 20), np.repeat([0, 1], 20)
+        >>> problem = feature_selection([np.stack([label, noise], axis=1)], [label])
         >>> [f"{problem.value(jnp.array(mask)):.2f}" for mask in ([True, False], [False, True])]
         ['0.51', '0.00']
     """
@@ -89,8 +89,8 @@ def feature_selection(
     rng = np.random.default_rng(seed)
     models = []
     for own, classes in zip(features, labels, strict=True):
-        prior, told = _fit(np.asarray(own), np.asarray(classes), num_values, num_labels, smoothing)
-        models.append(_made_up(rng, prior, told, drawn))
+        prior, table = _fit(np.asarray(own), np.asarray(classes), num_values, num_labels, smoothing)
+        models.append(_with_examples(rng, prior, table, drawn))
     data = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves), jnp.float32), *models)
     if size <= _FEW_FEATURES:
         return tabulated("feature_selection", data, _information, size)
@@ -98,18 +98,18 @@ def feature_selection(
 
 
 def _information(model: _Model, mask: Bool[Array, " features"]) -> Float[Array, ""]:
-    return _told(model, _joint(model, mask))
+    return _information_of(model, _joint(model, mask))
 
 
 def _joint(model: _Model, mask: Bool[Array, " features"]) -> Float[Array, "examples labels"]:
-    """Logarithms of the probability of the features in a set, together with each label."""
-    chosen = mask.astype(model.told.dtype)
-    return model.prior[None] + jnp.einsum("efl,f->el", model.told, chosen)
+    """Logarithms of the joint probabilities of the features in a set and each label."""
+    chosen = mask.astype(model.likelihood.dtype)
+    return model.prior[None] + jnp.einsum("efl,f->el", model.likelihood, chosen)
 
 
-def _told(model: _Model, joint: Float[Array, "examples labels"]) -> Float[Array, ""]:
-    """What is known of the label once the joint probabilities with it are."""
-    # Subtracted within the mean, so that nothing is told by no feature.
+def _information_of(model: _Model, joint: Float[Array, "examples labels"]) -> Float[Array, ""]:
+    """Mutual information from the logarithms of joint probabilities."""
+    # Subtracted within the mean, so that it is exactly 0 without features.
     return model.weights @ (_entropy(model.prior) - jax.vmap(_entropy)(joint))
 
 
@@ -123,15 +123,15 @@ def _gains(model: _Model, mask: Bool[Array, " features"]) -> Float[Array, " feat
 
     def gain(own, member):
         rest = joint - jnp.where(member, own, 0)
-        return _told(model, rest + own) - _told(model, rest)
+        return _information_of(model, rest + own) - _information_of(model, rest)
 
-    return jax.lax.map(lambda pair: gain(*pair), (jnp.moveaxis(model.told, 1, 0), mask))
+    return jax.lax.map(lambda pair: gain(*pair), (jnp.moveaxis(model.likelihood, 1, 0), mask))
 
 
 def _fit(
     features: np.ndarray, labels: np.ndarray, num_values: int, num_labels: int, smoothing: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Smoothed probabilities of labels, and of every value given the label."""
+    """Smoothed probabilities of labels, and of each feature's values given the label."""
     is_label = labels[:, None] == np.arange(num_labels)
     is_value = features[:, :, None] == np.arange(num_values)
     prior = is_label.sum(axis=0) + smoothing
@@ -139,19 +139,21 @@ def _fit(
     return prior / prior.sum(), counts / counts.sum(axis=1, keepdims=True)
 
 
-def _made_up(rng: np.random.Generator, prior: np.ndarray, told: np.ndarray, drawn: int) -> _Model:
-    """All configurations with their probabilities, or some that are drawn."""
-    size, num_values, num_labels = told.shape
+def _with_examples(
+    rng: np.random.Generator, prior: np.ndarray, table: np.ndarray, drawn: int
+) -> _Model:
+    """The model with all configurations and their probabilities, or with a sample of them."""
+    size, num_values, num_labels = table.shape
     every = np.arange(size)
     if num_values**size <= _MOST_CONFIGURATIONS:
         configurations = np.array(list(itertools.product(range(num_values), repeat=size)))
-        logs = np.log(told)[every, configurations]
+        logs = np.log(table)[every, configurations]
         weights = np.exp(logs.sum(axis=1) + np.log(prior)).sum(axis=1)
         return _Model(np.log(prior), logs, weights)  # pyright: ignore
     classes = rng.choice(num_labels, drawn, p=prior)
-    below = told.cumsum(axis=1)[:, :, classes]
+    below = table.cumsum(axis=1)[:, :, classes]
     configurations = (rng.random((size, 1, drawn)) > below[:, :-1]).sum(axis=1).T
-    logs = np.log(told)[every, configurations]
+    logs = np.log(table)[every, configurations]
     return _Model(np.log(prior), logs, np.full(drawn, 1 / drawn))  # pyright: ignore
 
 

@@ -1,9 +1,9 @@
 """Federated continuous greedy (Rafiey 2024, Algorithm 1).
 
-Each round the clients learn the fractional point, and each of them names the base that helps it
-most; the server steps towards the mean of their bases. A base takes a few bits where a gradient
-takes a float for each item, but it tells nothing of how much a client cares: where clients differ
-much in that, let them send gradients.
+In every round the server sends the fractional point, each client responds with its heaviest base
+for its own gradient, and the server takes a step in the direction of the mean base. A base takes a
+few bits where a gradient takes a float for each item, but it does not contain the size of the
+gains: where that differs much between clients, ``send="gradient"`` is better.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def fedcg(
         problem: The clients' functions.
         matroid: Which sets are allowed.
         rounds: Communication rounds, *T*.
-        cohort: Clients drawn every round, with replacement and probabilities ``p_i``, whose mean is
-            taken; None lets all of them take part, weighted by ``p_i``.
+        cohort: Clients drawn every round, with replacement and probabilities ``p_i``, and averaged
+            equally; with None all clients take part, weighted by ``p_i``.
         step: Step size, at most ``1 / rounds``, which is the default.
-        send: ``"base"``, or ``"gradient"``, whose best base the server takes.
-        client_weights: ``p_i``, summing to 1; by default all alike.
+        send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for their mean.
+        client_weights: ``p_i``, summing to 1; by default all equal.
 
     Returns:
-        The run; ``rounding.swap(key, matroid, run.x)`` makes a set of its last point.
+        The run; ``rounding.swap(key, matroid, run.x)`` rounds its last point to a set.
 
     Raises:
         ValueError: If ``step * rounds > 1``, the matroid is of other items, the cohort is empty, or

@@ -1,7 +1,7 @@
 """Federated continuous greedy with local steps (Rafiey 2024, Algorithm 2).
 
-Clients take several steps of continuous greedy on their own before they answer, so that fewer
-rounds do.
+Clients take several steps of continuous greedy on their own functions in every round, so that fewer
+rounds suffice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedjax_fair.submodular.multilinear import sample_size, sampled_gradient
 
 __all__ = ["fedcg_plus"]
 
-# Clients that work side by side; a point and a gradient of each are kept.
+# Clients computed side by side, each of which takes memory for its path.
 _SIDE_BY_SIDE = 256
 
 
@@ -48,8 +48,8 @@ def fedcg_plus(
 ) -> ContinuousRun:
     """Maximizes the multilinear extension in few rounds.
 
-    As printed, local steps can lead out of the unit cube, where the extension is no expectation;
-    ``local`` says what is done about it. With one local step and exact gradients it is ``fedcg``.
+    Local steps as printed can leave the unit cube, where the extension is not an expectation;
+    ``local`` is the correction. With one local step and exact gradients it is ``fedcg``.
 
     Args:
         key: Random key.
@@ -59,16 +59,16 @@ def fedcg_plus(
         local_steps: Steps of each client in a round, *tau*.
         cohort: As for ``fedcg``.
         step: Step size of the server, at most ``1 / rounds``, which is the default.
-        gradient: ``"exact"``, or ``"sampled"``: estimated from random sets, by values only.
+        gradient: ``"exact"``, or ``"sampled"``: estimated from the values of random sets.
         sigma: Largest error of a sampled gradient, as a share of a client's largest value of an
-            item; with ``delta`` it decides how many sets there are (``multilinear.sample_size``).
+            item; with ``delta`` it determines the number of sets (``multilinear.sample_size``).
         delta: Probability that any of the sampled gradients has a larger error.
-        local: ``"clip"`` takes whole steps of ``1 / local_steps`` and cuts coordinates at 1,
-            ``"scaled"`` takes steps of ``step / local_steps``, which need no cutting.
+        local: ``"clip"`` takes steps of ``1 / local_steps`` and clips coordinates at 1,
+            ``"scaled"`` takes steps of ``step / local_steps``, which need no clipping.
         client_weights: As for ``fedcg``.
 
     Raises:
-        ValueError: As ``fedcg``; or if the problem has no exact gradient and one is asked for.
+        ValueError: As ``fedcg``; or if ``gradient="exact"`` and the problem has no exact one.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
@@ -98,7 +98,7 @@ def fedcg_plus(
         return sampled_gradient(key, lambda mask: function.gains(own, mask), y, samples)
 
     def work(client, key, x):
-        """A client's answer, and what the simulation wants to know of it."""
+        """A client's mean base, and its diagnostics ``promised`` and ``lipschitz``."""
         own = problem.own(client)
         start = function.gradient(own, key, x)
 
@@ -137,6 +137,6 @@ def fedcg_plus(
 
 
 def _bend(there, here, y, x):
-    """How much a gradient changes in its largest coordinate, per distance; 0 without one."""
+    """The largest change of a coordinate of the gradient per distance; 0 at distance 0."""
     distance = jnp.linalg.norm(y - x)
     return jnp.max(jnp.abs(there - here)) / jnp.where(distance > 0, distance, jnp.inf)

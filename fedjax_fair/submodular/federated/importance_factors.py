@@ -1,7 +1,7 @@
-"""How much each client matters, in two rounds (Rafiey 2024, Algorithms 4 and 5).
+"""Importance factors of clients, in two rounds (Rafiey 2024, Algorithms 4 and 5).
 
-The sum of what single items are worth is secret to nobody, but whose they are stays with the
-clients: each of them finds its own factor from the sum.
+The server sums the clients' values of single items and sends the sums to all clients; each client
+computes its own factor from them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class ImportanceFactors(NamedTuple):
     """Importance factors and what they cost.
 
     Attributes:
-        factors: The largest share that each client has of what an item is worth, ``[clients]``, in
-            ``[0, 1]``. They sum to at most ``size``. They stay with the clients.
-        singles: What each single item is worth, ``[size]``, which everybody learns.
-        communication: Of the two rounds: scores up, sums down.
+        factors: The largest share that each client has of the value of an item, ``[clients]``, in
+            ``[0, 1]``. They sum to at most ``size``. They are not sent to the server.
+        singles: Value of each single item, ``[size]``, sent to all clients.
+        communication: Of the two rounds: values up, sums down.
     """
 
     factors: Float[Array, " clients"]
@@ -37,14 +37,13 @@ class ImportanceFactors(NamedTuple):
 def importance_factors(
     problem: Problem, client_weights: ArrayLike | None = None
 ) -> ImportanceFactors:
-    """``w_i = max_e p_i f_i({e}) / F({e})`` over the items that are worth anything.
+    """``w_i = max_e p_i f_i({e}) / F({e})`` over the items with a positive value.
 
-    For facility location it is Algorithm 4 and for coverage Algorithm 5, but every problem has
-    them.
+    For facility location it is Algorithm 4 and for coverage Algorithm 5; it works for any problem.
 
     Args:
         problem: The clients' functions.
-        client_weights: ``p_i``, summing to 1; by default all alike.
+        client_weights: ``p_i``, summing to 1; by default all equal.
 
     Raises:
         ValueError: If the weights do not sum to 1.

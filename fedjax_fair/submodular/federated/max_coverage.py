@@ -1,4 +1,4 @@
-"""Groups of clients are chosen so that as many clients as possible are in one of them."""
+"""Maximum coverage: groups are chosen such that as many clients as possible are in one of them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def max_coverage(membership: ArrayLike | SparseScores) -> Problem:
     """``f_i(S) = 1`` if client *i* is in a group of the set, else 0.
 
     Args:
-        membership: Who is in which group, ``[clients, groups]``, or ``sparse_scores`` without
-            scores, a list of who is where.
+        membership: Whether each client is in each group, ``[clients, groups]``, or
+            ``sparse_scores`` without scores, a list of memberships.
 
     Raises:
         ValueError: If the shape does not fit, or a score is not 1.

@@ -1,8 +1,8 @@
-"""A federation of private set functions, and what the clients can be asked for.
+"""A federation of private set functions, and what its clients compute.
 
 The clients' functions are one function of one client's data, mapped over clients. A problem holds
-this function and what is asked of everybody, so that a sparse problem can answer for all clients in
-one flat pass. Nothing here adds up over clients: that is ``secure_aggregate``'s task.
+this function and the same computations for all clients, which a sparse problem does in one flat
+pass. Nothing here sums over clients: that is ``secure_aggregate``'s task.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class ClientFunction(NamedTuple):
 
 
 class Bases(NamedTuple):
-    """The base that each client likes best.
+    """The heaviest base of each client.
 
     Attributes:
-        worth: What each client expects of its base, ``[clients]``: the sum of its gains.
+        worth: Sum of the gains in each client's base, ``[clients]``.
         messages: ``messages(weights) -> Messages``, weighted by ``[clients]``.
     """
 
@@ -96,16 +96,17 @@ class Problem(NamedTuple):
     """Private functions of a common ground set; ``F = sum_i p_i f_i`` is to be maximized.
 
     Attributes:
-        name: For people.
+        name: Shown in messages.
         num_clients: Number of clients.
         size: Items in the ground set.
         exact: Whether extension and gradient are exact; otherwise they are estimated, with the key.
         own: ``own(client) -> PyTree``, the data of one client.
-        function: What each client computes of them.
+        function: The function of one client's data.
         values: ``values(mask) -> [clients]``.
         extensions: ``extensions(key, x) -> Extensions``.
         gains: ``gains(mask) -> Gains``, ``f_i(S + e) - f_i(S - e)``.
-        total: ``total(weights) -> SetFunction``, what somebody who saw everything could maximize.
+        total: ``total(weights) -> SetFunction``, the weighted sum of all functions, for centralized
+            algorithms.
     """
 
     name: str
@@ -120,11 +121,11 @@ class Problem(NamedTuple):
     total: Callable[[Float[Array, " clients"]], SetFunction]
 
     def value(self, mask: ArrayLike, client_weights: ArrayLike | None = None) -> Float[Array, ""]:
-        """What a set is worth to the federation, ``sum_i p_i f_i(S)``.
+        """The weighted value of a set, ``sum_i p_i f_i(S)``.
 
         Args:
             mask: The set, ``[size]``.
-            client_weights: As in the algorithms; by default all clients count alike.
+            client_weights: ``p_i``, summing to 1; by default all equal.
 
         Raises:
             ValueError: If the mask has another shape.
@@ -150,19 +151,19 @@ def family(
     """A problem in which one function is mapped over the data of all clients.
 
     Args:
-        name: For people.
+        name: Shown in messages.
         data: Arrays with a leading axis over clients.
-        function: Of one client's data.
+        function: The function of one client's data.
         size: Items in the ground set.
-        exact: Whether the function's extension and gradient are.
-        total: A fast form of the weighted sum; by default it is summed over clients.
+        exact: Whether the function's extension and gradient are exact.
+        total: A fast form of the weighted sum; by default the clients' functions are summed.
     """
     num_clients = jax.tree.leaves(data)[0].shape[0]
     clients = jnp.arange(num_clients, dtype=jnp.int32)
 
-    def everybody(ask: Callable, key: Key[Array, ""], x: Float[Array, " size"]):
+    def all_clients(compute: Callable, key: Key[Array, ""], x: Float[Array, " size"]):
         keys = jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
-        return jax.vmap(ask, (0, 0, None))(data, keys, x)
+        return jax.vmap(compute, (0, 0, None))(data, keys, x)
 
     def gains(mask):
         return rows(jax.vmap(function.gains, (0, None))(data, mask))
@@ -192,7 +193,7 @@ def family(
         function=function,
         values=values,
         extensions=lambda key, x: Extensions(
-            everybody(function.extension, key, x), rows(everybody(function.gradient, key, x))
+            all_clients(function.extension, key, x), rows(all_clients(function.gradient, key, x))
         ),
         gains=gains,
         total=total or summed,
@@ -223,7 +224,7 @@ def rows(matrix: Float[Array, "clients size"]) -> Gains:
 
 
 def as_client_weights(problem: Problem, weights: Any) -> Float[Array, " clients"]:
-    """Weights ``p_i`` of the clients, all alike by default.
+    """Weights ``p_i`` of the clients, all equal by default.
 
     Raises:
         ValueError: If their number does not fit, one is negative, or they do not sum to 1.

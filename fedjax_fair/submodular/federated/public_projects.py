@@ -1,4 +1,4 @@
-"""Combinatorial public projects: what is built is there for everybody."""
+"""Combinatorial public projects: every client uses all projects of the set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["combinatorial_public_projects"]
 
 
 def _over_needs(function):
-    """The sum over a client's needs of what the set does for each of them."""
+    """The sum over a client's needs of a function of each need."""
 
     def summed(needs, *arguments):
         own = jax.vmap(lambda offers: function(offers, *arguments))(needs)
@@ -30,10 +30,10 @@ _NEEDS = ClientFunction(*map(_over_needs, OFFERS))
 def combinatorial_public_projects(valuations: ArrayLike) -> Problem:
     r"""``f_i(S) = sum_a max_{j in S} v_iaj``: the best project for each of a client's needs.
 
-    Given to everybody the projects are public; ``welfare`` of this problem divides them instead.
+    All clients share the projects; ``welfare`` of this problem assigns each to one client instead.
 
     Args:
-        valuations: What each project does for each need of each client, ``[clients, needs,
+        valuations: The value of each project for each need of each client, ``[clients, needs,
             projects]``, >= 0. A single need makes it a facility location; one need a project, with
             a diagonal matrix, a sum of values.
 

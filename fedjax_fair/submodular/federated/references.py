@@ -1,4 +1,4 @@
-"""Sets that cost little to find, to measure others by."""
+"""Baselines: a random base, and the base of the items with the largest single values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def random_base(key: Key[Array, ""], matroid: Matroid) -> Bool[Array, " size"]:
 def popular_base(
     problem: Problem, matroid: Matroid, *, client_weights: ArrayLike | None = None
 ) -> Bool[Array, " size"]:
-    """The base of the items that are worth most alone.
+    """The base of the items with the largest single values.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids

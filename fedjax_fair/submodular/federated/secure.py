@@ -1,8 +1,8 @@
-"""What the server sees: sums of messages, and how many bits they took.
+"""Sums of messages, the only thing that the server sees, and how many bits they take.
 
-Clients encode a message and weigh it; ``secure_aggregate`` adds what all of them encoded. It stands
-for a secure aggregation protocol, so it is the only function on the server's side that is given
-single messages: a server that works with it works with a real protocol in its place.
+Clients encode a message and weight it; ``secure_aggregate`` adds all messages. It stands for a
+secure aggregation protocol, so it is the only function on the server's side that is given single
+messages: a server that works with it works with a real protocol in its place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Messages(NamedTuple):
     """Weighted vectors over the ground set, one a client, as lists of items and amounts.
 
     They may come in parts, which are added. A part either has one row of amounts a client for the
-    same items, or is one flat list of whatever items clients have.
+    same items, or is one flat list of the items of all clients.
 
     Attributes:
         items: Of each part the items, ``[items]`` or ``[entries]``.

@@ -1,9 +1,10 @@
-r"""Scores of which most are 0: one flat list, gone through once for all clients.
+r"""Scores of which most are 0: one flat list, processed in one pass for all clients.
 
-Only what a client has scored can gain it anything, so the gradients of all clients are as many
-numbers as there are scores. Where scores take few different values (ratings, memberships) they come
-from products over levels: with :math:`P_{il} = \prod_{j: c_{ij} \geq s_l} (1 - x_j)`, the
-probability that client *i* has nothing of at least the *l*-th smallest score :math:`s_l`,
+Only the items that a client has scored have a gain for it, so the gradients of all clients are as
+many numbers as there are scores. Where scores take few different values (ratings, memberships) they
+come from products over levels: with :math:`P_{il} = \prod_{j: c_{ij} \geq s_l} (1 - x_j)`, the
+probability that a random set has no item with at least the *l*-th smallest score :math:`s_l` of
+client *i*,
 
 .. math::
 
@@ -11,8 +12,9 @@ probability that client *i* has nothing of at least the *l*-th smallest score :m
     \frac{\partial \hat f_i}{\partial x_j}
         = \sum_{l: s_l \leq c_{ij}} (s_l - s_{l-1}) \frac{P_{il}}{1 - x_j},
 
-where a certain item leaves 1e-30 rather than nothing, so that the quotient is right there too. Any
-other scores take the two prefix passes of the dense form, over clients with about as many.
+where :math:`1 - x_j` is at least 1e-30, so that the quotient is right for certain items too. Other
+scores take the two prefix passes of the dense form, over groups of clients with about equally many
+scores.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ from fedjax_fair.submodular.matroids import Matroid
 
 __all__ = ["SparseScores", "entries", "sparse_scores"]
 
-# So many products a client are no burden beside its scores.
+# Up to so many products a client cost little beside its scores.
 _MOST_LEVELS = 16
-# Entries that are gone through at a time.
+# Entries processed at a time.
 _TOGETHER = 2**22
 
 
@@ -52,16 +54,16 @@ class SparseScores:
         items: Its item.
         scores: The score, > 0.
         offsets: Where each client's run starts, ``[clients + 1]``.
-        cells: The place of each score in a table of clients and different scores, from the smallest
-            score, row after row; or None if they are many.
-        steps: From each of the different scores to the next smaller one, or None.
-        by_item: The places of all entries, those of each item in a run, ``[entries]``.
+        cells: The index of each score in the flattened table of clients and different scores, in
+            ascending order; or None if there are many different scores.
+        steps: The differences of successive different scores, or None.
+        by_item: The indices of all entries, those of each item in a run, ``[entries]``.
         item_offsets: Where each item's run in ``by_item`` starts, ``[size + 1]``.
-        alike: Clients with runs of about one length, within a factor of two.
-        widths: At least the length of these runs.
+        alike: Groups of clients whose runs have about the same length, within a factor of two.
+        widths: The largest possible length of a run in each of these groups.
         num_clients: Number of clients.
         size: Items in the ground set.
-        most_raters: Clients that score the item which most of them do.
+        most_raters: The largest number of clients that score one item.
     """
 
     owners: Int[Array, " entries"]
@@ -87,7 +89,7 @@ def sparse_scores(
     num_clients: int,
     size: int,
 ) -> SparseScores:
-    """Makes ready a list of scores, on the host.
+    """Sorts and indexes a list of scores, on the host.
 
     Args:
         clients: The client of each score, ``[entries]``.
@@ -120,8 +122,8 @@ def sparse_scores(
     # Lists can be long: half as many bytes, and no copy that is not needed.
     amounts = clipped("scores", amounts).astype(np.float32, copy=False)
     owners, places = owners.astype(np.int32, copy=False), places.astype(np.int32, copy=False)
-    if not (kept := amounts > 0).all():
-        owners, places, amounts = owners[kept], places[kept], amounts[kept]
+    if not (positive := amounts > 0).all():
+        owners, places, amounts = owners[positive], places[positive], amounts[positive]
     if not owners.size:
         raise ValueError("scores: expected at least one positive score.")
     _all_different(owners, places, size)
@@ -184,7 +186,7 @@ def _all_different(owners: np.ndarray, places: np.ndarray, size: int) -> None:
 
 
 def entries(sparse: SparseScores, amounts: Float[Array, " entries"]) -> Gains:
-    """Gains that are 0 but where a client has a score."""
+    """Gains that are 0 wherever a client has no score."""
 
     def spread(mean):
         raters = jnp.diff(sparse.item_offsets)
@@ -228,7 +230,7 @@ def _bases(sparse: SparseScores, amounts: Float[Array, " entries"], matroid: Mat
 
 
 def run_of(sparse: SparseScores, client: Int[Array, ""]) -> Int[Array, " longest"]:
-    """Where the entries of one client are; beyond the end of the list where it has no more."""
+    """The places of the entries of one client, padded with one beyond the end of the list."""
     places = sparse.offsets[client] + jnp.arange(sparse.widths[-1], dtype=jnp.int32)
     return jnp.where(places < sparse.offsets[client + 1], places, sparse.items.shape[0])
 
@@ -236,7 +238,7 @@ def run_of(sparse: SparseScores, client: Int[Array, ""]) -> Int[Array, " longest
 def runs(
     sparse: SparseScores, clients: Int[Array, " some"], width: int
 ) -> tuple[Int[Array, "some {width}"], Bool[Array, "some {width}"]]:
-    """Where the entries of some clients are, and which of these places are their own."""
+    """The places of the entries of some clients, and a mask that is false for padding."""
     places = sparse.offsets[clients][:, None] + jnp.arange(width, dtype=jnp.int32)[None]
     return places, places < sparse.offsets[clients + 1][:, None]
 
@@ -245,13 +247,13 @@ def for_each(
     sparse: SparseScores,
     clients: Int[Array, " some"],
     width: int,
-    ask: Callable[[Int[Array, " width"], Bool[Array, " width"]], PyTree],
+    compute: Callable[[Int[Array, " width"], Bool[Array, " width"]], PyTree],
 ) -> PyTree:
-    """``ask(places, inside)`` of each client's run, for as many at a time as memory allows."""
+    """``compute(places, inside)`` of each client's run, as many at a time as memory allows."""
 
     def one(client):
         places, inside = runs(sparse, client[None], width)
-        return ask(places[0], inside[0])
+        return compute(places[0], inside[0])
 
     together = max(1, _TOGETHER // width)
     if clients.shape[0] <= together:
@@ -269,13 +271,14 @@ def _row(
 
 
 def _largest(sparse: SparseScores, amounts: Float[Array, " entries"], k: int) -> Bases:
-    """Each client's ``k`` largest entries; where fewer are positive, the first other items too."""
+    """Each client's ``k`` largest entries, filled with its first other items if fewer are > 0."""
     groups = zip(sparse.alike, sparse.widths, strict=True)
     parts = [_largest_of(sparse, amounts, clients, width, k) for clients, width in groups]
     clients = jnp.concatenate(sparse.alike)
     items, best = (jnp.concatenate(column) for column in zip(*parts, strict=True))
     chosen = best > 0
-    # Where one is missing all positive entries are in, and there are enough others among the first.
+    # Where some are missing, all positive entries are chosen, so that there are enough others among
+    # the first k items.
     rows = jnp.arange(sparse.num_clients, dtype=jnp.int32)[:, None]
     first = jnp.where(chosen & (items < k), items, k)
     taken = jnp.zeros((sparse.num_clients, k), bool).at[rows, first].set(True, mode="drop")

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and the ascent that the continuous algorithms share."""
+"""Records of runs, and the ascent that the continuous algorithms share."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ __all__ = [
 
 
 class Communication(NamedTuple):
-    """Who talked, and how much, in every round.
+    """Clients and bits of every round.
 
     Attributes:
-        contacted: Clients that were sent something, ``[rounds]``.
-        responded: Clients that answered, ``[rounds]``.
+        contacted: Clients that the server contacted, ``[rounds]``.
+        responded: Clients that responded, ``[rounds]``.
         down: Bits sent to each client contacted, ``[rounds]``.
-        up: Bits of each answer, ``[rounds]``.
+        up: Bits of each response, ``[rounds]``.
     """
 
     contacted: Int[Array, " rounds"]
@@ -58,8 +58,8 @@ class Communication(NamedTuple):
 class ContinuousRun(NamedTuple):
     """A run of an algorithm that moves a fractional point.
 
-    What is told of a round is of the point before it. The server sees the directions; all the other
-    numbers are for who watches the simulation.
+    All quantities of a round are measured at the point before it. The server sees only the
+    directions; the other quantities are diagnostics of the simulation.
 
     Attributes:
         x: The last point, in the matroid polytope, ``[size]``.
@@ -69,9 +69,9 @@ class ContinuousRun(NamedTuple):
         extension: ``F(x)`` before the first and after each round, ``[rounds + 1]``.
         rounded: Value of the heaviest base at each of these points (greedy rounding).
         spread: Largest difference of a client's gradient from the mean one, ``[rounds]``.
-        promised: What clients expected of their answers, the mean of ``<v_i, grad f_i(x)>``.
-        progress: What the direction was worth to all, ``<direction, grad F(x)>``.
-        reach: The most that a direction could have been worth; no set is worth more than
+        promised: The mean over clients of ``<v_i, grad f_i(x)>``, of the bases that they sent.
+        progress: ``<direction, grad F(x)>``.
+        reach: The largest ``<v, grad F(x)>`` of a base; no set has a value above
             ``extension + reach``.
         lipschitz: Largest change of a client's gradient along its local steps, per distance; 0
             where there are none.
@@ -109,10 +109,10 @@ class GreedyRun(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a round of an ascent gives.
+    """The result of the messages of one round.
 
     Attributes:
-        direction: Where the server goes, ``[size]``.
+        direction: The direction of the server's step, ``[size]``.
         promised: As in ``ContinuousRun``.
         lipschitz: As in ``ContinuousRun``.
     """
@@ -135,15 +135,15 @@ def ascend(
     """Starts at 0 and follows the directions that ``communicate`` gives.
 
     Args:
-        problem: What to maximize.
-        matroid: What is allowed.
+        problem: The clients' functions.
+        matroid: Which sets are allowed.
         weights: Weights of the clients.
         key: Random key; that of a round is folded in.
         rounds: Number of rounds.
         step: Step size.
-        communicate: A round of messages, ``communicate(key_cohort, key_work, x, gradients)``, where
-            the gradients are the clients' at the point.
-        costs: Clients of a round, and bits to and from each of them.
+        communicate: The messages of a round, ``communicate(key_cohort, key_work, x, gradients)``,
+            with the clients' gradients at the point.
+        costs: Clients of a round, and bits sent to and by each of them.
     """
 
     def rounded_at(x):
@@ -153,7 +153,7 @@ def ascend(
         keys = jax.random.split(jax.random.fold_in(key, number), 3)
         values, gradients = problem.extensions(keys[0], x)
         used = gradients
-        if not problem.exact:  # By the estimate that it follows, a direction looks too good.
+        if not problem.exact:  # The estimate that a direction follows would overrate it.
             used = problem.extensions(keys[2], x).gradients
         sent = communicate(keys[1], keys[2], x, used)
         mean = secure_aggregate(gradients.messages(weights), problem.size)
@@ -161,8 +161,8 @@ def ascend(
         reach = jnp.sum(mean, where=matroid.max_weight_base(mean))
         # Sums of steps can exceed 1 by rounding.
         moved = jnp.minimum(x + step * sent.direction, 1.0)
-        told = (sent, weights @ values, rounded_at(x), spread, sent.direction @ mean, reach)
-        return moved, told
+        record = (sent, weights @ values, rounded_at(x), spread, sent.direction @ mean, reach)
+        return moved, record
 
     numbers = jnp.arange(rounds, dtype=jnp.int32)
     x, (sent, extension, rounded, spread, progress, reach) = jax.lax.scan(
@@ -187,7 +187,7 @@ def ascend(
 
 
 def check_sizes(problem: Problem, matroid: Matroid) -> None:
-    """Requires a matroid over the problem's items."""
+    """Requires a matroid of as many items as the problem has."""
     if matroid.size != problem.size:
         raise ValueError(
             f"matroid: expected one of {problem.size} items, as the problem has, "
@@ -196,7 +196,7 @@ def check_sizes(problem: Problem, matroid: Matroid) -> None:
 
 
 def step_size(step: float | None, rounds: int) -> float:
-    """The step of every round, ``1 / rounds`` by default; all together stay in the polytope."""
+    """The step size, ``1 / rounds`` by default, with which all rounds stay in the polytope."""
     checks.positive_int("rounds", rounds)
     if step is None:
         return 1 / rounds
@@ -211,7 +211,7 @@ def step_size(step: float | None, rounds: int) -> float:
 def draw_cohort(
     key: Key[Array, ""], weights: Float[Array, " clients"], cohort: int
 ) -> Int[Array, " cohort"]:
-    """Clients drawn independently, with probabilities ``p_i``; one may be drawn repeatedly."""
+    """Clients drawn with replacement, with probabilities ``p_i``."""
     return jax.random.choice(key, weights.shape[0], (cohort,), p=weights).astype(jnp.int32)
 
 
@@ -222,9 +222,9 @@ _PER_POINT = {
 }
 _PER_ROUND = {
     "spread": ("Largest difference of a client's gradient from the mean", "value"),
-    "promised": ("What clients expected of their answers", "value"),
-    "progress": ("What the direction was worth", "value"),
-    "reach": ("What a direction could be worth at most", "value"),
+    "promised": ("Mean gain of the clients' bases, to first order", "value"),
+    "progress": ("Gain of the direction, to first order", "value"),
+    "reach": ("Largest gain of a base, to first order", "value"),
     "lipschitz": ("Largest change of a gradient in local steps, per distance", "value"),
 }
 
@@ -238,7 +238,7 @@ def to_dataset(run: ContinuousRun | GreedyRun, seeds: tuple[int, ...] | None = N
 
     Returns:
         Over ``round``, from 0 before the first: the values, and clients and bits so far; over
-        ``training_round`` what is told of every round; over ``item`` the last point ``x`` or the
+        ``training_round`` the diagnostics of every round; over ``item`` the last point ``x`` or the
         set ``chosen``; all of them over ``seed`` too where seeds are given.
 
     Examples:
@@ -259,12 +259,12 @@ def to_dataset(run: ContinuousRun | GreedyRun, seeds: tuple[int, ...] | None = N
                 columns[name] = ((*axes, dimension), np.asarray(getattr(run, name)), described)
     last = "x" if isinstance(run, ContinuousRun) else "chosen"
     columns[last] = ((*axes, "item"), np.asarray(getattr(run, last)))
-    talk = run.communication
+    traffic = run.communication
     for name, amounts, long_name, units in (
-        ("bits_up", talk.bits_up(), "Sent by clients so far", "bit"),
-        ("bits_down", talk.bits_down(), "Sent to clients so far", "bit"),
-        ("contacted", np.asarray(talk.contacted), "Clients contacted so far", "clients"),
-        ("responded", np.asarray(talk.responded), "Clients that answered so far", "clients"),
+        ("bits_up", traffic.bits_up(), "Sent by clients so far", "bit"),
+        ("bits_down", traffic.bits_down(), "Sent to clients so far", "bit"),
+        ("contacted", np.asarray(traffic.contacted), "Clients contacted so far", "clients"),
+        ("responded", np.asarray(traffic.responded), "Clients that responded so far", "clients"),
     ):
         sums = np.cumsum(amounts, axis=-1, dtype=np.int64)
         sums = np.concatenate([np.zeros_like(sums[..., :1]), sums], axis=-1)

@@ -1,8 +1,8 @@
-"""Welfare: every item goes to one agent, who values what it gets.
+"""Welfare: every item is assigned to one agent, and the sum of the agents' values is maximized.
 
-Voting with bases fails here. A base names an owner for every item, but an agent's gradient is zero
-outside of its own copies, so each agent votes for itself throughout: the votes split every item
-equally whatever the valuations are. Let clients send gradients instead.
+Clients must send gradients, not bases. A base assigns every item to an agent, and since an agent's
+gradient is zero outside of its own pairs, its heaviest base assigns all items to itself: the mean
+of the bases splits every item equally whatever the valuations are.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ __all__ = ["welfare"]
 
 
 def welfare(valuations: Problem) -> Problem:
-    """``f_i(S) = v_i({j : (j, i) in S})`` of pairs of an item and the agent that gets it.
+    """``f_i(S) = v_i({j : (j, i) in S})`` of pairs of an item and the agent it is assigned to.
 
     Args:
-        valuations: How the agents value sets of items: any problem, whose clients are the agents.
+        valuations: The agents' valuations of sets of items: any problem; its clients are the
+            agents.
 
     Returns:
         A problem over ``items * agents`` pairs, of which ``item * agents + agent`` is one. Use it

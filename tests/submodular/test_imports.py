@@ -1,0 +1,32 @@
+"""Set functions can be imported without the libraries that only other parts need."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CODE = """
+import sys
+
+def imported(names):
+    return sorted(names & {module.partition(".")[0] for module in sys.modules})
+
+heavy = {"flax", "optax", "xarray", "pandas", "matplotlib", "scipy", "sklearn", "orbax", "tyro"}
+before = imported(heavy)
+import fedjax_fair.submodular
+import fedjax_fair.submodular.federated.comparison
+import fedjax_fair.submodular.rounding
+print(before, imported(heavy))
+ours = {".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("fedjax_fair.")}
+print(sorted(ours))
+"""
+
+
+def test_importing_set_functions_imports_nothing_heavy():
+    """All of it, also the comparison that makes a Dataset."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    heavy, ours = done.stdout.splitlines()
+    assert heavy == "[] []"
+    assert ours == "['fedjax_fair.checks', 'fedjax_fair.numerics', 'fedjax_fair.submodular']"
