@@ -1,27 +1,41 @@
-# `make run` trains the first example, `make test` runs the tests, `make lint` checks the style.
-# Everything lives in this folder: the environment in .venv, compiled programs in .cache.
+# `make run` trains the first example; `make test` runs the quick tests, `make test-all` all that need
+# no accelerator; `make lint` checks style and types; `make minima` tests the oldest dependencies.
+# Everything lives in this folder: environments in .venv and .venv-minima, compiled programs in .cache.
 
 PYTHON ?= python3
 BIN := .venv/bin
+MINIMA := .venv-minima/bin
 CACHE := $(CURDIR)/.cache/jax
+PYTEST := -m pytest --numprocesses auto --dist worksteal
 
 # Compiled programs are kept, however quickly they were compiled.
 export JAX_COMPILATION_CACHE_DIR := $(CACHE)
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
-.PHONY: run test lint notebooks clean
+.PHONY: run test test-all lint minima package notebooks clean
 
 run: .venv/installed
 	$(BIN)/fedjax-fair run
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	$(BIN)/python $(PYTEST)
+
+test-all: .venv/installed-test
+	$(BIN)/python $(PYTEST) -m "not gpu"
 
 lint: .venv/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# Old packages warn of newer ones, so warnings are no errors here.
+minima: .venv-minima/installed
+	$(MINIMA)/python $(PYTEST) -W default tests/app/test_cli.py -k "not mistake and not kept"
+
+# The source distribution, and the wheel made from it, in dist.
+package: .venv/installed-test
+	$(BIN)/python -m build
 
 # What readers see is made from the text, outputs and all.
 notebooks: .venv/installed-test
@@ -29,12 +43,12 @@ notebooks: .venv/installed-test
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 
 clean:
-	rm -rf .venv .cache
+	rm -rf .venv .venv-minima .cache
 
-.venv/created:
+.venv/created .venv-minima/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(@D)
 	touch $@
 
 .venv/installed: .venv/created pyproject.toml constraints.txt
@@ -43,4 +57,9 @@ clean:
 
 .venv/installed-test: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+.venv-minima/installed: .venv-minima/created pyproject.toml minima.txt
+	$(MINIMA)/python -m pip install --quiet --constraint minima.txt --editable . \
+		beartype chex hypothesis pytest pytest-xdist
 	touch $@

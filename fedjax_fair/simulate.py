@@ -219,7 +219,9 @@ def make_round(
     return Round(model, init, step)
 
 
-def run(round: Round, state: RoundState, data: FederatedData, num_rounds: int):
+def run(
+    round: Round, state: RoundState, data: FederatedData, num_rounds: int
+) -> tuple[RoundState, RoundInfo]:
     """Runs rounds one after another, as one ``lax.scan``.
 
     Args:

@@ -1,0 +1,1 @@
+"""The tables and figures of papers, and benchmarks; run from a checkout, not installed."""
