@@ -12,6 +12,7 @@ import numpy as np
 from fedjax_fair.data import tfds_images
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.class_partition import classes_per_client, split_test
+from fedjax_fair.data.embedded import EMBEDDED, Examples, Splits
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.ownership import Partitioner
 from fedjax_fair.data.partition import follow_owners, iid
@@ -26,15 +27,7 @@ __all__ = [
     "prepare",
 ]
 
-KNOWN = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "emnist/byclass")
-
-
-class Examples(NamedTuple):
-    """Examples before they have owners; ``columns`` are further values of each."""
-
-    features: np.ndarray
-    labels: np.ndarray
-    columns: dict[str, np.ndarray]
+KNOWN = (*EMBEDDED, "mnist", "fashion_mnist", "cifar10", "cifar100", "emnist/byclass")
 
 
 def default_split(name: str) -> tuple[str, int]:
@@ -69,11 +62,12 @@ def load(
 
     ``digits``, 1,797 gray images of 8x8 pixels, comes with scikit-learn. Its values 0 to 16 are
     scaled to 0 to 255 like those of every other set, and every fifth image of each class, in the
-    order of the file, is for testing (355 of them). All other names are those of image
-    classification sets in tensorflow-datasets (``mnist``, ``fashion_mnist``, ``cifar10``,
-    ``cifar100``, ``emnist/byclass``, ...), prepared beforehand. They are decoded once and then read
-    from a checked cache beside the set, or in the user's cache folder where that is not writable.
-    Images of EMNIST are turned upright: tensorflow-datasets stores them transposed.
+    order of the file, is for testing (355 of them). Names that are not in
+    `fedjax_fair.data.embedded` are those of image classification sets in tensorflow-datasets
+    (``mnist``, ``fashion_mnist``, ``cifar10``, ``cifar100``, ``emnist/byclass``, ...), prepared
+    beforehand. They are decoded once and then read from a checked cache beside the set, or in the
+    user's cache folder where that is not writable. Images of EMNIST are turned upright:
+    tensorflow-datasets stores them transposed.
 
     Test examples are split with the class mix of each client's training examples, or to their
     owners where the partition follows a column. Where a set has no test split, a fifth of each
@@ -103,7 +97,7 @@ def load(
     seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
     if not seeds or any(not isinstance(each, (int, np.integer)) or each < 0 for each in seeds):
         raise ValueError(f"{seed=}: expected an integer >= 0, or several.")
-    source = _digits() if name == "digits" else _images(name, data_dir)
+    source = EMBEDDED[name]() if name in EMBEDDED else _images(name, data_dir)
     partition = default_partition(name) if partition is None else partition
     federations = [_split(name, source, partition, each) for each in seeds]
     return stack(federations) if several else federations[0]
@@ -111,7 +105,7 @@ def load(
 
 def _split(
     name: str,
-    source: tuple[Examples, Examples | None, int],
+    source: Splits,
     partition: Partitioner,
     seed: int,
 ) -> FederatedData:
@@ -130,28 +124,13 @@ def _split(
     )
 
 
-def _digits() -> tuple[Examples, Examples, int]:
-    from sklearn.datasets import load_digits
-
-    pixels, labels = map(np.asarray, load_digits(return_X_y=True))
-    images = np.rint(pixels.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
-    testing = np.zeros(len(labels), bool)
-    for label in range(10):
-        testing[np.flatnonzero(labels == label)[4::5]] = True
-    return (
-        Examples(images[~testing], labels[~testing], {}),
-        Examples(images[testing], labels[testing], {}),
-        10,
-    )
-
-
-def _images(name: str, data_dir) -> tuple[Examples, Examples | None, int]:
+def _images(name: str, data_dir) -> Splits:
     found = tfds_images.find(name, data_dir)
     splits = {
         split: Examples(columns[found.image], columns[found.label], columns)
         for split, columns in tfds_images.read(found).items()
     }
-    return splits["train"], splits.get("test"), found.num_classes
+    return Splits(splits["train"], splits.get("test"), found.num_classes)
 
 
 class Description(NamedTuple):
@@ -197,8 +176,12 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Descr
         1442
     """
     partition = default_partition(name).name
-    if name == "digits":
-        return Description(name, True, None, (8, 8, 1), 10, 1442, 355, partition)
+    if name in EMBEDDED:
+        train, test, num_classes = EMBEDDED[name]()
+        shape, num_test = train.features.shape[1:], 0 if test is None else len(test.labels)
+        return Description(
+            name, True, None, shape, num_classes, len(train.labels), num_test, partition
+        )
     try:
         found = tfds_images.find(name, data_dir)
     except FileNotFoundError as error:
@@ -240,14 +223,14 @@ def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path |
     """Downloads and prepares a data set so that ``load`` finds it.
 
     Args:
-        name: Name of the data set. ``digits`` needs nothing.
+        name: Name of the data set. An embedded one needs nothing.
         data_dir: As in ``load``.
 
     Returns:
-        The folder written, None for ``digits``.
+        The folder written, None for an embedded set.
 
     Raises:
         ModuleNotFoundError: If TensorFlow, which preparing needs, is not installed.
         ValueError: If tensorflow-datasets knows no such set.
     """
-    return None if name == "digits" else tfds_images.prepare(name, data_dir)
+    return None if name in EMBEDDED else tfds_images.prepare(name, data_dir)
