@@ -1,8 +1,7 @@
 """Networks as pure functions, and the layers that keep them fast inside a simulation."""
 
 from fedjax_fair.models.classic import cifar100_cnn, cifar_cnn, femnist_cnn, lenet, logistic, mlp
-from fedjax_fair.models.conv.layer import Conv
-from fedjax_fair.models.conv.pooling import max_pool
+from fedjax_fair.models.conv import Conv, max_pool
 from fedjax_fair.models.precision import in_bfloat16
 from fedjax_fair.models.resnet import resnet18
 from fedjax_fair.models.wrap import from_flax

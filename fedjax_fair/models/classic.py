@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from fedjax_fair.base import Model
 from fedjax_fair.checks import positive_int
-from fedjax_fair.models.conv.layer import Conv
+from fedjax_fair.models.conv import Conv
 from fedjax_fair.models.wrap import classifier
 
 __all__ = ["cifar100_cnn", "cifar_cnn", "femnist_cnn", "lenet", "logistic", "mlp"]

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from fedjax_fair.base import Model
 from fedjax_fair.checks import one_of, positive_int
-from fedjax_fair.models.conv.layer import Conv
+from fedjax_fair.models.conv import Conv
 from fedjax_fair.models.wrap import classifier
 
 __all__ = ["resnet18"]

@@ -37,24 +37,27 @@ class Reference(nn.Module):
 
 
 def results(layer, params, x):
-    """Outputs, and gradients by parameters and images."""
+    """Gradients by parameters and images, and outputs."""
 
     def weighted(params, x):
         y = layer.apply({"params": params}, x)
         return jnp.sum(y * jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape)), y
 
-    return jax.jit(jax.grad(weighted, argnums=(0, 1), has_aux=True))(params, x)
+    return jax.grad(weighted, argnums=(0, 1), has_aux=True)(params, x)
 
 
 def assert_same(image, features, kernel_size, padding, **settings):
     x = normal(0, image)
     kernel = {"kernel": normal(1, (*kernel_size, image[-1], features))}
     params = kernel | ({"bias": normal(2, (features,))} if settings.get("use_bias", True) else {})
-    ours = results(
-        Conv(features, kernel_size, padding=padding, relu_pool=True, **settings), params, x
-    )
+    layer = Conv(features, kernel_size, padding=padding, relu_pool=True, **settings)
     reference = Reference(features, kernel_size, padding, **settings)
-    (slopes, by_x), y = results(reference, {"Conv_0": params}, x)
+
+    @jax.jit
+    def both(params, x):
+        return results(layer, params, x), results(reference, {"Conv_0": params}, x)
+
+    ours, ((slopes, by_x), y) = both(params, x)
 
     def check(ours, theirs):
         # Sums of thousands of products of size one in another order.
@@ -62,10 +65,6 @@ def assert_same(image, features, kernel_size, padding, **settings):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=atol)
 
     jax.tree.map(check, ours, ((slopes["Conv_0"], by_x), y))
-
-
-def side_of_blocks(features, kernel_size, strides=(1, 1)):
-    return blocks.side_of_blocks(jnp.zeros((*kernel_size, 1, features)), strides)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +83,13 @@ def side_of_blocks(features, kernel_size, strides=(1, 1)):
     ],
 )
 def test_layer_is_the_one_of_flax(image, features, kernel_size, padding, side):
-    assert side_of_blocks(features, kernel_size) == side
+    assert blocks._side(jnp.zeros((*kernel_size, image[-1], features))) == side
     assert_same(image, features, kernel_size, padding)
-    assert_same(image, features, kernel_size, padding, use_bias=False)
+
+
+@pytest.mark.parametrize("features", [4, 40])
+def test_layer_without_bias_is_the_one_of_flax(features):
+    assert_same((2, 9, 9, 3), features, (3, 3), "VALID", use_bias=False)
 
 
 # Few examples, because each compiles a program of its own.
@@ -102,36 +105,54 @@ def test_layer_is_the_one_of_flax_for_any_geometry(image, features, kernel_size,
 
 
 def test_steps_between_windows_leave_the_layers_apart():
-    assert side_of_blocks(6, (5, 5), strides=(2, 2)) == 0
-    layer = Conv(6, (5, 5), strides=(2, 2), relu_pool=True)
-    y, variables = layer.init_with_output(jax.random.key(0), normal(0, (2, 12, 12, 1)))
-    apart = nn.Conv(6, (5, 5), strides=(2, 2)).apply(variables, normal(0, (2, 12, 12, 1)))
-    expected = nn.max_pool(nn.relu(apart), (2, 2), strides=(2, 2))
-    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    x, kernel = normal(0, (2, 12, 12, 1)), normal(1, (5, 5, 1, 6))
+    variables = {"params": {"kernel": kernel, "bias": normal(2, (6,))}}
+
+    @jax.jit
+    def both():
+        layer = Conv(6, (5, 5), strides=(2, 2), relu_pool=True)
+        apart = nn.Conv(6, (5, 5), strides=(2, 2)).apply(variables, x)
+        return layer.apply(variables, x), nn.max_pool(nn.relu(apart), (2, 2), strides=(2, 2))
+
+    assert not blocks.is_faster(x, kernel, (2, 2), ((2, 2), (2, 2)))
+    ours, theirs = both()
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_a_batch_in_pieces_is_the_batch(monkeypatch):
-    x, layer = normal(0, (6, 14, 14, 6)), Conv(16, (5, 5), padding="VALID", relu_pool=True)
-    params = layer.init(jax.random.key(1), x)["params"]
-    cut = blocks.layout(x, params["kernel"], ((0, 0), (0, 0)))
-    band = blocks.banded(params["kernel"], cut)
-    assert blocks._number(x, band, cut) == 1
-    whole = results(layer, params, x)
+def test_a_batch_in_chunks_is_the_batch(monkeypatch):
+    x, kernel, none = normal(0, (6, 14, 14, 6)), normal(1, (5, 5, 6, 16)), ((0, 0), (0, 0))
+    layer = Conv(16, (5, 5), padding="VALID", relu_pool=True)
+    cut = blocks._layout(x, kernel, none)
+    band = blocks._banded(kernel, cut)
+
+    def gradients():  # A new function each time, so that none is found compiled.
+        return jax.jit(lambda *args: results(layer, *args))(
+            {"kernel": kernel, "bias": normal(2, (16,))}, x
+        )
+
+    assert blocks._num_chunks(x, band, cut) == 1
+    whole = gradients()
     # Of an image 25 blocks of 6 x 6 x 6 inputs and 2 x 2 x 16 outputs; two of them fit.
     monkeypatch.setattr(chunks, "CACHE", 2 * 25 * (216 + 64) * 4)
-    assert blocks._number(x, band, cut) == 3
-    parts = results(layer, params, x)
+    assert blocks._num_chunks(x, band, cut) == 3
     # Sums over the batch in another order.
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), whole, parts)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), whole, gradients()
+    )
 
 
 def test_equal_entries_share_the_gradient():
     layer = Conv(2, (3, 3), padding="VALID", relu_pool=True)
     params = {"kernel": jnp.ones((3, 3, 1, 2)), "bias": jnp.array([1.0, -20.0])}
     x = jnp.ones((1, 4, 4, 1))  # One window of four equal entries, 10 and -11.
-    y, vjp = jax.vjp(lambda params, x: layer.apply({"params": params}, x), params, x)
+
+    @jax.jit
+    def both(params, x):
+        y, vjp = jax.vjp(lambda params, x: layer.apply({"params": params}, x), params, x)
+        return y, *vjp(jnp.ones_like(y))
+
+    y, slopes, by_x = both(params, x)
     assert y.ravel().tolist() == [10.0, 0.0]
-    slopes, by_x = vjp(jnp.ones_like(y))
     assert slopes["bias"].tolist() == [1.0, 0.0]
     np.testing.assert_array_equal(slopes["kernel"][..., 0], jnp.ones((3, 3, 1)))
     assert not slopes["kernel"][..., 1].any()
@@ -145,28 +166,27 @@ def test_equal_entries_share_the_gradient():
 def test_layers_side_by_side_are_those_alone(axes):
     layer = Conv(6, (5, 5), padding="VALID", relu_pool=True)
     x, kernels = normal(0, (3, 2, 12, 12, 1)), normal(1, (3, 5, 5, 1, 6))
+    # Where there is no axis, all three are the first.
     x, kernels = (
-        leaf if axis == 0 else leaf[0] for leaf, axis in zip((x, kernels), axes, strict=True)
+        leaf if axis == 0 else leaf[:1].repeat(3, axis=0)
+        for leaf, axis in zip((x, kernels), axes, strict=True)
     )
 
     def slopes(x, kernel):
         params = {"kernel": kernel, "bias": jnp.zeros(6)}
         return results(layer, params, x)
 
-    together = jax.vmap(slopes, axes)(x, kernels)
-    for i in range(3):
-        alone = slopes(
-            *(
-                leaf if axis is None else leaf[i]
-                for leaf, axis in zip((x, kernels), axes, strict=True)
-            )
-        )
-        # Two forms of the matrix product round differently.
-        jax.tree.map(
-            lambda a, b, i=i: np.testing.assert_allclose(a[i], b, rtol=1e-5, atol=2e-5),
-            together,
-            alone,
-        )
+    @jax.jit
+    def both(x, kernels):
+        operands = x if axes[0] == 0 else x[0], kernels if axes[1] == 0 else kernels[0]
+        alone = jax.lax.map(lambda pair: slopes(*pair), (x, kernels))
+        return jax.vmap(slopes, axes)(*operands), alone
+
+    together, alone = both(x, kernels)
+    # Two forms of the matrix product round differently.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), together, alone
+    )
 
 
 def test_hessian_vector_product_is_that_of_the_layers_apart():
@@ -181,17 +201,8 @@ def test_hessian_vector_product_is_that_of_the_layers_apart():
 
     def product(layer):
         gradient = jax.grad(lambda kernel: jnp.mean(jnp.sin(layer(params | {"kernel": kernel}))))
-        return jax.jit(lambda kernel: jax.jvp(gradient, (kernel,), (direction,))[1])
+        return jax.jvp(gradient, (params["kernel"],), (direction,))[1]
 
-    ours, theirs = (product(layer)(params["kernel"]) for layer in (at_once, apart))
+    ours, theirs = jax.jit(lambda: (product(at_once), product(apart)))()
     assert np.abs(theirs).max() > 0.1
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_accelerators_take_the_native_convolution_and_the_cpu_none():
-    layer, x = Conv(6, (5, 5), relu_pool=True), normal(0, (2, 12, 12, 1))
-    params = layer.init(jax.random.key(0), x)["params"]
-    slopes = jax.jit(jax.grad(lambda params: layer.apply({"params": params}, x).sum()))
-    for platform, present in (("cpu", False), ("cuda", True), ("tpu", True)):
-        text = slopes.trace(params).lower(lowering_platforms=(platform,)).as_text()
-        assert ("stablehlo.convolution" in text) == present

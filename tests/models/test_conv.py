@@ -1,4 +1,4 @@
-"""Layers against Flax's own, and the form of the programs they compile to."""
+"""The layer against Flax's own, and the programs it compiles to."""
 
 import re
 
@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_fair.models import Conv, lenet, max_pool
-from fedjax_fair.models.conv import chunks as in_chunks
-from fedjax_fair.models.conv.choice import _native_if_shared, _native_pull_back_if_alone
-from fedjax_fair.models.conv.tiles import _number, _tile_width
+from fedjax_fair.models import Conv, lenet
 
 CUDA = ("cuda",)
 
@@ -49,15 +46,14 @@ def assert_same_layer(image, features, kernel_size, strides, padding, *, use_bia
 
 
 def test_parameters_are_those_of_flax():
-    x = jnp.zeros((1, 6, 6, 3))
-    for extra in (
-        {"use_bias": True},
-        {"use_bias": False},
-        {"kernel_init": nn.initializers.ones},
-    ):
-        ours, theirs = Conv(4, (3, 5), **extra), nn.Conv(4, (3, 5), **extra)
-        key = jax.random.key(0)
-        jax.tree.map(np.testing.assert_array_equal, ours.init(key, x), theirs.init(key, x))
+    settings = [{"use_bias": True}, {"use_bias": False}, {"kernel_init": nn.initializers.ones}]
+
+    def variables(layer):
+        layers = [layer(4, (3, 5), **extra) for extra in settings]
+        return [each.init(jax.random.key(0), jnp.zeros((1, 6, 6, 3))) for each in layers]
+
+    ours, theirs = jax.jit(lambda: (variables(Conv), variables(nn.Conv)))()
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +69,8 @@ def test_parameters_are_those_of_flax():
         ((2, 9, 10, 2), 3, (4, 5), (1, 2), ((2, 0), (1, 3))),
         ((2, 7, 11, 2), 3, (3, 4), (3, 1), (1, 2)),
         ((1, 5, 5, 2), 7, (5, 5), (1, 1), "VALID"),  # a single output
-        ((8, 41, 20, 32), 64, (3, 3), (2, 1), "VALID"),  # two pieces of four images
-        ((7, 50, 24, 32), 40, (3, 3), (2, 1), "SAME"),  # seven pieces of one
+        ((8, 41, 20, 32), 64, (3, 3), (2, 1), "VALID"),  # two chunks of four images
+        ((7, 50, 24, 32), 40, (3, 3), (2, 1), "SAME"),  # seven chunks of one
         ((8, 20, 20, 32), 64, (3, 3), (1, 1), "VALID"),  # Winograd's form, the next too
         ((7, 25, 24, 32), 40, (3, 3), (1, 1), "SAME"),
     ],
@@ -110,8 +106,10 @@ def test_low_precision_input_is_promoted_as_in_flax():
     with jax.numpy_dtype_promotion("standard"):
         x = normal(0, (2, 9, 9, 3), jnp.bfloat16)
         ours, theirs = Conv(4, (3, 3)), nn.Conv(4, (3, 3))
-        variables = theirs.init(jax.random.key(1), x)
-        y, expected = ours.apply(variables, x), theirs.apply(variables, x)
+        params = {"kernel": normal(1, (3, 3, 3, 4)), "bias": normal(2, (4,))}
+        y, expected = jax.jit(
+            lambda: tuple(layer.apply({"params": params}, x) for layer in (ours, theirs))
+        )()
     assert y.dtype == expected.dtype == jnp.float32
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
 
@@ -130,69 +128,12 @@ def test_bad_settings_are_refused(settings, message):
         layer.init(jax.random.key(0), jnp.zeros((1, 4, 4, 1)))
 
 
-def test_tiles_cover_a_row_and_stay_narrow():
-    for width in range(1, 70):
-        for channels in (1, 6, 16, 32, 64, 512):
-            tile = _tile_width(width, channels, kernel_width=5, stride=1)
-            assert 1 <= tile <= width
-            assert tile == 1 or tile * channels <= 96
-    # LeNet's layers, and windows that do not overlap.
-    assert _tile_width(28, 6, kernel_width=5, stride=1) == 14
-    assert _tile_width(10, 16, kernel_width=5, stride=1) == 5
-    assert _tile_width(28, 6, kernel_width=2, stride=2) == 1
-
-
-def test_a_batch_is_cut_into_pieces_that_fit_the_cache():
-    def pieces(batch, side, channels, features):
-        x, kernel = jnp.zeros((batch, side, side, channels)), jnp.zeros((3, 3, channels, features))
-        return _number(x, kernel, (1, 1), ((0, 0), (0, 0)))
-
-    assert pieces(50, 32, 1, 6) == 1  # A LeNet's tiles are a few kilobytes an image.
-    assert pieces(8, 20, 32, 64) == 2
-    assert pieces(7, 21, 32, 64) == 7  # Two pieces would do, but do not divide seven.
-    assert pieces(6, 66, 64, 64) == 6  # Not even one image fits.
-    assert in_chunks.number(8, in_chunks.CACHE // 7, room=2 * in_chunks.CACHE) == 1
-
-
-STRIDES, PADDING = (2, 1), ((1, 1), (0, 2))
-
-
-def reference(x, kernel):
-    names = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(x, kernel, STRIDES, PADDING, dimension_numbers=names)
-
-
-@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
-def test_accelerator_form_under_vmap_is_the_plain_one(axes):
-    # The forms for accelerators, run here directly, nested in a second vmap over kernels.
-    x, kernel = normal(0, (3, 2, 7, 6, 2)), normal(1, (4, 3, 3, 3, 2, 5))
-    x = x if axes[0] == 0 else x[0]
-    kernel = kernel if axes[1] == 0 else kernel[:, 0]
-
-    def results(forward, backward):
-        def both(x, kernel):
-            y = forward(x, kernel)
-            return y, backward(x, kernel, jnp.cos(y))
-
-        return jax.jit(jax.vmap(jax.vmap(both, axes), (None, 0)))(x, kernel)
-
-    def vjp(x, kernel, cotangent):
-        return jax.vjp(reference, x, kernel)[1](cotangent)
-
-    ours = results(
-        _native_if_shared(STRIDES, PADDING), _native_pull_back_if_alone(STRIDES, PADDING)
-    )
-    theirs = results(reference, vjp)
-    # Sums of up to 42 products of size one in another order.
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), ours, theirs)
-
-
 @pytest.fixture(scope="module")
 def network():
     """LeNet's loss, its parameters, and those of three clients with their images."""
     model = lenet(10)
     images = normal(0, (3, 2, 28, 28, 1))
-    params, state = model.init(jax.random.key(1), images[0])
+    params, state = jax.jit(model.init)(jax.random.key(1), images[0])
 
     def loss(params, x):
         logits, _ = model.apply(params, state, x, train=True, key=jax.random.key(2))
@@ -223,6 +164,10 @@ def local_steps(loss):
 
 def test_reference_form_would_be_grouped():
     # The reader of programs below does see a grouped convolution where there is one.
+    def reference(x, kernel):
+        names = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, kernel, (2, 1), "SAME", dimension_numbers=names)
+
     x, kernel = normal(0, (3, 2, 7, 6, 2)), normal(1, (3, 3, 3, 2, 5))
     assert group_counts(lowered(jax.vmap(reference), x, kernel, platforms=CUDA)) == {1, 3}
 
@@ -260,7 +205,7 @@ def test_clients_side_by_side_train_as_if_alone(network):
     loss, _, clients, images = network
     train = local_steps(loss)
     together = jax.jit(jax.vmap(train))(clients, images)
-    alone = jax.lax.map(lambda args: train(*args), (clients, images))
+    alone = jax.jit(lambda *both: jax.lax.map(lambda args: train(*args), both))(clients, images)
     # Two forms of the matrix product round differently.
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), together, alone
@@ -277,31 +222,8 @@ def test_hessian_vector_product_agrees_with_differences(network):
 
     direction = normal(5, kernel.shape)
     gradient = jax.jit(jax.grad(objective))
-    _, product = jax.jvp(gradient, (kernel,), (direction,))
+    product = jax.jit(lambda: jax.jvp(gradient, (kernel,), (direction,))[1])()
     step = 1e-2
     difference = gradient(kernel + step * direction) - gradient(kernel - step * direction)
     # Central differences in float32: error of the order of step squared.
     np.testing.assert_allclose(product, difference / (2 * step), rtol=2e-2, atol=2e-3)
-
-
-@pytest.mark.parametrize("shape", [(2, 8, 6, 3), (1, 7, 9, 2), (3, 5, 4, 1), (2, 3, 2, 1)])
-def test_max_pool_is_the_one_of_flax(shape):
-    # Distinct values: at ties the two share the gradient differently.
-    x = jax.random.permutation(jax.random.key(0), jnp.arange(float(np.prod(shape)))).reshape(shape)
-
-    def reference(x):
-        return nn.max_pool(x, (2, 2), strides=(2, 2))
-
-    np.testing.assert_array_equal(max_pool(x), reference(x))
-    weight = normal(1, reference(x).shape)
-    ours, theirs = (
-        jax.grad(lambda x, f=f: jnp.sum(f(x) * weight))(x) for f in (max_pool, reference)
-    )
-    np.testing.assert_array_equal(ours, theirs)
-
-
-def test_max_pool_halves_the_gradient_at_each_tie():
-    gradient = jax.grad(lambda x: jnp.sum(max_pool(x)))
-    assert (gradient(jnp.ones((1, 2, 2, 1))) == 0.25).all()
-    column = jnp.array([[1.0, 0.0], [1.0, 0.0]]).reshape(1, 2, 2, 1)
-    assert gradient(column).ravel().tolist() == [0.5, 0.0, 0.5, 0.0]

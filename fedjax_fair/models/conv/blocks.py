@@ -29,21 +29,64 @@ from jaxtyping import Array
 from fedjax_fair.models.conv import chunks
 from fedjax_fair.models.conv.geometry import Padding, Pair, output_shape
 
-__all__ = ["Layout", "banded", "in_chunks", "layout", "side_of_blocks", "vjp_in_chunks"]
+__all__ = ["in_chunks", "is_faster", "vjp_in_chunks"]
 
 # Rows of the matrix product that a block aims at: more of them multiply more zeros.
 _PRODUCT_ROWS = 128
 
 
-def side_of_blocks(kernel: Array, strides: Pair) -> int:
+def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
+    """Whether this form is the fastest on a CPU: blocks fit the kernel, and a window the image."""
+    if strides != (1, 1) or min(output_shape(x, kernel, strides, padding)) < 2:
+        return False
+    return _side(kernel) > 0
+
+
+def in_chunks(
+    x: Array, kernel: Array, bias: Array, padding: Padding
+) -> tuple[Array, dict[str, Array]]:
+    """Convolves, adds the bias, takes maxima of 2 x 2 windows and ReLU, by chunks of the batch.
+
+    Args:
+        x: Images, ``[batch, height, width, in]``.
+        kernel: ``[kh, kw, in, out]``.
+        bias: ``[out]``.
+        padding: Zeros before and after rows and columns.
+
+    Returns:
+        ``[batch, rows, columns, out]``; and the kernel's banded matrix, kept for the gradient,
+        because XLA does not find that a second one would be the same.
+    """
+    cut = _layout(x, kernel, padding)
+    band = _banded(kernel, cut)
+    form = partial(_convolve, band=band, bias=bias, cut=cut, stack=_stack, largest=_largest)
+    return chunks.map_over(_num_chunks(x, band, cut), form, x), {"band": band}
+
+
+def vjp_in_chunks(
+    x: Array,
+    kernel: Array,
+    bias: Array,
+    kept: dict[str, Array],
+    cotangent: Array,
+    padding: Padding,
+) -> tuple[Array, Array, Array]:
+    """Gradients of ``in_chunks`` by images, kernel and bias."""
+    cut, band = _layout(x, kernel, padding), kept["band"]
+    form = partial(_convolve, cut=cut, stack=_stack_by_hand, largest=_largest_by_hand)
+    num_chunks = _num_chunks(x, band, cut)
+    by_x, (by_band, by_bias) = chunks.vjp(num_chunks, form, x, (band, bias), cotangent)
+    (by_kernel,) = jax.vjp(partial(_banded, cut=cut), kernel)[1](by_band)
+    return by_x, by_kernel, by_bias
+
+
+def _side(kernel: Array) -> int:
     """Outputs a side of a block: an even divisor of both sides of the kernel less one, or 0.
 
     With such a side, neighboring blocks cover exactly what their kernels reach. It is 0 where no
     such side leaves the product narrow: the form is not for these layers.
     """
     height, width, _, outputs = kernel.shape
-    if strides != (1, 1):
-        return 0
     reach = math.gcd(height - 1, width - 1)
     fits = (
         side
@@ -53,7 +96,7 @@ def side_of_blocks(kernel: Array, strides: Pair) -> int:
     return max(fits, default=0)
 
 
-class Layout(NamedTuple):
+class _Layout(NamedTuple):
     """How an image is cut.
 
     Attributes:
@@ -71,15 +114,25 @@ class Layout(NamedTuple):
     corner: Pair
 
 
-def layout(x: Array, kernel: Array, padding: Padding) -> Layout:
-    """How to cut images ``[batch, height, width, in]`` for a kernel ``[kh, kw, in, out]``."""
-    side = side_of_blocks(kernel, (1, 1))
+def _layout(x: Array, kernel: Array, padding: Padding) -> _Layout:
+    side = _side(kernel)
     below, right = ((taps - 1) // side + 1 for taps in kernel.shape[:2])
     rows, columns = (count // 2 for count in output_shape(x, kernel, (1, 1), padding))
-    return Layout(side, (below, right), rows, columns, (padding[0][0], padding[1][0]))
+    return _Layout(side, (below, right), rows, columns, (padding[0][0], padding[1][0]))
 
 
-def banded(kernel: Array, cut: Layout) -> Array:
+def _num_blocks(cut: _Layout) -> Pair:
+    """Blocks of outputs in rows and columns; the last may reach beyond the image."""
+    half = cut.side // 2
+    return -(-cut.rows // half), -(-cut.columns // half)
+
+
+def _num_chunks(x: Array, band: Array, cut: _Layout) -> int:
+    bytes_of_one = math.prod(_num_blocks(cut)) * sum(band.shape) * x.dtype.itemsize
+    return chunks.count(x.shape[0], bytes_of_one)
+
+
+def _banded(kernel: Array, cut: _Layout) -> Array:
     """The matrix ``[4 * windows * out, near * block]`` from stacked blocks to a block of outputs.
 
     Rows are ordered by place in a window, window and channel; columns as blocks are stacked.
@@ -92,45 +145,17 @@ def banded(kernel: Array, cut: Layout) -> Array:
         return jnp.asarray(places.reshape(taps, near, cut.side, cut.side // 2, 2), kernel.dtype)
 
     rows, columns = (leads(*sizes) for sizes in zip(kernel.shape[:2], cut.near, strict=True))
+    # Of rows and columns each: taps h and w; blocks n and m that are near, pixels b and c in them;
+    # windows t and u of the block of outputs, places p and q in them. Channels i and o.
     band = jnp.einsum("hnbtp,wmcuq,hwio->pqtuonmbci", rows, columns, kernel)
     return band.reshape(cut.side**2 * kernel.shape[3], -1)
-
-
-def in_chunks(x: Array, band: Array, bias: Array, cut: Layout) -> Array:
-    """Convolves, adds the bias, takes ReLU and the maxima of 2 x 2 windows.
-
-    Args:
-        x: Images, ``[batch, height, width, in]``.
-        band: The kernel's matrix, from ``banded``.
-        bias: ``[out]``.
-        cut: Its layout.
-
-    Returns:
-        ``[batch, rows, columns, out]``.
-    """
-    form = partial(_convolve, band=band, bias=bias, cut=cut, stack=_stack, largest=_largest)
-    return chunks.over(_number(x, band, cut), form, x)
-
-
-def vjp_in_chunks(
-    x: Array, band: Array, bias: Array, cotangent: Array, cut: Layout
-) -> tuple[Array, tuple[Array, Array]]:
-    """Gradients by images, and by matrix and bias."""
-    form = partial(_convolve, cut=cut, stack=_stack_by_hand, largest=_largest_by_hand)
-
-    def piece(x, cotangent):
-        by_x, *by_parameters = jax.vjp(form, x, band, bias)[1](cotangent)
-        return by_x, tuple(by_parameters)
-
-    zero = jax.tree.map(jnp.zeros_like, (band, bias))
-    return chunks.over_and_sum(_number(x, band, cut), piece, zero, x, cotangent)
 
 
 def _convolve(
     x: Array,
     band: Array,
     bias: Array,
-    cut: Layout,
+    cut: _Layout,
     stack: Callable[[Array, Pair], Array],
     largest: Callable[[Array], Array],
 ) -> Array:
@@ -138,23 +163,21 @@ def _convolve(
     side, half, outputs = cut.side, cut.side // 2, bias.shape[0]
     num_rows, num_columns = _num_blocks(cut)
     x = _pad(x, (num_rows + cut.near[0] - 1) * side, (num_columns + cut.near[1] - 1) * side, cut)
+    # From [batch, block row, row, block column, column, channels] to the contents of a block first,
+    # which the product sums over, and images last: [block, block rows, block columns, batch].
     x = x.reshape(batch, x.shape[1] // side, side, x.shape[2] // side, side, channels)
     blocks = x.transpose(2, 4, 5, 1, 3, 0).reshape(side * side * channels, *x.shape[1:4:2], batch)
     stacked = stack(blocks, cut.near).reshape(band.shape[1], num_rows * num_columns * batch)
+    # The four slabs are the places in a window.
     y = largest((band @ stacked).reshape(4, half * half * outputs, stacked.shape[1]))
+    # From [row, column, out, block row, block column, batch] back to images.
     y = y.reshape(half, half, outputs, num_rows, num_columns, batch)
     y = jax.nn.relu(y + bias.reshape(1, 1, -1, 1, 1, 1)).transpose(5, 3, 0, 4, 1, 2)
     y = y.reshape(batch, num_rows * half, num_columns * half, outputs)
     return y[:, : cut.rows, : cut.columns]
 
 
-def _num_blocks(cut: Layout) -> Pair:
-    """Blocks of outputs in rows and columns; the last may reach beyond the image."""
-    half = cut.side // 2
-    return -(-cut.rows // half), -(-cut.columns // half)
-
-
-def _pad(x: Array, height: int, width: int, cut: Layout) -> Array:
+def _pad(x: Array, height: int, width: int, cut: _Layout) -> Array:
     """Adds the zeros in front, and behind as many as make up the sides, or cuts what exceeds."""
     above, left = cut.corner
     edges = ((above, height - above - x.shape[1], 0), (left, width - left - x.shape[2], 0))
@@ -173,6 +196,8 @@ def _stack_forward(blocks, near):
 
 
 def _stack_backward(near, _, cotangent):
+    # [rows near, columns near, block, rows, columns, batch]: entry i, j starts i rows and j columns
+    # later. Unpacked along rows and summed, then along columns, axis 2 is rows, then columns.
     parts = cotangent.reshape(*near, -1, *cotangent.shape[1:])
     rows = _sum_of_shifted(list(parts), axis=2)
     return (_sum_of_shifted(list(rows), axis=2),)
@@ -181,6 +206,7 @@ def _stack_backward(near, _, cotangent):
 def _sum_of_shifted(parts: Sequence[Array], axis: int) -> Array:
     """Sums arrays of which each starts one place after the one before."""
     count, length = len(parts), parts[0].shape[axis]
+    # Between two bounds the same arrays overlap.
     bounds = sorted({*range(count), *range(length, length + count)})
     sums = []
     for start, stop in itertools.pairwise(bounds):
@@ -219,8 +245,3 @@ _stack_by_hand = jax.custom_vjp(_stack, nondiff_argnums=(1,))
 _stack_by_hand.defvjp(_stack_forward, _stack_backward)
 _largest_by_hand = jax.custom_vjp(_largest)
 _largest_by_hand.defvjp(_largest_forward, _largest_backward)
-
-
-def _number(x: Array, band: Array, cut: Layout) -> int:
-    bytes_of_one = math.prod(_num_blocks(cut)) * sum(band.shape) * x.dtype.itemsize
-    return chunks.number(x.shape[0], bytes_of_one)

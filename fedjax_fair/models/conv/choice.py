@@ -1,93 +1,148 @@
-"""Convolution that stays fast where a federated simulation runs it.
+"""The choice between the forms of a convolution.
 
 A simulation convolves inside ``lax.scan`` (local steps) and often inside ``vmap`` over the
 parameters of each client. Two things go wrong there with XLA's own convolution: on CPU its gradient
 is one or two orders of magnitude slower inside a loop, and on every device a convolution batched
 over kernels becomes a grouped convolution, one group a client. Matrix products have neither
-problem. So images are cut into tiles and multiplied, by a banded matrix of the kernel or, where
-that saves most of the multiplications, after Winograd; and the native convolution is used only
-where it is good: on an accelerator, for a kernel that all examples share.
+problem. So on a CPU a convolution is a matrix product, of one of three kinds:
+
+* `tiles` cut out of images times a banded matrix of the kernel, for any layer;
+* after `winograd`, where that saves most of the multiplications;
+* square `blocks` of images, for a narrow layer that ReLU and max-pooling follow.
+
+Elsewhere it is the `native` one, as long as all examples share the kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from fedjax_fair.models.conv import tiles, winograd
+from fedjax_fair.models.conv import blocks, native, tiles, winograd
 from fedjax_fair.models.conv.geometry import Padding, Pair
+from fedjax_fair.models.conv.pooling import max_pool
 
-__all__ = ["convolve"]
-
-
-def _native(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
-    names = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=names)
+__all__ = ["Form", "by_platform", "choose"]
 
 
-def _native_if_shared(strides: Pair, padding: Padding) -> Callable:
-    """The native convolution, except under a ``vmap`` over kernels, where it would be grouped."""
-    settings = {"strides": strides, "padding": padding}
+class Form(NamedTuple):
+    """A way to compute a layer, and its gradient.
 
-    @jax.custom_batching.custom_vmap
-    def convolve(x, kernel):
-        return _native(x, kernel, **settings)
+    The operands are ``(x, kernel)`` for a convolution, and ``(x, kernel, bias)`` for a convolution
+    that a bias, ReLU and max-pooling follow.
 
-    @convolve.def_vmap
-    def _(axis_size, batched, x, kernel):
-        if batched[1]:
-            axes = (0 if batched[0] else None, 0)
-            return jax.vmap(partial(tiles.convolve, **settings), axes)(x, kernel), True
-        y = convolve(x.reshape(-1, *x.shape[2:]), kernel)  # a shared kernel: one larger batch
-        return y.reshape(axis_size, -1, *y.shape[1:]), True
+    Attributes:
+        forward: From operands to outputs, and to named arrays that ``backward`` needs as well.
+        backward: From operands, these arrays and the outputs' cotangent to gradients by operands.
+    """
 
-    return convolve
+    forward: Callable[..., tuple[Array, dict[str, Array]]]
+    backward: Callable[..., tuple[Array, ...]]
 
 
-def _native_pull_back_if_alone(strides: Pair, padding: Padding) -> Callable:
-    """The native gradient, except under any ``vmap``: it gives a kernel gradient per element."""
-    settings = {"strides": strides, "padding": padding}
+def choose(
+    x: Array, kernel: Array, strides: Pair, padding: Padding, relu_pool: bool, platform: str
+) -> Form:
+    """Chooses the fastest form of a layer.
 
-    @jax.custom_batching.custom_vmap
-    def vjp(x, kernel, cotangent):
-        return jax.vjp(partial(_native, **settings), x, kernel)[1](cotangent)
+    Args:
+        x: Images ``[batch, height, width, in]``, of which only shape and type are looked at.
+        kernel: ``[kh, kw, in, out]``, likewise.
+        strides: Steps between windows.
+        padding: Zeros before and after rows and columns.
+        relu_pool: Whether a bias, ReLU and max-pooling follow.
+        platform: "cpu", or any other.
 
-    @vjp.def_vmap
-    def _(_axis_size, batched, *args):
-        axes = tuple(0 if yes else None for yes in batched)
-        tiled = partial(tiles.vjp, **settings)
-        return jax.vmap(tiled, axes)(*args), (True, True)
-
-    return vjp
-
-
-def _forward(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
-    on_cpu = partial(tiles.in_chunks, strides=strides, padding=padding)
-    if winograd.is_faster(x, kernel, strides, padding):
-        on_cpu = partial(winograd.in_chunks, padding=padding)
-    native = _native_if_shared(strides, padding)
-    return lax.platform_dependent(x, kernel, cpu=on_cpu, default=native)
-
-
-def _forward_with_residuals(x, kernel, strides, padding):
-    return _forward(x, kernel, strides, padding), (x, kernel)
-
-
-def _backward(strides, padding, residuals, cotangent):
-    x, kernel = residuals
-    on_cpu = partial(tiles.vjp_in_chunks, strides=strides, padding=padding)
-    if winograd.is_faster(x, kernel, strides, padding):
-        on_cpu = partial(winograd.vjp_in_chunks, padding=padding)
-    native = _native_pull_back_if_alone(strides, padding)
-    return lax.platform_dependent(x, kernel, cotangent, cpu=on_cpu, default=native)
+    Returns:
+        The form.
+    """
+    sizes = {"strides": strides, "padding": padding}
+    if platform != "cpu":
+        pair = partial(native.convolve, **sizes), partial(native.vjp, **sizes)
+    elif relu_pool and blocks.is_faster(x, kernel, strides, padding):
+        return Form(
+            partial(blocks.in_chunks, padding=padding),
+            partial(blocks.vjp_in_chunks, padding=padding),
+        )
+    elif winograd.is_faster(x, kernel, strides, padding):
+        pair = (
+            partial(winograd.in_chunks, padding=padding),
+            partial(winograd.vjp_in_chunks, padding=padding),
+        )
+    else:
+        pair = partial(tiles.in_chunks, **sizes), partial(tiles.vjp_in_chunks, **sizes)
+    return _with_relu_pool(*pair) if relu_pool else _alone(*pair)
 
 
-# The gradient is defined by hand because `custom_vmap` has none in reverse mode, and around the
-# choice of platform rather than inside it: differentiating the choice itself would make every
-# platform carry the residuals of all the others.
-convolve = jax.custom_vjp(_forward, nondiff_argnums=(2, 3))
-convolve.defvjp(_forward_with_residuals, _backward)
+def _alone(convolve: Callable, vjp: Callable) -> Form:
+    def forward(x, kernel):
+        return convolve(x, kernel), {}
+
+    def backward(x, kernel, _kept, cotangent):
+        return vjp(x, kernel, cotangent)
+
+    return Form(forward, backward)
+
+
+def _with_relu_pool(convolve: Callable, vjp: Callable) -> Form:
+    def rest(y, bias):
+        # ReLU stands after max-pooling, where it is the same function of a quarter of the elements.
+        return jax.nn.relu(max_pool(y + bias.reshape(1, 1, 1, -1)))
+
+    def forward(x, kernel, bias):
+        y = convolve(x, kernel)
+        return rest(y, bias), {"convolved": y}
+
+    def backward(x, kernel, bias, kept, cotangent):
+        by_y, by_bias = jax.vjp(rest, kept["convolved"], bias)[1](cotangent)
+        return *vjp(x, kernel, by_y), by_bias
+
+    return Form(forward, backward)
+
+
+def by_platform(cpu: Form, default: Form) -> Callable[..., Array]:
+    """The layer that a form of the platform computes, whichever a program is compiled for.
+
+    The gradient is defined around this choice, because `native` has none otherwise. Both forms then
+    have to return arrays of the same shapes: for what only the other keeps, each returns zeros,
+    which nothing reads, so that they are gone once compiled.
+
+    Args:
+        cpu: The form for a CPU.
+        default: The form for any other platform.
+
+    Returns:
+        A function from operands to outputs, which reverse mode can differentiate.
+    """
+    # Under `jit` each is traced once, for its shapes and for its results.
+    forwards = [jax.jit(form.forward, inline=True) for form in (cpu, default)]
+
+    @jax.custom_vjp
+    def layer(*operands):
+        return forward(*operands)[0]
+
+    def forward(*operands):
+        shapes = {}
+        for one in forwards:
+            shapes |= jax.eval_shape(one, *operands)[1]
+
+        def filled(one, *operands):
+            y, kept = one(*operands)
+            return y, jax.tree.map(jnp.zeros_like, shapes) | kept
+
+        on_cpu, elsewhere = (partial(filled, one) for one in forwards)
+        y, kept = lax.platform_dependent(*operands, cpu=on_cpu, default=elsewhere)
+        return y, (*operands, kept)
+
+    def backward(residuals, cotangent):
+        forms = {"cpu": cpu.backward, "default": default.backward}
+        return lax.platform_dependent(*residuals, cotangent, **forms)
+
+    layer.defvjp(forward, backward)
+    return layer

@@ -1,17 +1,18 @@
-"""Layers for images that stay fast where a federated simulation runs them."""
+"""The convolutional layer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import flax.linen as nn
+import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_fair.models.conv.choice import convolve
+from fedjax_fair.models.conv.choice import by_platform, choose
 from fedjax_fair.models.conv.geometry import Padding, Pair
-from fedjax_fair.models.conv.pooling import convolve_relu_pool
 
 __all__ = ["Conv"]
 
@@ -92,7 +93,9 @@ class Conv(nn.Module):
         )
         bias = self.param("bias", self.bias_init, (self.features,)) if self.use_bias else None
         x, kernel, bias = promote_dtype(x, kernel, bias)
+        chosen = partial(choose, x, kernel, self.strides, padding, self.relu_pool)
+        layer = by_platform(cpu=chosen("cpu"), default=chosen("default"))
         if self.relu_pool:
-            return convolve_relu_pool(x, kernel, bias, self.strides, padding)
-        y = convolve(x, kernel, self.strides, padding)
+            return layer(x, kernel, jnp.zeros(self.features, x.dtype) if bias is None else bias)
+        y = layer(x, kernel)
         return y if bias is None else y + bias.reshape(1, 1, 1, -1)

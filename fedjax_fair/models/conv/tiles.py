@@ -1,4 +1,10 @@
-"""Convolution as one product of image tiles and a banded matrix of the kernel."""
+"""Convolution as one product of image tiles and a banded matrix of the kernel.
+
+A tile is what some neighboring outputs of a row depend on. With one output a tile this is the
+textbook product of patches and kernel; with a whole row a tile it is a Toeplitz matrix. Narrow
+layers are fastest between the two: wider tiles copy each pixel less often and give the product
+enough columns, but multiply more zeros.
+"""
 
 from __future__ import annotations
 
@@ -21,77 +27,55 @@ __all__ = ["convolve", "in_chunks", "vjp", "vjp_in_chunks"]
 _PRODUCT_COLUMNS = 96
 
 
-def _tile_width(out_width: int, channels: int, kernel_width: int, stride: int) -> int:
-    """Chooses how many neighboring outputs of a row come out of one row of the product."""
-    if kernel_width <= stride:  # windows do not overlap: a tile would multiply by zeros only
-        return 1
-    tiles = -(-out_width // max(1, _PRODUCT_COLUMNS // channels))
-    return -(-out_width // tiles)
+def convolve(
+    x: Array,
+    kernel: Array,
+    strides: Pair,
+    padding: Padding,
+    product: Callable[[Array, Array], Array] = jnp.matmul,
+) -> Array:
+    """Convolves by one matrix product: tiles of a row times a banded matrix of the kernel.
 
+    Args:
+        x: Images ``[batch, height, width, in]``.
+        kernel: ``[kh, kw, in, out]``.
+        strides: Steps between windows.
+        padding: Zeros before and after rows and columns.
+        product: The product of ``[..., k]`` and ``[k, n]``.
 
-def _tiles(x: Array, rows: int, shape: Pair, strides: Pair, padding: Padding, tile: Pair) -> Array:
-    """Cuts an image into overlapping tiles ``[batch, rows, tiles, height * width * channels]``.
-
-    Tiles start ``block`` columns apart, so the columns are first grouped into blocks and a tile is
-    put together from whole blocks: few slices, none of them strided along the row, and a gradient
-    that pads and adds where a gather would scatter.
+    Returns:
+        ``[batch, rows, columns, out]``.
     """
-    batch, _, width, channels = x.shape
-    (count, block), (height, span) = tile, shape
-    blocks = -(-span // block)
-    right = (count + blocks - 1) * block - width - padding[1][0]
-    edges = ((0, 0, 0), (*padding[0], 0), (padding[1][0], right, 0), (0, 0, 0))
-    x = lax.pad(x, jnp.zeros((), x.dtype), edges)
-    x = x.reshape(batch, x.shape[1], count + blocks - 1, block * channels)
-    last_row = (rows - 1) * strides[0] + 1
-    cuts = [
-        lax.slice(
-            x,
-            (0, i, j, 0),
-            (batch, i + last_row, j + count, min(block, span - j * block) * channels),
-            (1, strides[0], 1, 1),
-        )
-        for i in range(height)
-        for j in range(blocks)
-    ]
-    return jnp.concatenate(cuts, axis=-1)
+    cut = _layout(x, kernel, strides, padding)
+    tiles = _tiles(x, kernel.shape[0], cut, strides, padding)
+    outputs = product(tiles, _banded(kernel, cut, strides[1]))
+    # A tile's columns are its outputs, so that the tiles of a row make up the row.
+    outputs = outputs.reshape(x.shape[0], cut.rows, cut.count * cut.width, kernel.shape[3])
+    return outputs[:, :, : cut.columns]
 
 
-def _banded(kernel: Array, tile: int, stride: int) -> Array:
-    """Lays a kernel out as the matrix ``[kh * span * in, tile * out]`` from tile to outputs."""
-    height, width, inputs, outputs = kernel.shape
-    if tile == 1:
-        return kernel.reshape(-1, outputs)
-    span = width + (tile - 1) * stride
-    tap, column, output = np.ogrid[:width, :span, :tile]
-    place = jnp.asarray(column == output * stride + tap, kernel.dtype)
-    band = jnp.einsum("kst,hkio->hsito", place, kernel)
-    return band.reshape(height * span * inputs, tile * outputs)
+def in_chunks(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
+    """``convolve``, a chunk of the batch at a time."""
+    form = partial(convolve, kernel=kernel, strides=strides, padding=padding)
+    return chunks.map_over(_num_chunks(x, kernel, strides, padding), form, x)
 
 
-@jax.custom_vjp
-def _narrow_gradient(tiles: Array, band: Array) -> Array:
-    """A product whose gradient by the matrix is computed transposed.
-
-    XLA's product on a CPU repacks its transposed left factor, which should be the narrower of the
-    two: for layers of 1 to 128 channels that saves up to a third of a convolution's gradient.
-    Forward mode does not pass through it, so it stands only in what is itself a gradient.
-    """
-    return tiles @ band
+def vjp(
+    x: Array, kernel: Array, cotangent: Array, strides: Pair, padding: Padding
+) -> tuple[Array, Array]:
+    """Gradients by images and kernel."""
+    form = partial(convolve, strides=strides, padding=padding)
+    return jax.vjp(form, x, kernel)[1](cotangent)
 
 
-def _narrow_gradient_forward(tiles, band):
-    return tiles @ band, (tiles, band)
-
-
-def _narrow_gradient_backward(residuals, cotangent):
-    tiles, band = residuals
-    by_row = cotangent.reshape(-1, band.shape[1])
-    slope = by_row.T @ tiles.reshape(-1, band.shape[0])
-    return cotangent @ band.T, slope.T
-
-
-_narrow_gradient.defvjp(_narrow_gradient_forward, _narrow_gradient_backward)
+def vjp_in_chunks(
+    x: Array, kernel: Array, cotangent: Array, strides: Pair, padding: Padding
+) -> tuple[Array, Array]:
+    """``vjp``, a chunk of the batch at a time."""
+    form = partial(convolve, strides=strides, padding=padding, product=_narrow_gradient)
+    num_chunks = _num_chunks(x, kernel, strides, padding)
+    by_x, (by_kernel,) = chunks.vjp(num_chunks, form, x, (kernel,), cotangent)
+    return by_x, by_kernel
 
 
 class _Layout(NamedTuple):
@@ -120,60 +104,82 @@ def _layout(x: Array, kernel: Array, strides: Pair, padding: Padding) -> _Layout
     return _Layout(rows, columns, width, -(-columns // width), span)
 
 
-def convolve(
-    x: Array,
-    kernel: Array,
-    strides: Pair,
-    padding: Padding,
-    product: Callable[[Array, Array], Array] = jnp.matmul,
-) -> Array:
-    """Convolves by one matrix product: tiles of a row times a banded matrix of the kernel.
-
-    With one output a tile this is the textbook product of patches and kernel; with a whole row a
-    tile it is a Toeplitz matrix. Skinny layers are fastest between the two: wider tiles copy each
-    pixel less often and give the product enough columns, but multiply more zeros.
-    """
-    cut = _layout(x, kernel, strides, padding)
-    blocks = (cut.count, cut.width * strides[1])
-    tiles = _tiles(x, cut.rows, (kernel.shape[0], cut.span), strides, padding, blocks)
-    outputs = product(tiles, _banded(kernel, cut.width, strides[1]))
-    shape = (x.shape[0], cut.rows, cut.count * cut.width, kernel.shape[3])
-    return outputs.reshape(shape)[:, :, : cut.columns]
+def _tile_width(out_width: int, channels: int, kernel_width: int, stride: int) -> int:
+    """Chooses how many neighboring outputs of a row come out of one row of the product."""
+    if kernel_width <= stride:  # Windows do not overlap: a wider tile would only add zeros.
+        return 1
+    tiles = -(-out_width // max(1, _PRODUCT_COLUMNS // channels))
+    return -(-out_width // tiles)
 
 
-def in_chunks(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
-    """``convolve``, a part of the batch at a time."""
-    number = _number(x, kernel, strides, padding)
-    form = partial(convolve, kernel=kernel, strides=strides, padding=padding)
-    return chunks.over(number, form, x)
-
-
-def vjp(
-    x: Array,
-    kernel: Array,
-    cotangent: Array,
-    strides: Pair,
-    padding: Padding,
-    product: Callable[[Array, Array], Array] = jnp.matmul,
-) -> tuple[Array, Array]:
-    """Gradients by images and kernel."""
-    form = partial(convolve, strides=strides, padding=padding, product=product)
-    return jax.vjp(form, x, kernel)[1](cotangent)
-
-
-def vjp_in_chunks(
-    x: Array, kernel: Array, cotangent: Array, strides: Pair, padding: Padding
-) -> tuple[Array, Array]:
-    """``vjp``, a part of the batch at a time."""
-
-    def piece(x, cotangent):
-        return vjp(x, kernel, cotangent, strides, padding, _narrow_gradient)
-
-    number = _number(x, kernel, strides, padding)
-    return chunks.over_and_sum(number, piece, jnp.zeros_like(kernel), x, cotangent)
-
-
-def _number(x: Array, kernel: Array, strides: Pair, padding: Padding) -> int:
+def _num_chunks(x: Array, kernel: Array, strides: Pair, padding: Padding) -> int:
     cut = _layout(x, kernel, strides, padding)
     tile = kernel.shape[0] * cut.span * x.shape[3] * x.dtype.itemsize
-    return chunks.number(x.shape[0], cut.rows * cut.count * tile)
+    return chunks.count(x.shape[0], cut.rows * cut.count * tile)
+
+
+def _tiles(x: Array, height: int, cut: _Layout, strides: Pair, padding: Padding) -> Array:
+    """Cuts images into overlapping tiles ``[batch, rows, tiles, height * span * in]``.
+
+    Tiles start ``block`` columns apart, so the columns are first grouped into blocks and a tile is
+    put together from whole blocks: few slices, none of them strided along the row, and a gradient
+    that pads and adds where a gather would scatter.
+    """
+    batch, _, width, channels = x.shape
+    block = cut.width * strides[1]
+    per_tile = -(-cut.span // block)
+    blocks = cut.count + per_tile - 1
+    left = padding[1][0]
+    edges = ((0, 0, 0), (*padding[0], 0), (left, blocks * block - width - left, 0), (0, 0, 0))
+    x = lax.pad(x, jnp.zeros((), x.dtype), edges)
+    x = x.reshape(batch, x.shape[1], blocks, block * channels)
+    last_row = (cut.rows - 1) * strides[0] + 1
+    # Row `i` of every tile, and of that row the `j`-th block, of which the last may be cut short.
+    cuts = [
+        lax.slice(
+            x,
+            (0, i, j, 0),
+            (batch, i + last_row, j + cut.count, min(block, cut.span - j * block) * channels),
+            (1, strides[0], 1, 1),
+        )
+        for i in range(height)
+        for j in range(per_tile)
+    ]
+    return jnp.concatenate(cuts, axis=-1)
+
+
+def _banded(kernel: Array, cut: _Layout, stride: int) -> Array:
+    """Lays a kernel out as the matrix ``[kh * span * in, width * out]`` from tile to outputs."""
+    height, width, inputs, outputs = kernel.shape
+    if cut.width == 1:
+        return kernel.reshape(-1, outputs)
+    # place[k, s, t] is one where tap k of a kernel's row leads from column s to output t.
+    tap, column, output = np.ogrid[:width, : cut.span, : cut.width]
+    place = jnp.asarray(column == output * stride + tap, kernel.dtype)
+    band = jnp.einsum("kst,hkio->hsito", place, kernel)
+    return band.reshape(height * cut.span * inputs, cut.width * outputs)
+
+
+@jax.custom_vjp
+def _narrow_gradient(tiles: Array, band: Array) -> Array:
+    """A product whose gradient by the matrix is computed transposed.
+
+    XLA's product on a CPU repacks its transposed left factor, which should be the narrower of the
+    two: for layers of 1 to 128 channels that saves up to a third of a convolution's gradient.
+    Forward mode does not pass through it, so it stands only in what is itself a gradient.
+    """
+    return tiles @ band
+
+
+def _narrow_gradient_forward(tiles, band):
+    return tiles @ band, (tiles, band)
+
+
+def _narrow_gradient_backward(residuals, cotangent):
+    tiles, band = residuals
+    by_row = cotangent.reshape(-1, band.shape[1])
+    slope = by_row.T @ tiles.reshape(-1, band.shape[0])  # [width * out, kh * span * in]
+    return cotangent @ band.T, slope.T
+
+
+_narrow_gradient.defvjp(_narrow_gradient_forward, _narrow_gradient_backward)

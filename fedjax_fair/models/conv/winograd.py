@@ -39,12 +39,12 @@ _POINTS = (0, 1, -1, 2, -2)  # And infinity.
 
 
 class _Transforms(NamedTuple):
-    """The three matrices of one direction, in the usual letters of the literature.
+    """The three matrices of one direction.
 
     Attributes:
-        inputs: From inputs to values, ``[6, 6]``, B transposed.
-        kernel: From taps to values, ``[6, taps]``, G.
-        outputs: From products of values to outputs, ``[7 - taps, 6]``, A transposed.
+        inputs: From inputs to values, ``[6, 6]``; the literature's B transposed.
+        kernel: From taps to values, ``[6, taps]``; its G.
+        outputs: From products of values to outputs, ``[7 - taps, 6]``; its A transposed.
     """
 
     inputs: np.ndarray
@@ -54,6 +54,9 @@ class _Transforms(NamedTuple):
 
 @cache
 def _transforms(taps: int) -> _Transforms:
+    # A product of polynomials is evaluated at points, then interpolated after Lagrange. Correlation
+    # with a kernel is the transpose of multiplication by it: inputs are interpolated first, and the
+    # outputs evaluated last. Lagrange's denominators go with the kernel.
     inputs = np.zeros((_SIDE, _SIDE))
     kernel, outputs = np.zeros((_SIDE, taps)), np.zeros((_SIDE + 1 - taps, _SIDE))
     for i, point in enumerate(_POINTS):
@@ -61,6 +64,7 @@ def _transforms(taps: int) -> _Transforms:
         inputs[i, : _SIDE - 1] = np.poly(others)[::-1]
         kernel[i] = point ** np.arange(taps) / np.prod(np.subtract(point, others))
         outputs[:, i] = point ** np.arange(_SIDE + 1 - taps)
+    # The value at infinity is the leading coefficient.
     inputs[-1] = np.poly(_POINTS)[::-1]
     kernel[-1, -1] = outputs[-1, -1] = 1
     return _Transforms(inputs, kernel, outputs)
@@ -77,13 +81,13 @@ def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
     if strides != (1, 1) or x.dtype.itemsize < 4 or any(count not in _TAPS for count in taps):
         return False
     rows, columns = output_shape(x, kernel, strides, padding)
-    tiles = _num_tiles(taps, (rows, columns))
+    tiles = math.prod(_num_tiles(taps, (rows, columns)))
     saved = 2 * tiles * _VALUES <= rows * columns * taps[0] * taps[1]
     return saved and batch * tiles >= _VALUES and min(inputs, outputs) >= _FEWEST_CHANNELS
 
 
 def in_chunks(x: Array, kernel: Array, padding: Padding) -> Array:
-    """Correlates images with a kernel, stride 1, a part of the batch at a time.
+    """Correlates images with a kernel, stride 1, a chunk of the batch at a time.
 
     Args:
         x: Images ``[batch, height, width, in]``.
@@ -96,51 +100,55 @@ def in_chunks(x: Array, kernel: Array, padding: Padding) -> Array:
     taps, values = kernel.shape[:2], _kernel_values(kernel)
     low, shape = (padding[0][0], padding[1][0]), output_shape(x, kernel, (1, 1), padding)
 
-    def piece(x):
-        products = _values(x, taps, low, shape) @ values
+    def of_chunk(x):
+        products = _values(x, taps, low, shape) @ values  # [36, tiles, out]
         return _outputs(products, taps, x.shape[0], shape)
 
-    return chunks.over(_number(x, kernel, shape), piece, x)
+    return chunks.map_over(_num_chunks(x, kernel, shape), of_chunk, x)
 
 
 def vjp_in_chunks(
     x: Array, kernel: Array, cotangent: Array, padding: Padding
 ) -> tuple[Array, Array]:
-    """Gradients of ``in_chunks`` by images and kernel."""
+    """Gradients of ``in_chunks`` by images and kernel.
+
+    The one by images correlates the cotangent with the mirrored kernel. The one by the kernel is
+    taken from its values', which are summed over the chunks and transformed once.
+    """
     taps, shape = kernel.shape[:2], x.shape[1:3]
     low = padding[0][0], padding[1][0]
     mirrored = taps[0] - 1 - low[0], taps[1] - 1 - low[1]
     values = _kernel_values(jnp.flip(kernel, (0, 1)))
 
-    def piece(x, cotangent):
+    def of_chunk(x, cotangent):
         products = _values(cotangent, taps, mirrored, shape) @ values.swapaxes(1, 2)
         by_x = _outputs(products, taps, x.shape[0], shape)
         return by_x, _values_gradient(x, cotangent, taps, low)
 
-    number = _number(x, kernel, shape)
     zero = jnp.zeros((_VALUES, *kernel.shape[2:]), x.dtype)
-    by_x, by_values = chunks.over_and_sum(number, piece, zero, x, cotangent)
+    num_chunks = _num_chunks(x, kernel, shape)
+    by_x, by_values = chunks.map_and_sum(num_chunks, of_chunk, zero, x, cotangent)
     return by_x, _kernel_gradient(by_values, taps)
 
 
-def _num_tiles(taps: Sequence[int], shape: Sequence[int]) -> int:
-    return math.prod(
-        -(-side // (_SIDE + 1 - count)) for side, count in zip(shape, taps, strict=True)
-    )
+def _num_tiles(taps: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Tiles along rows and columns; the last may stick out over the edge."""
+    return [-(-side // (_SIDE + 1 - count)) for side, count in zip(shape, taps, strict=True)]
 
 
-def _number(x: Array, kernel: Array, shape: Sequence[int]) -> int:
-    """Parts of a batch whose values fit into the cache, or are as many as those of the kernel."""
+def _num_chunks(x: Array, kernel: Array, shape: Sequence[int]) -> int:
+    """Chunks whose values fit into the cache, or are as many as those of the kernel."""
     *taps, inputs, outputs = kernel.shape
     values = _VALUES * x.dtype.itemsize
-    of_image = _num_tiles(taps, shape) * (inputs + outputs) * values
-    return chunks.number(x.shape[0], of_image, room=inputs * outputs * values)
+    of_image = math.prod(_num_tiles(taps, shape)) * (inputs + outputs) * values
+    return chunks.count(x.shape[0], of_image, room=inputs * outputs * values)
 
 
 def _kernel_values(kernel: Array) -> Array:
     """Values ``[36, in, out]`` of a kernel ``[kh, kw, in, out]`` of 2 to 5 taps a side."""
     rows, columns = (_transforms(taps).kernel for taps in kernel.shape[:2])
-    along = _combined(rows, kernel)
+    along = _combined(rows, kernel)  # [6, kw, in, out]
+    # Columns come first, as in `_values`: [6 columns, 6 rows, in, out].
     return _combined(columns, along.swapaxes(0, 1)).reshape(_VALUES, *kernel.shape[2:])
 
 
@@ -148,13 +156,13 @@ def _kernel_gradient(by_values: Array, taps: Sequence[int]) -> Array:
     """The gradient by a kernel from that by its values."""
     rows, columns = (_transforms(count).kernel.T for count in taps)
     along = _combined(columns, by_values.reshape(_SIDE, _SIDE, *by_values.shape[1:]))
-    return _combined(rows, along.swapaxes(0, 1))
+    return _combined(rows, along.swapaxes(0, 1))  # From [kw, 6, in, out] to [kh, kw, in, out].
 
 
 def _values_gradient(x: Array, cotangent: Array, taps: Sequence[int], low: Sequence[int]) -> Array:
     """The gradient by the values ``[36, in, out]`` of a kernel."""
-    by_input = _values(x, taps, low, cotangent.shape[1:3])
-    by_output = _cotangent_values(cotangent, taps)
+    by_input = _values(x, taps, low, cotangent.shape[1:3])  # [36, tiles, in]
+    by_output = _cotangent_values(cotangent, taps)  # [36, tiles, out]
     # XLA's product repacks a transposed left factor, which should be the narrower of the two.
     if x.shape[3] <= cotangent.shape[3]:
         return jnp.einsum("ptc,pto->pco", by_input, by_output)
@@ -170,8 +178,7 @@ def _values(x: Array, taps: Sequence[int], low: Sequence[int], shape: Sequence[i
         low: Zeros before the first row and column; fewer than none crop.
         shape: Rows and columns of the outputs. Zeros follow the images as needed.
     """
-    steps = [_SIDE + 1 - count for count in taps]
-    tiles = [-(-side // step) for side, step in zip(shape, steps, strict=True)]
+    steps, tiles = [_SIDE + 1 - count for count in taps], _num_tiles(taps, shape)
     wanted = [count * step + _SIDE - step for count, step in zip(tiles, steps, strict=True)]
     edges = [
         (before, whole - side - before, 0)
@@ -180,11 +187,14 @@ def _values(x: Array, taps: Sequence[int], low: Sequence[int], shape: Sequence[i
     x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
 
     def windows(x, axis, step, count):
+        """For each place in a tile, the entries that stand there: six arrays."""
         return [
             lax.slice_in_dim(x, i, i + step * (count - 1) + 1, step, axis) for i in range(_SIDE)
         ]
 
     rows, columns = (_transforms(count).inputs for count in taps)
+    # [6 rows, batch, tile rows, width, channels], then the same of columns in front:
+    # [6 columns, 6 rows, batch, tile rows, tile columns, channels].
     along = _combined(rows, windows(x, 1, steps[0], tiles[0]))
     values = _combined(columns, windows(along, 3, steps[1], tiles[1]))
     return values.reshape(_VALUES, -1, x.shape[3])
@@ -193,11 +203,13 @@ def _values(x: Array, taps: Sequence[int], low: Sequence[int], shape: Sequence[i
 def _outputs(products: Array, taps: Sequence[int], batch: int, shape: Sequence[int]) -> Array:
     """From products of values ``[36, tiles, channels]`` to images."""
     rows, columns = (_transforms(count).outputs for count in taps)
-    tiles = [-(-side // len(head)) for side, head in zip(shape, (rows, columns), strict=True)]
+    tiles = _num_tiles(taps, shape)
     products = products.reshape(_SIDE, _SIDE, batch, *tiles, -1)
-    along = _combined(columns, products)
+    along = _combined(columns, products)  # [columns of a tile, 6 rows, batch, ...]
     outputs = _combined(rows, [along[:, i] for i in range(_SIDE)])
-    outputs = outputs.transpose(2, 3, 0, 4, 1, 5)  # Batch, and tiles and places of both sides.
+    # From [row, column, batch, tile row, tile column, channels], places within a tile first, to
+    # [batch, tile row, row, tile column, column, channels], which is an image.
+    outputs = outputs.transpose(2, 3, 0, 4, 1, 5)
     outputs = outputs.reshape(batch, tiles[0] * len(rows), tiles[1] * len(columns), -1)
     return outputs[:, : shape[0], : shape[1]]
 
@@ -206,12 +218,12 @@ def _cotangent_values(cotangent: Array, taps: Sequence[int]) -> Array:
     """The transpose of ``_outputs``: ``[36, tiles, channels]``."""
     rows, columns = (_transforms(count).outputs.T for count in taps)
     batch, *shape, channels = cotangent.shape
-    steps = rows.shape[1], columns.shape[1]
+    steps, tiles = (rows.shape[1], columns.shape[1]), _num_tiles(taps, shape)
     edges = [(0, -side % step, 0) for side, step in zip(shape, steps, strict=True)]
     zero = jnp.zeros((), cotangent.dtype)
     padded = lax.pad(cotangent, zero, [(0, 0, 0), *edges, (0, 0, 0)])
-    tiles = [side // step for side, step in zip(padded.shape[1:3], steps, strict=True)]
     parts = padded.reshape(batch, tiles[0], steps[0], tiles[1], steps[1], channels)
+    # [6 rows, batch, tile rows, tile columns, column, channels], then [6 columns, 6 rows, ...].
     along = _combined(rows, [parts[:, :, i] for i in range(steps[0])])
     values = _combined(columns, [along[:, :, :, :, j] for j in range(steps[1])])
     return values.reshape(_VALUES, -1, channels)

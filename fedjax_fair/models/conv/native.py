@@ -1,0 +1,72 @@
+"""XLA's own convolution, wherever it is not grouped: for a kernel that all examples share."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+from jax import lax
+from jaxtyping import Array
+
+from fedjax_fair.models.conv import tiles
+from fedjax_fair.models.conv.geometry import Padding, Pair
+
+__all__ = ["convolve", "vjp"]
+
+
+def convolve(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
+    """XLA's convolution, except under a ``vmap`` over kernels, where `tiles` take its place.
+
+    It has no gradient of its own: reverse mode does not pass through a rule for ``vmap``.
+
+    Args:
+        x: Images ``[batch, height, width, in]``.
+        kernel: ``[kh, kw, in, out]``.
+        strides: Steps between windows.
+        padding: Zeros before and after rows and columns.
+
+    Returns:
+        ``[batch, rows, columns, out]``.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def shared(x, kernel):
+        return _convolve(x, kernel, strides, padding)
+
+    @shared.def_vmap
+    def _(axis_size, batched, x, kernel):
+        if batched[1]:
+            axes = (0 if batched[0] else None, 0)
+            tiled = partial(tiles.convolve, strides=strides, padding=padding)
+            return jax.vmap(tiled, axes)(x, kernel), True
+        y = shared(x.reshape(-1, *x.shape[2:]), kernel)  # One larger batch.
+        return y.reshape(axis_size, -1, *y.shape[1:]), True
+
+    return shared(x, kernel)
+
+
+def vjp(
+    x: Array, kernel: Array, cotangent: Array, strides: Pair, padding: Padding
+) -> tuple[Array, Array]:
+    """Gradients by images and kernel: XLA's, except under any ``vmap``.
+
+    Even where the kernel is shared, a ``vmap`` asks for a gradient by it per element.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def alone(x, kernel, cotangent):
+        form = partial(_convolve, strides=strides, padding=padding)
+        return jax.vjp(form, x, kernel)[1](cotangent)
+
+    @alone.def_vmap
+    def _(_axis_size, batched, *args):
+        axes = tuple(0 if yes else None for yes in batched)
+        tiled = partial(tiles.vjp, strides=strides, padding=padding)
+        return jax.vmap(tiled, axes)(*args), (True, True)
+
+    return alone(x, kernel, cotangent)
+
+
+def _convolve(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
+    names = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=names)

@@ -1,0 +1,111 @@
+"""Which form computes which layer, and that a layer computes with it on its platform."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_fair.models import Conv
+from fedjax_fair.models.conv import blocks, native, tiles, winograd
+from fedjax_fair.models.conv.choice import choose
+
+FUNCTIONS = {
+    "blocks": (blocks, "in_chunks", "vjp_in_chunks"),
+    "native": (native, "convolve", "vjp"),
+    "tiles": (tiles, "in_chunks", "vjp_in_chunks"),
+    "winograd": (winograd, "in_chunks", "vjp_in_chunks"),
+}
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """The names of forms that were called, forward and backward."""
+    calls = []
+
+    def noted(function, *call):
+        def run(*args, **sizes):
+            calls.append(call)
+            return function(*args, **sizes)
+
+        return run
+
+    for name, (module, forward, backward) in FUNCTIONS.items():
+        monkeypatch.setattr(module, forward, noted(getattr(module, forward), name, "forward"))
+        monkeypatch.setattr(module, backward, noted(getattr(module, backward), name, "backward"))
+    return calls
+
+
+LAYERS = {
+    "LeNet's first": ((10, 32, 32, 1), (5, 5, 1, 6), (1, 1), 0),
+    "LeNet's second": ((10, 14, 14, 6), (5, 5, 6, 16), (1, 1), 0),
+    "wide": ((32, 16, 16, 64), (3, 3, 64, 64), (1, 1), 1),
+    "wide, with blocks": ((32, 16, 16, 8), (3, 3, 8, 32), (1, 1), 1),
+    "strided": ((32, 16, 16, 64), (3, 3, 64, 64), (2, 2), 1),
+    "strided and narrow": ((10, 32, 32, 1), (5, 5, 1, 6), (2, 2), 0),
+    "one tap": ((32, 16, 16, 64), (1, 1, 64, 64), (1, 1), 0),
+    "too small to pool": ((10, 5, 5, 1), (5, 5, 1, 6), (1, 1), 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("layer", "alone", "pooled"),
+    [
+        ("LeNet's first", "tiles", "blocks"),
+        ("LeNet's second", "tiles", "blocks"),
+        ("wide", "winograd", "winograd"),
+        ("wide, with blocks", "winograd", "blocks"),
+        ("strided", "tiles", "tiles"),
+        ("strided and narrow", "tiles", "tiles"),
+        ("one tap", "tiles", "tiles"),
+        ("too small to pool", "tiles", "tiles"),
+    ],
+)
+def test_choice(layer, alone, pooled, called):
+    image, kernel, strides, side = LAYERS[layer]
+    x, kernel, bias = jnp.zeros(image), jnp.zeros(kernel), jnp.zeros(kernel[3])
+    padding = ((side, side), (side, side))
+    for relu_pool, platform, expected in [
+        (False, "cpu", alone),
+        (True, "cpu", pooled),
+        (False, "default", "native"),
+        (True, "gpu", "native"),
+    ]:
+        form = choose(x, kernel, strides, padding, relu_pool, platform)
+        operands = (x, kernel, bias) if relu_pool else (x, kernel)
+        y, kept = jax.eval_shape(form.forward, *operands)
+        gradients = jax.eval_shape(form.backward, *operands, kept, y)
+        assert called == [(expected, "forward"), (expected, "backward")]
+        assert [own.shape for own in gradients] == [operand.shape for operand in operands]
+        called.clear()
+
+
+def test_half_precision_is_not_transformed(called):
+    x, kernel = jnp.zeros((32, 16, 16, 64), jnp.bfloat16), jnp.zeros((3, 3, 64, 64), jnp.bfloat16)
+    form = choose(x, kernel, (1, 1), ((1, 1), (1, 1)), False, "cpu")
+    jax.eval_shape(form.forward, x, kernel)
+    assert called == [("tiles", "forward")]
+
+
+@pytest.mark.parametrize("relu_pool", [False, True])
+def test_accelerators_take_the_native_convolution_and_the_cpu_none(relu_pool):
+    layer, x = Conv(6, (5, 5), relu_pool=relu_pool), jnp.ones((2, 12, 12, 1))
+    params = jax.eval_shape(layer.init, jax.random.key(0), x)["params"]
+    slopes = jax.jit(jax.grad(lambda params: layer.apply({"params": params}, x).sum()))
+    for platform, present in (("cpu", False), ("cuda", True), ("tpu", True)):
+        text = slopes.trace(params).lower(lowering_platforms=(platform,)).as_text()
+        assert ("stablehlo.convolution" in text) == present
+
+
+def test_a_pooled_layer_of_accelerators_is_that_of_the_cpu():
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = (2, 12, 12, 1), (5, 5, 1, 6), (6,), (2, 4, 4, 6)
+    *operands, cotangent = (jax.random.normal(*args) for args in zip(keys, shapes, strict=True))
+
+    def results(platform):
+        form = choose(*operands[:2], (1, 1), ((0, 0), (0, 0)), True, platform)
+        y, kept = form.forward(*operands)
+        return y, form.backward(*operands, kept, cotangent)
+
+    ours, theirs = jax.jit(lambda: (results("cuda"), results("cpu")))()
+    # Sums of up to 32 products of size one in another order.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), ours, theirs)

@@ -1,0 +1,32 @@
+"""Max-pooling against Flax's own."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_fair.models import max_pool
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 6, 3), (1, 7, 9, 2), (3, 5, 4, 1), (2, 3, 2, 1)])
+def test_max_pool_is_the_one_of_flax(shape):
+    # Distinct values: at ties the two share the gradient differently.
+    x = jax.random.permutation(jax.random.key(0), jnp.arange(float(np.prod(shape)))).reshape(shape)
+
+    def results(pool):
+        y, vjp = jax.vjp(pool, x)
+        return y, *vjp(jnp.cos(jnp.arange(float(y.size))).reshape(y.shape))
+
+    def reference(x):
+        return nn.max_pool(x, (2, 2), strides=(2, 2))
+
+    ours, theirs = jax.jit(lambda: (results(max_pool), results(reference)))()
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def test_max_pool_halves_the_gradient_at_each_tie():
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(max_pool(x))))
+    assert (gradient(jnp.ones((1, 2, 2, 1))) == 0.25).all()
+    column = jnp.array([[1.0, 0.0], [1.0, 0.0]]).reshape(1, 2, 2, 1)
+    assert gradient(column).ravel().tolist() == [0.5, 0.0, 0.5, 0.0]
