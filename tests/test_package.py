@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -18,6 +19,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]
 PROGRAM = ROOT / "tests" / "ten_lines.py"
 LOCAL = (".*", "__pycache__", "*.egg-info", "build", "dist", "runs", "sweeps")
 """What a checkout may hold that is not part of the project."""
@@ -79,14 +81,19 @@ def test_a_checkout_makes_experiments_importable_and_an_installation_does_not(tm
     assert run(*find, cwd=tmp_path, env=own) == "None\n"
 
 
+def test_it_is_cited_as_the_version_that_it_is():
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text("utf8"), re.MULTILINE)
+    assert cited
+    assert cited[1] == PROJECT["version"]
+
+
 def declared() -> tuple[list[Requirement], list[Requirement]]:
     """What the package needs, and what the tests and experiments need besides."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]
-    extras = project["optional-dependencies"]
+    extras = PROJECT["optional-dependencies"]
     besides = map(Requirement, [*extras["notebooks"], *extras["test"]])
     return (
-        [Requirement(line) for line in project["dependencies"]],
-        [requirement for requirement in besides if requirement.name != project["name"]],
+        [Requirement(line) for line in PROJECT["dependencies"]],
+        [requirement for requirement in besides if requirement.name != PROJECT["name"]],
     )
 
 
