@@ -152,7 +152,7 @@ def _on_one_thread(call: Callable[[], float]) -> float:
 
 
 def main() -> None:
-    """Prints tables for ``docs/performance.md``."""
+    """Prints tables for ``docs/reproduction/equitable.md``."""
     parser = argparse.ArgumentParser(description="What finding groups costs")
     parts = ("kmeans", "pipeline", "round")
     parser.add_argument("--only", nargs="*", choices=parts, default=parts)

@@ -239,7 +239,7 @@ def _peak() -> float:
 
 
 def main() -> None:
-    """Prints tables for ``docs/performance.md``."""
+    """Prints tables for ``docs/reproduction/federated-maximization.md``."""
     parser = argparse.ArgumentParser(description="What federated maximization costs")
     parts = ("gradient", "fedcg", "greedy", "memory")
     parser.add_argument("--only", nargs="*", choices=parts, default=parts)
