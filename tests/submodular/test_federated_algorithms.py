@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -70,18 +71,23 @@ def test_fedcg_is_algorithm_1():
     np.testing.assert_allclose(run.x, run.directions.mean(axis=0), atol=1e-6)
 
 
-def test_few_clients_are_right_on_average():
-    def runs(key, problem):
-        def directions(key, cohort):
-            settings = {"cohort": cohort, "client_weights": WEIGHTS}
-            return fed.fedcg(key, problem, PARTITION, 2, **settings).directions
+@pytest.fixture(scope="module")
+def few_clients():
+    """Runs of two rounds with three clients each, of many seeds."""
 
-        few = jax.vmap(lambda key: directions(key, 3))
-        return few(jax.random.split(key, 4000)), directions(key, None)
+    @partial(jax.vmap, in_axes=(0, None))
+    def run(key, problem):
+        return fed.fedcg(key, problem, PARTITION, 2, cohort=3, client_weights=WEIGHTS)
 
-    found, all_clients = map(np.asarray, solve(runs))
+    runs = solve(lambda key, problem: run(jax.random.split(key, 4000), problem))
+    return jax.tree.map(np.asarray, runs)
+
+
+def test_few_clients_are_right_on_average(few_clients):
+    found = few_clients.directions
+    bases = jax.jit(jax.vmap(PARTITION.max_weight_base))(SCORES)  # At the empty set.
     # Standard errors are at most 0.5 / sqrt(3 * 4000) = 0.005.
-    np.testing.assert_allclose(found[:, 0].mean(axis=0), all_clients[0], atol=0.02)
+    np.testing.assert_allclose(found[:, 0].mean(axis=0), WEIGHTS @ np.array(bases), atol=0.02)
     np.testing.assert_allclose(3 * found, np.round(3 * found), atol=1e-5)
     np.testing.assert_allclose(found.sum(axis=-1), PARTITION.rank, rtol=1e-5)
     assert (found[:, 0] != found[:, 1]).any(axis=1).mean() > 0.5  # Others in every round.
@@ -236,23 +242,31 @@ def test_importance_factors_are_the_largest_shares():
     np.testing.assert_allclose(factors, [1, 1 / 3, 1 / 3, 0], rtol=1e-6)
 
 
-def test_when_all_respond_it_is_greedy():
-    def runs(key, problem):
-        both = []
-        for matroid in (PARTITION, matroids.uniform(3, N)):
-            alone = fed.centralized_greedy(problem, matroid, client_weights=WEIGHTS)
-            settings = {"kappa": 1e9, "client_weights": WEIGHTS}
-            all_respond = fed.discrete_greedy(key, problem, matroid, **settings)
-            both.append((alone, all_respond, matroid.independent(alone.chosen)))
-        plain = fed.centralized_greedy(problem, matroids.uniform(3, N))
-        return both, plain, sm.greedy(sm.facility_location(SCORES), 3)
+@jax.jit
+def discrete(kappa, weights):
+    """Discrete greedy of any kappa and weights on a partition."""
+    settings = {"kappa": kappa, "client_weights": weights}
+    return fed.discrete_greedy(KEY, fed.facility_location(SCORES), PARTITION, **settings)
 
-    both, plain, chosen = solve(runs)
-    for alone, all_respond, independent in both:
-        assert independent
-        np.testing.assert_array_equal(all_respond.items, alone.items)
-        np.testing.assert_allclose(all_respond.values, alone.values, rtol=1e-5)
+
+def test_when_all_respond_it_is_greedy():
+    uniform = matroids.uniform(3, N)
+
+    def runs(key, problem):
+        alone = [
+            fed.centralized_greedy(problem, matroid, client_weights=WEIGHTS)
+            for matroid in (PARTITION, uniform)
+        ]
+        other = fed.discrete_greedy(key, problem, uniform, kappa=1e9, client_weights=WEIGHTS)
+        plain = fed.centralized_greedy(problem, uniform)
+        return alone, other, plain, sm.greedy(sm.facility_location(SCORES), 3)
+
+    alone, other, plain, chosen = solve(runs)
+    for one, all_respond in zip(alone, (discrete(1e9, WEIGHTS), other), strict=True):
+        np.testing.assert_array_equal(all_respond.items, one.items)
+        np.testing.assert_allclose(all_respond.values, one.values, rtol=1e-5)
         assert all_respond.communication.responded.tolist() == [CLIENTS] * 3
+    assert jax.jit(PARTITION.independent)(alone[0].chosen)
     np.testing.assert_array_equal(plain.items, chosen.items)
     np.testing.assert_allclose(plain.values[-1], chosen.value / CLIENTS, rtol=1e-5)
 
@@ -303,7 +317,7 @@ def test_responses_are_right_on_average(problem):
 
 
 def test_without_responses_the_first_item_allowed_is_added():
-    run = solve(lambda key, problem: fed.discrete_greedy(key, problem, PARTITION, kappa=1e-9))
+    run = discrete(1e-9, WEIGHTS)
     assert run.communication.responded.tolist() == [0, 0, 0]
     assert run.items.tolist() == [0, 1, 3]  # Items 2 and 4 are no longer allowed then.
 
@@ -427,20 +441,15 @@ def test_references():
     np.testing.assert_allclose(drawn.mean(axis=0), shares, atol=0.04)  # 4 standard errors.
 
 
-def test_datasets():
-    def both(key, problem):
-        few = jax.vmap(lambda key: fed.fedcg(key, problem, PARTITION, 4, cohort=2))
-        greedy = fed.discrete_greedy(key, problem, PARTITION, kappa=1e9)
-        return few(jax.random.split(key, 3)), greedy
-
-    runs, greedy = solve(both)
+def test_datasets(few_clients):
+    runs = jax.tree.map(lambda leaf: leaf[:3], few_clients)
     found = to_dataset(runs, seeds=(5, 6, 7))
-    assert dict(found.sizes) == {"seed": 3, "round": 5, "training_round": 4, "item": N}
+    assert dict(found.sizes) == {"seed": 3, "round": 3, "training_round": 2, "item": N}
     np.testing.assert_array_equal(found.extension, runs.extension)
     assert found.bits_up.dtype == np.int64
-    assert found.bits_up.isel(seed=1).values.tolist() == [0, 18, 36, 54, 72]
-    assert found.contacted.isel(seed=0).values.tolist() == [0, 2, 4, 6, 8]
-    greedy = to_dataset(greedy)
+    assert found.bits_up.isel(seed=1).values.tolist() == [0, 27, 54]
+    assert found.contacted.isel(seed=0).values.tolist() == [0, 3, 6]
+    greedy = to_dataset(discrete(1e9, WEIGHTS))
     assert dict(greedy.sizes) == {"round": 4, "item": N}
     assert greedy.responded.values.tolist() == [0, CLIENTS, 2 * CLIENTS, 3 * CLIENTS]
 

@@ -296,7 +296,8 @@ def test_many_long_and_short_runs_vote_as_rows_do(together, monkeypatch):
     module = importlib.import_module("fedjax_fair.submodular.federated.sparse")
     monkeypatch.setattr(module, "_TOGETHER", together)
     rng = np.random.default_rng(1)
-    scored = rng.random((40, 20)) < rng.random((40, 1))
+    lengths = rng.choice([0, 1, 3, 6, 20], (40, 1))
+    scored = np.argsort(rng.random((40, 20))) < lengths
     matrix = (rng.integers(1, 4, (40, 20)) * scored).astype(np.float32)
     points = np.stack([np.zeros(20), rng.choice([0, 0.5, 1], 20)]).astype(np.float32)
 

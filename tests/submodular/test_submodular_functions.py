@@ -200,7 +200,9 @@ def test_the_oracle_agrees_with_the_definition_on_every_subset(name, cached, req
             memo, _ = jax.lax.scan(add, function.init(), items)
             return function.gains(memo), jax.vmap(lambda item: function.gain(memo, item))(items)
 
-        return jax.vmap(function.value)(masks), jax.vmap(grown)(masks), jax.lax.map(grown, masks)
+        # Facility location has loops and branches, which are other programs side by side.
+        alone = jax.lax.map(grown, masks) if name in LOCATIONS else ()
+        return jax.vmap(function.value)(masks), jax.vmap(grown)(masks), alone
 
     values, together, alone = oracle(MASKS)
     true_values, true_gains = truth_of(name)
@@ -209,7 +211,7 @@ def test_the_oracle_agrees_with_the_definition_on_every_subset(name, cached, req
     for gains in (*together, *alone):
         found = np.where(MASKS, np.nan, gains)  # Entries of members are meaningless.
         np.testing.assert_allclose(found, true_gains, rtol=1e-5, atol=1e-5)
-    for one, other in zip(together, alone, strict=True):
+    for one, other in zip(together, alone or together, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 

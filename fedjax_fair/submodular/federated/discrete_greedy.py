@@ -11,7 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
@@ -74,7 +74,7 @@ def discrete_greedy(
     problem: Problem,
     matroid: Matroid,
     *,
-    kappa: float | None = None,
+    kappa: float | Float[Array, ""] | None = None,
     epsilon: float | None = None,
     resample: bool = True,
     client_weights: ArrayLike | None = None,
@@ -86,7 +86,8 @@ def discrete_greedy(
         problem: The clients' functions.
         matroid: Which sets are allowed.
         kappa: A client responds with probability ``min(1, kappa * w_i)``; about ``kappa *
-            sum(w_i)`` of them do. ``importance_factors`` gives the ``w_i``, and their cost.
+            sum(w_i)`` of them do. ``importance_factors`` gives the ``w_i``, and their cost. May be
+            traced.
         epsilon: Determines kappa instead, in (0, 1), by ``enough_kappa``.
         resample: Whether the clients that respond are drawn at every step, or once for all steps.
         client_weights: ``p_i``, summing to 1; by default all equal.
