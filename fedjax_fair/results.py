@@ -230,7 +230,10 @@ def _ownership(data: FederatedData) -> dict[str, Any]:
 
 
 def _class_counts(examples: ClientExamples, num_classes: int) -> np.ndarray:
+    """Examples of each client and class; targets, which have no class, are all of one."""
     labels, orders, sizes = map(np.asarray, (examples.labels, examples.order, examples.sizes))
+    if np.issubdtype(labels.dtype, np.floating):
+        return sizes[..., None]
 
     def count(order, sizes):
         owners = np.repeat(np.arange(sizes.size), sizes)

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from fedjax_fair import aggregators, models, selectors, solvers
-from fedjax_fair.base import Client, Cohort, Selector
+from fedjax_fair.base import Client, Cohort, Selector, empty_state
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.simulate import Purpose, derive_key, make_context, make_round, run
 
@@ -20,9 +20,8 @@ def fixed(*clients):
     """A selector that always picks the same slots."""
     cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
     return Selector(
-        init=lambda context: (),
+        init=empty_state,
         select=lambda key, state, context: (cohort, state, {}),
-        observe=lambda state, cohort, results, context: state,
     )
 
 
@@ -37,8 +36,10 @@ def make(model, selector=None, solver=None, aggregator=None, **settings):
 
 
 def rounds_of(round, data, num_rounds=3, seed=0):
-    state = round.init(jax.random.key(seed), data)
-    return jax.jit(run, static_argnums=(0, 3))(round, state, data, num_rounds)
+    def rounds(key, data):
+        return run(round, round.init(key, data), data, num_rounds)
+
+    return jax.jit(rounds)(jax.random.key(seed), data)
 
 
 def assert_close(actual, expected, **tolerance):
@@ -47,8 +48,8 @@ def assert_close(actual, expected, **tolerance):
 
 def test_one_client_and_one_step_is_a_centralized_step(model, federation):
     round = make(model, fixed(4), solvers.sgd(0.5, LARGE, steps=1))
-    state = round.init(jax.random.key(0), federation)
-    after, info = round.step(state, federation)
+    state = jax.jit(round.init)(jax.random.key(0), federation)
+    after, info = jax.jit(round.step)(state, federation)
 
     train = federation.train
     rows = train.order[train.offsets[4] :][: train.sizes[4]]
@@ -76,11 +77,11 @@ def test_clients_per_batch_never_changes_results(model, federation, clients_per_
 @pytest.mark.parametrize("clients_per_batch", [1, 2, 3, 4, 5])
 def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, clients_per_batch):
     shares = jnp.array([0.1, 0.4, 0.2, 0.0, 0.3])
-    seen = {}
 
     def aggregate(state, cohort, results, context):
-        seen.update(kept=results.update, weighted_sum=results.weighted_sum)
-        return plain.aggregate(state, cohort, results, context)
+        update, state, aggregation = plain.aggregate(state, cohort, results, context)
+        seen = {"kept": results.update, "weighted_sum": results.weighted_sum}
+        return update, state, aggregation._replace(info=seen)
 
     plain = aggregators.mean("cohort")
     chosen = fixed(1, 2, 1, 4, 5)
@@ -92,17 +93,18 @@ def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, cl
         aggregator=plain._replace(aggregate=aggregate),
         clients_per_batch=clients_per_batch,
     )
-    start = round.init(jax.random.key(0), federation)
-    after, info = round.step(start, federation)
+    start = jax.jit(round.init)(jax.random.key(0), federation)
+    after, info = jax.jit(round.step)(start, federation)
+    seen = info.aggregator
     expected = jax.tree.map(lambda leaf: np.tensordot(shares, leaf, 1), seen["kept"])
-    assert_close(seen["total"], expected, rtol=1e-5, atol=1e-6)
+    assert_close(seen["weighted_sum"], expected, rtol=1e-5, atol=1e-6)
     assert any(np.any(np.abs(leaf) > 1e-3) for leaf in jax.tree.leaves(expected))
     moved = jax.tree.map(jnp.subtract, after.variables, start.variables)
     assert_close(moved, expected, rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(info.weights, shares)
 
 
-def test_who_weighs_before_training_keeps_no_updates(federation):
+def test_an_aggregator_that_weighs_before_training_keeps_no_updates(federation):
     model = models.mlp(3, hidden=(1000,))
     sizes = jax.tree.map(lambda leaf: leaf.nbytes, model.init(jax.random.key(0), jnp.ones((1, 2))))
     model_bytes = sum(jax.tree.leaves(sizes))
@@ -118,7 +120,7 @@ def test_who_weighs_before_training_keeps_no_updates(federation):
         return (temporary(aggregator, 60) - temporary(aggregator, 10)) / model_bytes
 
     assert grown(aggregators.mean()) < 1
-    assert grown(aggregators.q_fedavg(0.0, 0.1)) > 49
+    assert grown(aggregators.q_fedavg(0.0, learning_rate=0.1)) > 49
 
 
 def test_permuting_client_ids_permutes_outputs(model, federation):
@@ -153,9 +155,9 @@ def test_another_seed_changes_cohorts(model, federation):
 def test_another_seed_changes_minibatches(model, federation):
     """Same initial model, same client: only the minibatches can make a difference."""
     round = make(model, fixed(5), solvers.sgd(0.1, 2, steps=2))
-    state = round.init(jax.random.key(0), federation)
-    _, first = round.step(state, federation)
-    _, second = round.step(state._replace(key=jax.random.key(1)), federation)
+    state = jax.jit(round.init)(jax.random.key(0), federation)
+    _, first = jax.jit(round.step)(state, federation)
+    _, second = jax.jit(round.step)(state._replace(key=jax.random.key(1)), federation)
     assert float(first.loss[0]) != float(second.loss[0])
 
 
@@ -193,7 +195,7 @@ def test_cohorts_do_not_depend_on_the_solver(model, federation):
 def test_rounds_in_two_runs_equal_rounds_in_one(model, federation):
     round = make(model)
     advance = jax.jit(run, static_argnums=(0, 3))
-    state = round.init(jax.random.key(0), federation)
+    state = jax.jit(round.init)(jax.random.key(0), federation)
     half, first = advance(round, state, federation, 3)
     resumed, second = advance(round, half, federation, 3)
     whole, both = advance(round, state, federation, 6)
@@ -214,8 +216,8 @@ class Normalized(nn.Module):
 def test_statistics_are_averaged_with_the_parameters(federation):
     model, solver = models.from_flax(Normalized()), solvers.sgd(0.1, 4, steps=3)
     round = make(model, fixed(1, 2), solver, aggregators.mean("size"))
-    state = round.init(jax.random.key(0), federation)
-    after, _ = round.step(state, federation)
+    state = jax.jit(round.init)(jax.random.key(0), federation)
+    after, _ = jax.jit(round.step)(state, federation)
 
     train = jax.tree.map(jnp.asarray, federation.train)
     key = derive_key(state.key, Purpose.SOLVE)
@@ -270,8 +272,8 @@ def test_participation_counts_slots(model, federation):
 
 def test_an_update_that_is_not_finite_is_not_applied(model, federation):
     round = make(model, solver=solvers.sgd(1e30, 2, steps=4, weight_decay=1e20))
-    state = round.init(jax.random.key(0), federation)
-    after, info = round.step(state, federation)
+    state = jax.jit(round.init)(jax.random.key(0), federation)
+    after, info = jax.jit(round.step)(state, federation)
     assert not bool(info.finite)
     jax.tree.map(np.testing.assert_array_equal, after.variables, state.variables)
 
@@ -288,7 +290,7 @@ def test_context_tells_losses_and_accuracies_of_the_current_model(model, federat
     )
     round = make(model, measuring)
     before, _ = rounds_of(round, federation, num_rounds=2)
-    after, _ = round.step(before, federation)
+    after, _ = jax.jit(round.step)(before, federation)
     expected = client_performance(model, before.variables, federation.train)
     assert_close(after.selector, (expected.loss, expected.accuracy), rtol=1e-6)
 
@@ -325,15 +327,15 @@ def test_means_at_the_models_of_the_clients_equal_a_loop(model, federation):
 
 
 def test_what_the_aggregator_prepares_reaches_the_solver(model, federation):
-    seen = {}
 
     def prepare(state, cohort, context):
         instructions = {"loss_weight": jnp.array([0.0, 1.0]), "snapshot_step": jnp.ones(2, int)}
         return cohort._replace(instructions=instructions)
 
     def aggregate(state, cohort, results, context):
-        seen.update(update=results.update, snapshot=results.reports["snapshot"])
-        return plain.aggregate(state, cohort, results, context)
+        update, state, aggregation = plain.aggregate(state, cohort, results, context)
+        seen = {"update": results.update, "snapshot": results.reports["snapshot"]}
+        return update, state, aggregation._replace(info=seen)
 
     plain = aggregators.mean()
     round = make(
@@ -342,7 +344,8 @@ def test_what_the_aggregator_prepares_reaches_the_solver(model, federation):
         solvers.sgd(0.1, LARGE, steps=2),
         plain._replace(prepare=prepare, aggregate=aggregate),
     )
-    round.step(round.init(jax.random.key(0), federation), federation)
+    start = jax.jit(round.init)(jax.random.key(0), federation)
+    seen = jax.jit(round.step)(start, federation)[1].aggregator
     first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], seen["update"].params) for i in (0, 1))
     chex.assert_trees_all_equal(first, jax.tree.map(jnp.zeros_like, first))
     assert all(jnp.any(leaf != 0) for leaf in jax.tree.leaves(second))

@@ -101,8 +101,9 @@ def benchmark_round(repeats: int) -> None:
         def measure(variables, features, labels):
             return jax.nn.log_softmax(method.model.features(*variables, features))
 
-        return make_context(method.model, jnp.int32(0), variables, data).client_means(measure,
-        clients)
+        return make_context(method.model, jnp.int32(0), variables, data).client_means(
+            measure, clients
+        )
 
     weights = jax.jit(partial(_weights, num=num))
     vectors = activations(start.variables, data)

@@ -35,7 +35,8 @@ class ClientExamples(NamedTuple):
 
     Attributes:
         features: Inputs of all examples, ``[total, ...]``; images stay ``uint8``.
-        labels: Class of each example, ``[total]``, integers.
+        labels: Class of each example, ``[total]``, integers; or floating-point targets of any
+            shape ``[total, ...]``, for a model whose loss compares outputs with them.
         order: Indices into the examples, grouped by owner, ``[owned]``.
         offsets: Where each client's run in ``order`` starts, ``[clients]``.
         sizes: Number of examples of each client, ``[clients]``.
@@ -46,7 +47,7 @@ class ClientExamples(NamedTuple):
     """
 
     features: Shaped[Array, "total ..."]
-    labels: Int[Array, " total"]
+    labels: Shaped[Array, "total ..."]
     order: Int[Array, " owned"]
     offsets: Int[Array, " clients"]
     sizes: Int[Array, " clients"]
@@ -76,7 +77,7 @@ class FederatedData(NamedTuple):
         train: Training examples; every client owns at least one.
         test: Test examples of the same clients.
         groups: Planted group of each client, ``[clients]``, or None where none is planted.
-        num_classes: Number of classes.
+        num_classes: Number of classes; of outputs where labels are targets.
         name: What the data is called in results.
     """
 
@@ -264,12 +265,15 @@ def _trimmed(data: FederatedData) -> FederatedData:
 
 def _validate_examples(name: str, examples: ClientExamples, num_classes: int) -> None:
     features = np.asarray(examples.features)
-    labels = as_integers(f"{name}.labels", examples.labels)
+    labels = np.asarray(examples.labels)
+    targets = np.issubdtype(labels.dtype, np.floating)
+    if not targets:
+        labels = as_integers(f"{name}.labels", labels)
     order = as_integers(f"{name}.order", examples.order)
     offsets = as_integers(f"{name}.offsets", examples.offsets)
     sizes = as_integers(f"{name}.sizes", examples.sizes)
     _require(
-        features.shape[:1] == labels.shape,
+        features.shape[:1] == labels.shape[:1],
         f"{name}.features of shape {features.shape}: expected one for each of "
         f"{labels.shape} labels.",
     )
@@ -277,10 +281,12 @@ def _validate_examples(name: str, examples: ClientExamples, num_classes: int) ->
         np.issubdtype(features.dtype, np.number),
         f"{name}.features of {features.dtype}: expected uint8, integers or floats.",
     )
-    if np.issubdtype(features.dtype, np.floating):
-        bad = features.size - np.isfinite(features).sum()
-        _require(not bad, f"{name}.features: {bad} values are not finite; expected none.")
-    _in_range(f"{name}.labels", labels, num_classes, f"{num_classes=}")
+    for field, values in {"features": features, "labels": labels}.items():
+        if np.issubdtype(values.dtype, np.floating):
+            bad = values.size - np.isfinite(values).sum()
+            _require(not bad, f"{name}.{field}: {bad} values are not finite; expected none.")
+    if not targets:
+        _in_range(f"{name}.labels", labels, num_classes, f"{num_classes=}")
     _in_range(f"{name}.order", order, len(labels), f"{len(labels)} examples")
     _require(
         sizes.size and sizes.min() >= 0, f"{name}.sizes={sizes}: expected clients, none negative."

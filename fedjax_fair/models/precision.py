@@ -52,7 +52,7 @@ def in_bfloat16(model: Model) -> Model:
     def features(params, state, x):
         return model.features(_rounded(params), state, _image(x)).astype(jnp.float32)
 
-    return Model(init, apply, features)
+    return model._replace(init=init, apply=apply, features=features)
 
 
 def _image(x: Shaped[Array, "batch ..."]) -> Array:

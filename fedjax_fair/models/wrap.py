@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Shaped
+from optax import softmax_cross_entropy_with_integer_labels
 
-from fedjax_fair.base import Model, Variables
+from fedjax_fair.base import Model, Variables, is_correct
 
 __all__ = ["as_float", "classifier", "from_flax"]
 
@@ -26,7 +27,11 @@ def as_float(x: Shaped[Array, "batch ..."]) -> Float[Array, "batch ..."]:
     return x
 
 
-def from_flax(module: nn.Module | Callable[..., nnx.Module]) -> Model:
+def from_flax(
+    module: nn.Module | Callable[..., nnx.Module],
+    loss: Callable[..., Array] = softmax_cross_entropy_with_integer_labels,
+    accuracy: Callable[..., Array] = is_correct,
+) -> Model:
     """Makes a `Model` of a Linen module, or of an NNX module class or factory.
 
     ``uint8`` inputs arrive in the module as ``float32`` in ``[0, 1]`` (divided by 255), inputs of a
@@ -47,6 +52,10 @@ def from_flax(module: nn.Module | Callable[..., nnx.Module]) -> Model:
     Args:
         module: A ``flax.linen.Module``, or a callable that takes ``rngs`` and returns an
             ``flax.nnx.Module``.
+        loss: ``loss(outputs, labels) -> [batch]`` of each example; cross-entropy by default. Labels
+            may be targets of any shape ``[batch, ...]``, as in regression.
+        accuracy: ``accuracy(outputs, labels) -> [batch]``, the share of an example's labels that is
+            right; whether the largest output is the label's by default.
 
     Returns:
         The model.
@@ -68,13 +77,13 @@ def from_flax(module: nn.Module | Callable[..., nnx.Module]) -> Model:
         (2, 3)
     """
     if isinstance(module, nn.Module):
-        return _from_linen(module)
+        return _from_linen(module)._replace(loss=loss, accuracy=accuracy)
     linen_class = isinstance(module, type) and issubclass(module, nn.Module)
     if linen_class or isinstance(module, nnx.Module) or not callable(module):
         raise ValueError(
             f"{module=!r}: expected a linen module, or an NNX class or factory that takes rngs."
         )
-    return _from_nnx(module)
+    return _from_nnx(module)._replace(loss=loss, accuracy=accuracy)
 
 
 def _require_features(module: type) -> None:

@@ -1,0 +1,152 @@
+"""Models with a loss of their own: regression and several labels an example."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conftest import own
+
+import fedjax_fair as ff
+from fedjax_fair.base import Aggregation, Aggregator, Cohort, Model, Variables, empty_state
+from fedjax_fair.data.federated import FederatedData
+
+RATE = 0.2
+
+
+def linear(outputs, loss, accuracy) -> Model:
+    def init(key, x):
+        kernel = 0.1 * jax.random.normal(key, (x.shape[-1], outputs))
+        return Variables({"kernel": kernel}, {})
+
+    def apply(params, state, x, *, train, key):
+        return x @ params["kernel"], state
+
+    return Model(init, apply, lambda params, state, x: x, loss, accuracy)
+
+
+def federation(targets) -> FederatedData:
+    """Six clients; targets are a function of the features, ``[total, outputs]``."""
+    rng = np.random.default_rng(0)
+    owners = np.repeat(np.arange(6), 5)
+    features = rng.normal(size=(30, 4)).astype(np.float32)
+    labels = targets(features @ rng.normal(size=(4, 3))).astype(np.float32)
+    examples = own(features, labels, owners, 6)
+    return FederatedData(examples, examples, None, 3, "targets")
+
+
+def squared_error(outputs, targets):
+    return jnp.mean(jnp.square(outputs - targets), axis=-1)
+
+
+def no_accuracy(outputs, targets):
+    return jnp.full(outputs.shape[:1], jnp.nan)
+
+
+def several_labels(outputs, targets):
+    return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs, targets), axis=-1)
+
+
+def share_of_labels(outputs, targets):
+    return jnp.mean(((outputs > 0) == (targets > 0.5)).astype(jnp.float32), axis=-1)
+
+
+REGRESSION = (linear(3, squared_error, no_accuracy), federation(lambda scores: scores))
+LABELS = (linear(3, several_labels, share_of_labels), federation(lambda scores: scores > 0))
+
+
+def slope(model, kernel, x, y):
+    """The gradient of the mean loss by the kernel, from the formulas."""
+    outputs = x @ kernel
+    if model is REGRESSION[0]:
+        return 2 * x.T @ (outputs - y) / y.size
+    return x.T @ (1 / (1 + np.exp(-outputs)) - y) / y.size
+
+
+@pytest.mark.parametrize(("model", "data"), [REGRESSION, LABELS], ids=["regression", "labels"])
+def test_a_model_trains_with_a_loss_of_its_own(model, data):
+    round = ff.make_round(
+        model, ff.selectors.full(), ff.solvers.sgd(RATE, 5, steps=1), ff.aggregators.mean()
+    )
+    start = round.init(jax.random.key(0), data)
+    after, _ = jax.jit(round.step)(start, data)
+    kernel = np.asarray(start.variables.params["kernel"], np.float64)
+    x, y = data.train.features, data.train.labels
+    expected = kernel - RATE * np.mean(
+        [slope(model, kernel, x[rows], y[rows]) for rows in np.split(data.train.order, 6)], axis=0
+    )
+    np.testing.assert_allclose(after.variables.params["kernel"], expected, rtol=1e-4, atol=1e-6)
+
+    run = ff.fit(round, data, rounds=60, eval_every=60)
+    losses = run.test_loss.isel(seed=0).mean("client").values
+    assert losses[-1] < 0.6 * losses[0]
+    if model is LABELS[0]:
+        assert run.accuracy_mean_clients.values[0, -1] > 0.9
+    else:
+        assert run.test_accuracy.isnull().all()
+    assert run.train_examples.values.sum() == 30
+
+
+@pytest.mark.parametrize("role", ["divfl", "power_of_choice", "gifair", "q_fedavg", "equitable"])
+def test_roles_that_measure_clients_use_the_loss_of_the_model(role):
+    model, data = REGRESSION
+    data = data._replace(groups=np.array([0, 1, 0, 1, 0, 1], np.int32))
+    round = ff.make_round(
+        model,
+        {
+            "divfl": ff.selectors.divfl(3),
+            "power_of_choice": ff.selectors.power_of_choice(3, variant="cpow"),
+        }.get(role, ff.selectors.uniform(3)),
+        ff.solvers.sgd(RATE, 5, steps=1),
+        {
+            "gifair": ff.aggregators.gifair(0.5),
+            "q_fedavg": ff.aggregators.q_fedavg(1.0, learning_rate=RATE),
+            "equitable": ff.aggregators.equitable(2),
+        }.get(role, ff.aggregators.mean()),
+    )
+    state, info = jax.jit(ff.run, static_argnums=(0, 3))(
+        round, round.init(jax.random.key(0), data), data, 3
+    )
+    assert info.finite.all()
+    assert np.isfinite(state.variables.params["kernel"]).all()
+
+
+def test_a_member_that_does_not_answer_fits_the_same_seam():
+    """A fault is an instruction; what came of it is a report that the aggregator reads."""
+    model, data = REGRESSION
+    plain = ff.solvers.sgd(RATE, 5, steps=1)
+
+    def solve(key, variables, client):
+        result = plain.solve(key, variables, client)
+        answers = ~client.instructions["drop"]
+        update = jax.tree.map(lambda leaf: jnp.where(answers, leaf, jnp.nan), result.update)
+        return result._replace(update=update, reports={"answered": answers})
+
+    def select(key, state, context):
+        clients = jnp.arange(6, dtype=jnp.int32)
+        drop = {"drop": clients % 2 == 0}
+        return Cohort(clients, jnp.full(6, 1 / 6), drop), state, {}
+
+    def aggregate(state, cohort, results, context):
+        answered = results.reports["answered"].astype(jnp.float32)
+        weights = answered / jnp.sum(answered)
+        update = jax.tree.map(jnp.nan_to_num, results.update)
+        update = context.weighted_sum(weights, update)
+        return update, state, Aggregation(weights, {"answered": jnp.sum(answered)})
+
+    faulty = ff.make_round(
+        model,
+        ff.selectors.full()._replace(select=select),
+        plain._replace(solve=solve),
+        Aggregator(empty_state, aggregate),
+    )
+    start = faulty.init(jax.random.key(0), data)
+    after, info = jax.jit(faulty.step)(start, data)
+    assert info.finite
+    assert info.aggregator["answered"] == 3
+    np.testing.assert_allclose(info.weights, [0, 1 / 3, 0, 1 / 3, 0, 1 / 3], rtol=1e-6)
+    kernel = np.asarray(start.variables.params["kernel"], np.float64)
+    x, y = data.train.features, data.train.labels
+    rows = np.split(data.train.order, 6)[1::2]
+    expected = kernel - RATE * np.mean([slope(model, kernel, x[r], y[r]) for r in rows], axis=0)
+    np.testing.assert_allclose(after.variables.params["kernel"], expected, rtol=1e-4, atol=1e-6)
