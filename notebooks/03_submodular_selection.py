@@ -15,8 +15,8 @@
 # # Submodular client selection, by picture
 #
 # A server cannot train all clients in every round. Uniform choice ignores what it knows of them;
-# the selectors here choose a cohort whose gradients represent those of all clients. First the idea on
-# points in a plane, then on the gradients of fifty clients.
+# the selectors here choose a cohort whose gradients represent those of all clients. First the idea
+# on points in a plane, then on the gradients of fifty clients.
 
 # %%
 # %matplotlib inline
@@ -126,8 +126,8 @@ assert values[-1] < values[0]
 # %% [markdown]
 # ## Over the rounds
 #
-# A client that represents well does so again in the next round. DivFL therefore selects some clients
-# again and again, which UnionFL's penalty for the cohorts of the last rounds prevents.
+# A client that represents well does so again in the next round. DivFL therefore selects some
+# clients again and again, which UnionFL's penalty for the cohorts of the last rounds prevents.
 
 # %%
 runs = {
@@ -150,7 +150,7 @@ selection.participation_lorenz(results)
 
 # %% [markdown]
 # The info of a selector is part of the results. Here is how far the mean gradient of
-# the cohort is from that of all clients, the bias that the convergence theorem of SubTrunc is about,
+# the cohort is from that of all clients, the bias that the convergence theorem of SubTrunc bounds,
 # and the part of the greedy steps at which the bonus could still grow.
 
 # %%

@@ -39,8 +39,8 @@ planted
 # ## Activations
 #
 # An aggregator sees the trained models. This one averages them as usual, but also embeds the
-# clients by the similarity of their mean activations, and returns the coordinates as info, which is kept
-# in the results.
+# clients by the similarity of their mean activations, and returns the coordinates as info, which
+# results keep.
 
 
 # %%

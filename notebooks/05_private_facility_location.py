@@ -15,8 +15,8 @@
 # # Private facility location
 #
 # A town wants to open five shops. Every district knows how far its own people would walk, and
-# keeps it private. The server sees only sums over districts, and finds nearly as good a set of sites
-# as with all distances in one place.
+# keeps it private. The server sees only sums over districts, and finds nearly as good a set of
+# sites as with all distances in one place.
 
 # %%
 # %matplotlib inline
@@ -33,7 +33,7 @@ centers = rng.uniform(size=(12, 2))
 homes = centers[rng.integers(12, size=200)] + 0.05 * rng.normal(size=(200, 2))
 sites = rng.uniform(size=(60, 2))
 distances = np.linalg.norm(homes[:, None] - sites, axis=-1)
-closeness = np.maximum(1 - distances / 0.4, 0).astype(np.float32)  # Farther sites are worth nothing.
+closeness = np.maximum(1 - distances / 0.4, 0).astype(np.float32)  # Nothing beyond 0.4.
 closeness.shape
 
 # %% [markdown]

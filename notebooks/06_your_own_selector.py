@@ -14,9 +14,9 @@
 # %% [markdown]
 # # A selector of your own in five lines
 #
-# Say we want cohorts that represent the gradients of all clients, as DivFL does, but that also cover
-# every class: a model forgets the digits that no client of the cohort owns. Both are set functions, so
-# their sum is one too, and `submodular` makes a selector of any set function.
+# Say we want cohorts that represent the gradients of all clients, as DivFL does, but that also
+# cover every class: a model forgets the digits that no client of the cohort owns. Both are set
+# functions, so their sum is one too, and `submodular` makes a selector of any set function.
 
 # %%
 # %matplotlib inline
