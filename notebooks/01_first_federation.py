@@ -16,7 +16,7 @@
 #
 # Fifty clients hold 1,797 handwritten digits between them, three kinds of digit each. In every
 # round ten of them train the model they are given on their own digits, and the server averages what
-# comes back. Nobody sees anybody else's digits.
+# comes back. No digit leaves its client.
 #
 # Ten lines describe and run all of it.
 
@@ -46,7 +46,7 @@ assert float(accuracy.min()) > 0.85, "federated averaging learns the digits"
 accuracy
 
 # %% [markdown]
-# ## Who owns what
+# ## Ownership of classes
 #
 # Each row is a class, each column a client; a dot is as large as the number of examples.
 
@@ -54,7 +54,7 @@ accuracy
 ff.report.plots.partition(run)
 
 # %% [markdown]
-# Three classes a client, as asked for:
+# Three classes a client, as the partition says:
 
 # %%
 classes_held = (run.train_examples > 0).sum("class")
@@ -69,7 +69,7 @@ assert (classes_held == 3).all()
 ff.report.plots.learning_curves(run, "accuracy_mean_clients")
 
 # %% [markdown]
-# ## Is everybody served?
+# ## Are all clients served alike?
 #
 # The mean hides it; the distribution over clients does not.
 
@@ -84,7 +84,7 @@ worst
 # %% [markdown]
 # ## The same experiment again
 #
-# Everything random follows from the seed: run it again and the same clients are chosen, the same
+# Everything random follows from the seed: run it again and the same clients are selected, the same
 # minibatches drawn. Another seed changes both.
 
 # %%

@@ -50,7 +50,7 @@ for metric in metrics:
     print(f"{metric:20s}", *(f"{name}: {table[name][metric]:.3f}" for name in table), sep="  ")
 
 # %% [markdown]
-# **The mean** does not tell the first three apart: it is 0.80 in each.
+# **The mean** does not distinguish the first three: it is 0.80 in each.
 
 # %%
 for name in ("even", "one left out", "two camps"):
@@ -124,7 +124,7 @@ shown = ["accuracy_mean_clients", "accuracy_worst_tenth", "client_dissimilarity"
 final[[*shown, "client_dissimilarity_noise"]].to_dataframe().round(3)
 
 # %% [markdown]
-# Every metric carries its population and its weighting, so that nobody has to guess.
+# Every metric carries its population and its weighting, so that neither is left to guess.
 
 # %%
 for name in ("accuracy_mean_clients", "accuracy_mean_examples", "client_disagreement"):

@@ -12,11 +12,11 @@
 # ---
 
 # %% [markdown]
-# # Who should train? Submodular selection, by picture
+# # Submodular client selection, by picture
 #
 # A server cannot train all clients in every round. Uniform choice ignores what it knows of them;
-# the selectors here choose a cohort whose gradients stand for everybody's. First the idea on
-# points in a plane, then on the gradients of fifty clients.
+# the selectors here choose a cohort whose gradients represent those of all clients. First the idea
+# on points in a plane, then on the gradients of fifty clients.
 
 # %%
 # %matplotlib inline
@@ -34,7 +34,7 @@ from fedjax_fair.report import selection
 # %% [markdown]
 # ## Representatives
 #
-# *Facility location* is worth what its members offer to those they serve best. Maximizing it
+# *Facility location* counts for every point its nearest member. Maximizing it
 # greedily picks a point in the middle of the largest crowd first, then ever smaller crowds. What
 # each further member adds shrinks: the function is submodular, and greedy provably reaches at least
 # 63 % of the best value, in practice nearly all of it.
@@ -49,8 +49,8 @@ model = submodular.FacilityLocation(6).fit(points)
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 left.scatter(*points.T, s=12, color="0.7")
 left.scatter(*points[model.ranking_].T, s=60, color="#D55E00")
-for rank, place in enumerate(points[model.ranking_]):
-    left.annotate(rank + 1, place, xytext=(5, 5), textcoords="offset points")
+for rank, point in enumerate(points[model.ranking_]):
+    left.annotate(rank + 1, point, xytext=(5, 5), textcoords="offset points")
 left.set_title("six representatives, in the order of choice", loc="left")
 right.bar(range(1, 7), model.gains_, color="#D55E00")
 right.set(xlabel="member", ylabel="what it adds")
@@ -85,8 +85,8 @@ most = owned.argmax(axis=1)
 # %% [markdown]
 # Dark squares are clients with similar gradients; clients are sorted by the digit they own most of.
 # DivFL maximizes the representation alone. SubTrunc adds a bonus for clients with high losses that
-# stops growing at a bound; with a large weight on it, it goes for those on whom the model does
-# worst. Triangles mark who was chosen.
+# stops growing at a bound; with a large weight on it, it selects the clients with the highest
+# losses. Triangles mark the selected clients.
 
 # %%
 represented = submodular.scaled(submodular.facility_location_from_distances(distances), 1 / 50)
@@ -126,8 +126,8 @@ assert values[-1] < values[0]
 # %% [markdown]
 # ## Over the rounds
 #
-# Whoever represents well represents well again in the next round. DivFL therefore keeps coming back
-# to some clients, which UnionFL's penalty for the cohorts of the last rounds prevents.
+# A client that represents well does so again in the next round. DivFL therefore selects some
+# clients again and again, which UnionFL's penalty for the cohorts of the last rounds prevents.
 
 # %%
 runs = {
@@ -149,8 +149,8 @@ selection.participation(results)
 selection.participation_lorenz(results)
 
 # %% [markdown]
-# What a selector tells of its rounds is part of the results. Here is how far the mean gradient of
-# the cohort is from that of everybody, the bias that the convergence theorem of SubTrunc is about,
+# The info of a selector is part of the results. Here is how far the mean gradient of
+# the cohort is from that of all clients, the bias that the convergence theorem of SubTrunc bounds,
 # and the part of the greedy steps at which the bonus could still grow.
 
 # %%

@@ -14,11 +14,11 @@
 # %% [markdown]
 # # Hidden groups of clients
 #
-# Clients often come in groups that nobody has written down: people of one country, sensors of one
+# Clients often come in groups that no record names: people of one country, sensors of one
 # make. A mean over clients serves large groups first. Equitable-FL looks for the groups in what the
 # clients' networks do with their own examples, and gives each group the same weight.
 #
-# Here, digits are dealt to two groups: four clients know the digits 0 to 3, six know 4 to 9.
+# Here, digits are split over two groups: four clients hold the digits 0 to 3, six hold 4 to 9.
 
 # %%
 # %matplotlib inline
@@ -36,11 +36,11 @@ solver = ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=5, prox=0.1)
 planted
 
 # %% [markdown]
-# ## What activations tell
+# ## Activations
 #
 # An aggregator sees the trained models. This one averages them as usual, but also embeds the
-# clients by the similarity of their mean activations, and tells where each lies. What an aggregator
-# tells is kept in the results.
+# clients by the similarity of their mean activations, and returns the coordinates as info, which
+# results keep.
 
 
 # %%
@@ -49,13 +49,13 @@ def watching(aggregator):
         update, state, info = aggregator.aggregate(state, cohort, results, context)
         vectors = activation_vectors(cohort, results, context)
         points = spectral_embedding(vectors @ vectors.T, 3)
-        return update, state, info._replace(told={"second": points[:, 1], "third": points[:, 2]})
+        return update, state, info._replace(info={"second": points[:, 1], "third": points[:, 2]})
 
     return aggregator._replace(aggregate=aggregate)
 
 
-everyone = ff.make_round(network, ff.selectors.full(), solver, watching(ff.aggregators.mean()))
-seen = ff.fit(everyone, digits, rounds=5, seeds=(0,), eval_every=5)
+all_clients = ff.make_round(network, ff.selectors.full(), solver, watching(ff.aggregators.mean()))
+seen = ff.fit(all_clients, digits, rounds=5, seeds=(0,), eval_every=5)
 points = np.stack([seen.aggregation_second, seen.aggregation_third], axis=-1)[0, -1]
 groups.embedding(points, found=(points[:, 0] > 0).astype(int), planted=planted)
 
@@ -72,13 +72,13 @@ assert all(len(side) == 1 for side in sides)
 # ## Equal weight for every group
 #
 # Four of the ten clients train in a round. `equitable` finds clusters among those four;
-# `known` is told the groups, which is the best that clustering could do.
+# `oracle` knows the planted groups, which is the best that clustering could do.
 
 # %%
 contenders = {
     "mean": ff.aggregators.mean("size"),
     "equitable": ff.aggregators.equitable(num_clusters=2),
-    "known": ff.aggregators.equitable(num_clusters=2, groups="known"),
+    "oracle": ff.aggregators.equitable(num_clusters=2, groups="oracle"),
 }
 results = ff.results.combine(
     {
@@ -95,7 +95,7 @@ results = ff.results.combine(
 groups.group_curves(results)
 
 # %% [markdown]
-# How well found clusters match the groups is told for every round, as normalized mutual
+# How well found clusters match the groups is in the info of every round, as normalized mutual
 # information. A cohort from one group only has nothing to match: splitting it counts as zero.
 
 # %%

@@ -15,8 +15,8 @@
 # # Private facility location
 #
 # A town wants to open five shops. Every district knows how far its own people would walk, and
-# tells nobody. The server that decides sees only sums over districts, and finds nearly as good a
-# set of sites as somebody who sees everything.
+# keeps it private. The server sees only sums over districts, and finds nearly as good a set of
+# sites as with all distances in one place.
 
 # %%
 # %matplotlib inline
@@ -33,7 +33,7 @@ centers = rng.uniform(size=(12, 2))
 homes = centers[rng.integers(12, size=200)] + 0.05 * rng.normal(size=(200, 2))
 sites = rng.uniform(size=(60, 2))
 distances = np.linalg.norm(homes[:, None] - sites, axis=-1)
-closeness = np.maximum(1 - distances / 0.4, 0).astype(np.float32)  # Nobody walks further.
+closeness = np.maximum(1 - distances / 0.4, 0).astype(np.float32)  # Nothing beyond 0.4.
 closeness.shape
 
 # %% [markdown]
@@ -68,8 +68,8 @@ run, largest = voting(jax.random.key(0), closeness)
 # In every round, 40 homes name the five sites that would help them most, and the server takes a
 # step towards the mean. It ends at a point: how much of each site to open. Swap rounding makes a
 # set of it that has every site with that probability, and loses nothing on average. The heaviest
-# base has no such guarantee: here it takes five sites in the most crowded corner, and chance alone
-# does better. Neither asks the clients anything; to compare five roundings takes one sum each.
+# base has no such guarantee: here it takes five sites in the most crowded corner, and a random set
+# is better. Neither contacts the clients; to compare five roundings takes one sum each.
 
 # %%
 value = jax.jit(lambda closeness, mask: fed.facility_location(closeness).value(mask))
@@ -104,14 +104,14 @@ assert int(cost.bits_up) == 20 * 40 * 5 * 6
 
 # %%
 guarantee = bounds.theorem_3_5(run, largest, cohort=40, delta=0.05)
-told = bounds.report(
+report = bounds.report(
     run,
     guarantee,
     value=worth["voting, best of five swap roundings"],
     greedy=worth["centralized greedy"],
 )
-assert told["slack"] > 0 > told["guaranteed"]
-{name: round(number, 3) for name, number in told.items()}
+assert report["slack"] > 0 > report["guaranteed"]
+{name: round(number, 3) for name, number in report.items()}
 
 # %%
 figure, panels = plt.subplots(1, 2, figsize=(9, 4.4), sharex=True, sharey=True)

@@ -14,9 +14,9 @@
 # %% [markdown]
 # # A selector of your own in five lines
 #
-# Say we want cohorts that represent everybody's gradients, as DivFL does, but that also know every
-# class: a model forgets the digits that nobody in the cohort owns. Both are set functions, so
-# their sum is one too, and `submodular` makes a selector of any set function.
+# Say we want cohorts that represent the gradients of all clients, as DivFL does, but that also
+# cover every class: a model forgets the digits that no client of the cohort owns. Both are set
+# functions, so their sum is one too, and `submodular` makes a selector of any set function.
 
 # %%
 # %matplotlib inline
@@ -35,7 +35,7 @@ owned = jnp.zeros((50, 10), bool).at[owners, labels].set(True)
 
 # %% [markdown]
 # These are the five lines. The context offers losses, accuracies and gradients of all clients;
-# what is not asked for is not computed.
+# what is not called is not computed.
 
 
 # %%
@@ -96,5 +96,5 @@ covered
 
 # %% [markdown]
 # `candidates=10` would draw ten candidates at every step, as the papers do; without it all clients
-# are considered. [How to add an algorithm](../docs/how-to-add-an-algorithm.md) tells what else a
+# are considered. [How to add an algorithm](../docs/how-to-add-an-algorithm.md) explains what else a
 # selector may keep from round to round, and how to give it a name on the command line.

@@ -3,7 +3,7 @@
 Three answers, with 100 clients unless said otherwise:
 
 * the bytes of all collectives in the compiled program of one round of LeNet, against a formula;
-* how evenly cohorts are dealt to devices, which bounds the speed-up of local training;
+* how evenly cohorts are spread over devices, which bounds the speed-up of local training;
 * with ``--time``, a round of a small network on a mesh of one device against one without.
 
 Devices are forced on the host (``XLA_FLAGS=--xla_force_host_platform_device_count=8``).
@@ -31,7 +31,7 @@ from fedjax_fair.simulate import Round
 CLIENTS, COHORT, POOL = 100, 10, 20
 BITS = {"pred": 8, "s32": 32, "u32": 32, "f32": 32, "bf16": 16, "f16": 16}
 METHODS = {
-    # name: (selector, numbers that clients tell beside losses and steps of local training)
+    # name: (selector, numbers that clients send beside losses and steps of local training)
     "fedavg": (ff.selectors.uniform(COHORT), lambda width: 0),
     "power_of_choice": (ff.selectors.power_of_choice(COHORT, POOL), lambda width: POOL),
     "divfl, fresh": (ff.selectors.divfl(COHORT), lambda width: CLIENTS * (width + 1)),
@@ -70,13 +70,13 @@ def communication(data: FederatedData) -> None:
     mesh = client_mesh("all")
     placed = shard_federation(data, mesh)
     print(f"\n| {mesh.size} devices | formula, bytes | compiled, bytes | collectives |")
-    for name, (selector, asked) in METHODS.items():
+    for name, (selector, sent) in METHODS.items():
         method = make(selector, ff.models.lenet(10))
         state = jax.eval_shape(method.init, jax.random.key(0), data)
         width = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.variables))
         program = jax.jit(over_mesh(method.step, mesh))
         counted, number = collective_bytes(program.lower(state, placed).compile().as_text() or "")
-        formula = 4 * (width + 2 * COHORT + asked(width))
+        formula = 4 * (width + 2 * COHORT + sent(width))
         print(f"| {name} | {formula:,} | {counted:,} | {number} |", flush=True)
 
 
@@ -95,11 +95,11 @@ def busiest(repeats: int = 2000) -> None:
 
 def _speed_up(rng, sizes: np.ndarray, cohort: int, devices: int, repeats: int) -> float:
     """Examples of a cohort over those of its busiest device, on average over cohorts."""
-    dealt = assign_clients(sizes, devices)
+    assigned = assign_clients(sizes, devices)
     ratios = []
     for _ in range(max(20, repeats * 10 // cohort)):
         chosen = rng.choice(len(sizes), cohort, replace=False)
-        loads = np.bincount(dealt[chosen], weights=sizes[chosen], minlength=devices)
+        loads = np.bincount(assigned[chosen], weights=sizes[chosen], minlength=devices)
         ratios.append(loads.max() / loads.sum())
     return 1 / float(np.mean(ratios))
 

@@ -4,7 +4,7 @@ On generated ratings of the shape of MovieLens-1M, 6,040 clients and 3,706 items
 
 * ``gradient``: the exact multilinear gradients of all clients and their mean, against a sparse form
   in NumPy and our own form for scores that are not sparse;
-* ``fedcg``: 100 rounds of FedCG, everybody voting for 20 items, against plain NumPy;
+* ``fedcg``: 100 rounds of FedCG, all clients voting for 20 items, against plain NumPy;
 * ``greedy``: 50 items by centralized greedy, against submodlib-py and NumPy.
 
 ``memory`` is the peak of a process of its own, with 1,000,000 clients of 20 real scores each.
@@ -39,7 +39,7 @@ class Ratings:
 
     def __init__(self):
         rng = np.random.default_rng(0)
-        # Nobody has rated less than about 40, so that all have K favorites, as in MovieLens.
+        # No client has rated less than about 40, so that all have K favorites, as in MovieLens.
         busy = np.maximum(rng.lognormal(0, 1, CLIENTS), 0.4)
         popular = rng.permutation(np.arange(1, ITEMS + 1) ** -0.8)
         # A pair is rated with a probability that grows with both.
@@ -85,7 +85,7 @@ class ByNumpy:
         return np.bincount(self.items, self.gradient(x), ITEMS) / CLIENTS
 
     def fedcg(self) -> np.ndarray:
-        """Everybody votes for the ``K`` items of the largest entries."""
+        """All clients vote for the ``K`` items of the largest entries."""
         x = np.zeros(ITEMS)
         rows = np.zeros((CLIENTS, ITEMS), np.float32)
         for _ in range(ROUNDS):
@@ -111,17 +111,17 @@ def benchmark_gradient(ratings: Ratings, repeats: int) -> None:
     by_numpy = ByNumpy(ratings)
     points = np.random.default_rng(1).uniform(0, 0.05, (POINTS, ITEMS))
     sparse, matrix = ratings.sparse(), jnp.asarray(ratings.matrix())
-    ask = jax.jit(lambda scores, points: jax.lax.map(partial(_mean_gradient, scores), points))
+    compute = jax.jit(lambda scores, points: jax.lax.map(partial(_mean_gradient, scores), points))
     inside = jnp.asarray(points, jnp.float32)
 
     def reference():
         return np.stack([by_numpy.mean_gradient(point) for point in points])
 
-    ours = partial(ask, sparse, inside)
+    ours = partial(compute, sparse, inside)
     own, simple = alternate(ours, reference, repeats=repeats)
     apart = np.max(np.abs(np.asarray(ours()) - reference())) / reference().max()
     one, whole = alternate(
-        partial(ask, sparse, inside[:1]), partial(ask, matrix, inside[:1]), repeats=repeats
+        partial(compute, sparse, inside[:1]), partial(compute, matrix, inside[:1]), repeats=repeats
     )
     print("| mean gradient of all clients | ms | ours over it | largest difference |")
     print("|---|---|---|---|")
@@ -136,13 +136,13 @@ def benchmark_gradient(ratings: Ratings, repeats: int) -> None:
 
 def _mean_gradient(scores, x):
     problem = fed.facility_location(scores)
-    everybody = jnp.full(problem.num_clients, 1 / problem.num_clients)
+    weights = jnp.full(problem.num_clients, 1 / problem.num_clients)
     gradients = problem.extensions(jax.random.key(0), x).gradients
-    return fed.secure_aggregate(gradients.messages(everybody), problem.size)
+    return fed.secure_aggregate(gradients.messages(weights), problem.size)
 
 
 def benchmark_fedcg(ratings: Ratings, repeats: int) -> None:
-    """Whole runs; ours also tells values, bounds and progress of every round."""
+    """Whole runs; ours also computes values, bounds and progress of every round."""
     by_numpy, sparse, matroid = ByNumpy(ratings), ratings.sparse(), matroids.uniform(K, ITEMS)
 
     def solve(sparse):
@@ -179,7 +179,7 @@ def benchmark_greedy(ratings: Ratings, repeats: int, cache: Path) -> None:
         answers = []
 
         def peer():
-            answers.append(worker.ask(matrix=path, k=k, optimizer="LazyGreedy"))
+            answers.append(worker.request(matrix=path, k=k, optimizer="LazyGreedy"))
 
         own, simple, _ = alternate(ours, partial(by_numpy.greedy, k), peer, repeats=repeats)
     worker.close()

@@ -45,13 +45,13 @@ def count(model: Model, shape: tuple[int, ...]) -> Counts:
     images, labels = jnp.zeros(shape, jnp.uint8), jnp.zeros(shape[0], jnp.int32)
     params = model.init(jax.random.key(0), images).params
     step = jax.jit(partial(sgd_step, model))
-    # XLA counts the body of a loop once, so the loops over pieces of a batch are left out. So are
+    # XLA counts the body of a loop once, so the loops over chunks of a batch are left out. So are
     # the multiplications that convolutions save: rates are those of a plain one.
     whole = patch.object(chunks, "CACHE", 2**62)
     plain = patch.object(winograd, "is_faster", lambda *layer: False)
     with whole, plain:
-        told: Any = step.lower(params, images, labels, jax.random.key(1)).compile().cost_analysis()
-    return Counts(told["flops"], told["bytes accessed"])
+        cost: Any = step.lower(params, images, labels, jax.random.key(1)).compile().cost_analysis()
+    return Counts(cost["flops"], cost["bytes accessed"])
 
 
 def machine_rates(repeats: int) -> tuple[float, float]:

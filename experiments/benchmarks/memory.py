@@ -35,7 +35,7 @@ class Watch(Callback):
 
     def on_compiled(self, num_bytes: int) -> None:
         """Keeps the estimate, and what is resident already."""
-        self.told, self.before = num_bytes, resident("VmRSS")
+        self.reported, self.before = num_bytes, resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -80,7 +80,7 @@ def measure(workload: Workload, side_by_side: int) -> dict[str, float]:
         "cores": mesh.size,
         "data": of_data / MIB,
         "model": of_model / MIB,
-        "told": watch.told / MIB,
+        "reported": watch.reported / MIB,
         "used": (of_data + grown) / MIB,
     }
 
@@ -96,7 +96,7 @@ def main() -> None:
         print(json.dumps(measure(WORKLOADS[name], int(side_by_side))))
         return
     print(environment())
-    print("| | clients at once | data, MiB | model | told | used | used over told |")
+    print("| | clients at once | data, MiB | model | reported | used | used over reported |")
     print("|---|---|---|---|---|---|---|")
     for name in options.only:
         for side_by_side in options.side_by_side:
@@ -104,12 +104,12 @@ def main() -> None:
             done = subprocess.run(
                 command, capture_output=True, text=True, check=True, env=without_settings()
             )
-            told = json.loads(done.stdout.splitlines()[-1])
-            at_once = side_by_side * told["cores"]
+            row = json.loads(done.stdout.splitlines()[-1])
+            at_once = side_by_side * row["cores"]
             print(
-                f"| {name} | {at_once} | {told['data']:.0f} | {told['model']:.1f} | "
-                f"{told['told']:.0f} | {told['used']:.0f} | "
-                f"{told['used'] / told['told']:.2f} |",
+                f"| {name} | {at_once} | {row['data']:.0f} | {row['model']:.1f} | "
+                f"{row['reported']:.0f} | {row['used']:.0f} | "
+                f"{row['used'] / row['reported']:.2f} |",
                 flush=True,
             )
 

@@ -55,7 +55,7 @@ LABELS = {
 
 def make_selector(method: str) -> Selector:
     """The methods compared; those that represent gradients do so with stale sketches."""
-    pooled: Any = {"candidates": None, "pool": POOL, "info": stale(count_sketch(WIDTH))}
+    pooled: Any = {"candidates": "all", "pool": POOL, "gradients": stale(count_sketch(WIDTH))}
     return {
         "fedavg": partial(ff.selectors.uniform, COHORT),
         "power_of_choice": partial(ff.selectors.power_of_choice, COHORT, 2 * COHORT),
@@ -206,15 +206,15 @@ def compare_pools(seeds: int) -> None:
         ff.aggregators.mean(),
     )
     state = jax.jit(round.init)(jax.random.key(0), data)
-    ask = jax.jit(partial(client_gradients, round.model), static_argnames="project")
+    measure = jax.jit(partial(client_gradients, round.model), static_argnames="project")
     print("| rounds before | pool | G, full gradients | distance | G, sketches | distance |")
     print("|---|---|---|---|---|---|")
     for done in (0, 50):
         if done:
             state, _ = jax.jit(partial(ff.run, round, num_rounds=done))(state, data)
-        full = ask(state.variables, data.train).gradient
+        full = measure(state.variables, data.train).gradient
         sketches = [
-            ask(state.variables, data.train, project=count_sketch(WIDTH, seed)).gradient
+            measure(state.variables, data.train, project=count_sketch(WIDTH, seed)).gradient
             for seed in range(seeds)
         ]
         _compare(done, full, sketches)

@@ -54,7 +54,9 @@ TOO_SLOW = {("submodlib", "NaiveGreedy", 10_000)}  # Most of a minute a call.
 def benchmark_greedy(repeats: int, cache: Path) -> None:
     """Greedy facility location, side by side with the peers."""
     workers = {name: Worker(name, cache) for name in PEERS}
-    print("| items, k | who | selection, ms | as `fit` | times ours | `fit` times ours | value |")
+    print(
+        "| items, k | program | selection, ms | as `fit` | times ours | `fit` times ours | value |"
+    )
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for size, k in SIZES:
@@ -95,18 +97,20 @@ def _compare(matrix: np.ndarray, path: str, k: int, repeats: int, workers: dict)
     }
     times: dict[str, list[float]] = {name: [] for name in own_calls}
     theirs: dict[tuple[str, str], list[dict]] = {other: [] for other in others}
-    # Each takes its turn for a few calls, so that a small matrix is in the cache for all alike.
+    # A repetition is a few calls of each, so that a small matrix is in the cache for all alike.
     burst = 5 if size <= 1000 else 1
     for _ in range(repeats):
         for name, call in own_calls.items():
             times[name].append(float(np.median([_seconds(call) for _ in range(burst)])))
         for name, optimizer in others:
-            asked = [workers[name].ask(matrix=path, k=k, optimizer=optimizer) for _ in range(burst)]
+            answers = [
+                workers[name].request(matrix=path, k=k, optimizer=optimizer) for _ in range(burst)
+            ]
             middle = {
-                clock: float(np.median([answer[clock] for answer in asked]))
+                clock: float(np.median([answer[clock] for answer in answers]))
                 for clock in ("seconds", "fit")
             }
-            theirs[name, optimizer].append(asked[0] | middle)
+            theirs[name, optimizer].append(answers[0] | middle)
     ours, fits, reads, samples = (np.array(times[name]) for name in own_calls)
     own = 1e3 * np.median(ours)
     value = float(matrix[:, np.asarray(solve(device).items)].max(axis=1).astype(np.float64).sum())
@@ -177,7 +181,7 @@ def benchmark_distances(repeats: int) -> None:
 
 
 def benchmark_round(repeats: int) -> None:
-    """Rounds of LeNet with 100 clients, 10 of whom take 50 steps of 50 images."""
+    """Rounds of LeNet with 100 clients, 10 of which take 50 steps of 50 images."""
     data = make_images((28, 28, 1), 100, 600)
     model = ff.models.lenet(10)
     solver = ff.solvers.sgd(0.01, 50, steps=50)
@@ -189,11 +193,11 @@ def benchmark_round(repeats: int) -> None:
         "subtrunc, fresh": ff.selectors.subtrunc(10, 0.5),
         "divfl, fresh": ff.selectors.divfl(10),
     }
-    ask = jax.jit(partial(client_gradients, model))
+    measure = jax.jit(partial(client_gradients, model))
     start = ff.make_round(model, selectors["random"], solver, ff.aggregators.mean()).init(
         jax.random.key(0), data
     )
-    calls = [partial(ask, start.variables, data.train, jnp.arange(10, dtype=jnp.int32))]
+    calls = [partial(measure, start.variables, data.train, jnp.arange(10, dtype=jnp.int32))]
     for selector in selectors.values():
         round = ff.make_round(model, selector, solver, ff.aggregators.mean())
         state = jax.jit(round.init)(jax.random.key(0), data)

@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def welfare_and_projects(seed: int) -> list[dict[str, Any]]:
-    """The same valuations, once divided among agents and once for everybody.
+    """The same valuations, once divided among agents and once for all.
 
     ``extension`` and ``value`` are shares of what centralized greedy finds; ``apart`` is the
     largest distance of the fractional point from the uniform split of every item.
@@ -80,10 +80,10 @@ def voted(name, seed, problem, matroid, uniform) -> list[dict[str, Any]]:
 
 
 def features(seed: int) -> list[dict[str, Any]]:
-    """Features of breast-cancer patients, told by ten hospitals that keep their patients.
+    """Features of breast-cancer patients, chosen by ten hospitals whose patients stay private.
 
     ``value`` is the share of the mean information that centralized greedy finds; ``accuracy`` is
-    that of logistic regression on the chosen features, in 5-fold cross-validation over everybody.
+    that of logistic regression on the chosen features, in 5-fold cross-validation of all.
     """
     from sklearn.datasets import load_breast_cancer
     from sklearn.linear_model import LogisticRegression

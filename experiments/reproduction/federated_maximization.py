@@ -138,8 +138,8 @@ def run_missing(name: str, instance: Instance, k: int, seeds: tuple[int, ...], f
         if _key(name, k, setting) in _done(file, seeds):
             continue
         if factors is None:
-            ask = jax.jit(lambda data: fed.importance_factors(instance.make(data)).factors)
-            factors = np.asarray(ask(instance.data))
+            compute = jax.jit(lambda data: fed.importance_factors(instance.make(data)).factors)
+            factors = np.asarray(compute(instance.data))
         method = as_method(setting, factors)
         started = time.perf_counter()
         ways = {setting.method: method}
@@ -196,12 +196,12 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def _rows(name: str, k: int, setting: Setting, found: Any, seconds: float) -> pd.DataFrame:
-    told = found[["found", "rounds"]]
+    kept = found[["found", "rounds"]]
     for column in ("rounded", "extension_reached", "guaranteed_factor", "guaranteed_error"):
-        told[column] = found.get(column, found["found"] * np.nan)
+        kept[column] = found.get(column, found["found"] * np.nan)
     for column in ("bits_up", "bits_down", "contacted", "responded"):
-        told[column] = found[column].max("round")
-    rows = told.drop_vars("rounds").to_dataframe().reset_index().drop(columns="algorithm")
+        kept[column] = found[column].max("round")
+    rows = kept.drop_vars("rounds").to_dataframe().reset_index().drop(columns="algorithm")
     rows.insert(0, "instance", name)
     rows.insert(1, "k", k)
     for place, (field, value) in enumerate(setting._asdict().items()):

@@ -50,7 +50,7 @@ def run_missing(
         file: A CSV file; it need not exist.
         summaries: What is kept of every evaluation.
         of_rounds: What is kept of the rounds since the evaluation before, as a mean over them and
-            over the cohort; empty for methods that do not tell it.
+            over the cohort; empty for methods that do not have it.
     """
     for seed in seeds:
         done = set(load(file).query("seed == @seed")["algorithm"])
@@ -107,10 +107,10 @@ def _rows(run: xr.Dataset, summaries: Sequence[str], of_rounds: Sequence[str]) -
         if name not in run:
             rows[name] = np.nan
             continue
-        told = run[name].mean("slot") if "slot" in run[name].dims else run[name]
+        info = run[name].mean("slot") if "slot" in run[name].dims else run[name]
         # Rounds are counted from 0, evaluations by the rounds done.
-        following = rows.index[np.searchsorted(rows.index, told["training_round"] + 1)]
-        rows[name] = told.to_series().groupby(following).mean()
+        following = rows.index[np.searchsorted(rows.index, info["training_round"] + 1)]
+        rows[name] = info.to_series().groupby(following).mean()
     return rows
 
 

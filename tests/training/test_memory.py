@@ -29,7 +29,7 @@ fit.fit_batch(
     make, (), data, rounds=rounds, seeds=range(runs), eval_every=eval_every,
     train_loss=False, callbacks=[watch],
 )
-print(watch.told, resident("VmHWM") - watch.before)
+print(watch.reported, resident("VmHWM") - watch.before)
 """
 
 

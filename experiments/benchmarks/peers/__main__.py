@@ -31,7 +31,7 @@ PEERS = {
     "resnet18": ("pytorch_loop",),
 }
 HISTORY = Path(__file__).parent.parent / "history.jsonl"
-# Before training everybody has the same parameters; rounding decides a few near ties.
+# Before training all programs have the same parameters; rounding decides a few near ties.
 SAME_MODEL = 0.002
 # Afterwards cohorts and minibatches have differed for a few rounds, in which accuracy climbs fast
 # and sometimes drops to half for one of them; so the highest of each counts.
@@ -46,22 +46,22 @@ def start(name: str, cache: Path) -> Worker:
 
 
 def compare(name: str, peers: Sequence[str], repeats: int, cache: Path, file: Path) -> dict:
-    """What every program told: its first repetition, the others, and the accuracy it reached."""
+    """Measures every program: its first repetition, the others, and the accuracy it reached."""
     workers = {peer: start(peer, cache) for peer in ("ours", *peers)}
-    told: dict[str, list[dict]] = {peer: [] for peer in workers}
+    answers: dict[str, list[dict]] = {peer: [] for peer in workers}
     for worker in workers.values():
-        worker.ask(workload=name, data=str(file))
-    at_start = [worker.ask(do="accuracy")["accuracy"] for worker in workers.values()]
+        worker.request(workload=name, data=str(file))
+    at_start = [worker.request(do="accuracy")["accuracy"] for worker in workers.values()]
     _require_close(name, at_start, SAME_MODEL)
     for _ in range(1 + repeats):
         for peer, worker in workers.items():
-            told[peer].append(worker.ask(do="train") | worker.ask(do="accuracy"))
+            answers[peer].append(worker.request(do="train") | worker.request(do="accuracy"))
     measured = {
         peer: {
-            "first": told[peer][0]["seconds"],
-            "seconds": [answer["seconds"] for answer in told[peer][1:]],
-            "core_seconds": [answer["core_seconds"] for answer in told[peer][1:]],
-            "accuracy": max(answer["accuracy"] for answer in told[peer]),
+            "first": answers[peer][0]["seconds"],
+            "seconds": [answer["seconds"] for answer in answers[peer][1:]],
+            "core_seconds": [answer["core_seconds"] for answer in answers[peer][1:]],
+            "accuracy": max(answer["accuracy"] for answer in answers[peer]),
         }
         for peer in workers
     }

@@ -39,11 +39,11 @@ class Worker:
             env=without_settings() | {"PYTHONPATH": str(PROGRAMS / "shared")},
         )
 
-    def ask(self, **request: Any) -> dict[str, Any]:
+    def request(self, **message: Any) -> dict[str, Any]:
         """Sends a request and waits for the answer."""
         stdin: Any = self.process.stdin
         stdout: Any = self.process.stdout
-        stdin.write(json.dumps(request) + "\n")
+        stdin.write(json.dumps(message) + "\n")
         stdin.flush()
         while line := stdout.readline():
             if line.startswith("{"):  # Peers print things of their own.

@@ -22,9 +22,9 @@ _TEST_IMAGES = {"cnn": 2000, "resnet18": 1000}
 
 
 def write(workload: Workload, file: Path, tfds_dir: str) -> None:
-    """Writes images, labels, who owns which of them, and the initial parameters.
+    """Writes images, labels, the images of each client, and the initial parameters.
 
-    Images are dealt to clients at random, equally many to each. The layers of the network are
+    Images are assigned to clients at random, equally many to each. The layers of the network are
     numbered in the order of Flax's variables.
     """
     data = ff.data.load(_SETS[workload.network], data_dir=tfds_dir)

@@ -14,7 +14,7 @@ from fedjax_fair.parallel.mesh import over_mesh, shard_federation
 
 
 def selector_of(workload):
-    """Who trains in a round."""
+    """The selector of a workload."""
     if workload.selector == "divfl":
         return ff.selectors.divfl(workload.cohort_size, candidates=CANDIDATES)
     if workload.selector == "subtrunc":

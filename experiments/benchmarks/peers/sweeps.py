@@ -4,8 +4,8 @@
 
 SubTrunc on the digits with ten seeds and eight weights of its bonus. Seconds are those of whole
 processes, from start to end, with nothing compiled before. Of the separate ones a few are run and
-the rest are taken to last as long. With the name of a program it runs that alone and tells how much
-of its time XLA compiled.
+the rest are taken to last as long. With the name of a program it runs that alone and prints
+how much of its time XLA compiled.
 """
 
 from __future__ import annotations

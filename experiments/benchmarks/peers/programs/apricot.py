@@ -16,7 +16,7 @@ spent = {}
 
 
 def timed(optimizer):
-    """Makes an optimizer tell how long it selects, apart from building its kernels."""
+    """Makes an optimizer report how long it selects, apart from building its kernels."""
     select = optimizer.select
 
     def measured(self, *arguments, **options):

@@ -1,7 +1,7 @@
 """Facility location with submodlib-py; run by its own Python.
 
 A request names a similarity matrix (a ``.npy`` file), ``k`` and the optimizer. Items are columns;
-unless they are also the rows, which a square matrix says, rows are who is represented. Answers with
+unless they are also the rows, as in a square matrix, rows are the points represented. Answers with
 the seconds of the selection alone, those of construction and selection, and the items.
 """
 

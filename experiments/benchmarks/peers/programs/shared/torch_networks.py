@@ -108,7 +108,7 @@ def integers(values):
 
 
 def wait():
-    """Until an accelerator has done what it was told."""
+    """Until an accelerator has finished."""
     if DEVICE == "cuda":
         torch.cuda.synchronize()
 

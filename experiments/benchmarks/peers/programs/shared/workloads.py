@@ -1,4 +1,4 @@
-"""Workloads that every program trains, and how a program is asked to. Standard library only."""
+"""Workloads that every program trains, and how it is requested to. Standard library only."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Workload:
-    """A federation to train, whoever trains it.
+    """A federation to train, by any program.
 
     Attributes:
         network: "lenet", "cnn" (the network of pfl's CIFAR-10 benchmark) or "resnet18".
@@ -56,7 +56,7 @@ def serve(make: Callable[[Workload, str], tuple[Callable[[], object], Callable[[
 
     Args:
         make: From a workload and the file of its data to two functions: one trains for another
-            repetition and waits until that is done, the other tells the test accuracy so far.
+            repetition and waits until that is done, the other returns the test accuracy so far.
     """
     train = accuracy = None
     for line in sys.stdin:
