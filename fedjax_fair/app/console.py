@@ -160,7 +160,7 @@ def maximization_table(results: xr.Dataset) -> Table:
     )
     table.add_column("method", no_wrap=True)
     for heading in ("value", "share", "beyond\npopular", "random\nrounding", "rounds",
-                    "clients\nasked", "Mbit\nup", "Mbit\ndown"):  # fmt: skip
+                    "clients\ncontacted", "Mbit\nup", "Mbit\ndown"):  # fmt: skip
         table.add_column(heading, justify="right")
     means = results.mean("seed")
     greedy, popular = (float(means["found"].sel(algorithm=name)) for name in (GREEDY, POPULAR))

@@ -46,7 +46,7 @@ def count_sketch(size: int, seed: int = 0) -> Callable[[PyTree], Float[Array, " 
     Examples:
         >>> from fedjax_fair.selectors import divfl
         >>> from fedjax_fair.selectors.gradients import fresh
-        >>> selector = divfl(10, info=fresh(project=count_sketch(4096)))
+        >>> selector = divfl(10, gradients=fresh(project=count_sketch(4096)))
         >>> count_sketch(2)({"kernel": jnp.ones((3, 2))}).shape
         (2,)
     """

@@ -135,7 +135,11 @@ def test_q_fedavg_is_its_formula_for_any_power(q):
     losses = np.array([3.0, 0.25, 2.5, 1.0])
     updates = RNG.normal(size=(3, 2)).astype(np.float32)
     update, _, aggregation = alone(
-        aggregators.q_fedavg(q, 0.1), [5] * 4, [2, 0, 3], updates=updates, losses=jnp.array(losses)
+        aggregators.q_fedavg(q, learning_rate=0.1),
+        [5] * 4,
+        [2, 0, 3],
+        updates=updates,
+        losses=jnp.array(losses),
     )
     f, slopes = losses[[2, 0, 3]], -updates.astype(np.float64) / 0.1
     below = (q * f ** (q - 1) * (slopes**2).sum(axis=1) + f**q / 0.1).sum()

@@ -2,7 +2,7 @@
 
 import importlib
 import itertools
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +31,26 @@ def context_of(gradients, losses=None, round=0):
     return make_context(examples, gradients=known, round=round)
 
 
+@cache
+def family(name, cohort_size, **options):
+    return FAMILY[name](cohort_size, **options)
+
+
+@cache
+def compiled(selector):
+    """Selection as one program, of the first round or from a given state."""
+
+    def select(key, state, gradients, losses, round):
+        context = context_of(gradients, losses, round)
+        state = selector.init(context) if state is None else state
+        return selector.select(key, state, context)
+
+    return jax.jit(select)
+
+
 def choose(selector, context, state=None, seed=0):
-    state = selector.init(context) if state is None else state
-    return selector.select(jax.random.key(seed), state, context)
+    losses, gradients = context.gradients(None)
+    return compiled(selector)(jax.random.key(seed), state, gradients, losses, context.round)
 
 
 def random_clients(seed, count=12, width=5):
@@ -42,22 +59,22 @@ def random_clients(seed, count=12, width=5):
 
 
 def test_the_golden_line():
-    cohort, _, told = choose(selectors.divfl(2, candidates="all", scale="sum"), context_of(LINE))
+    cohort, _, info = choose(selectors.divfl(2, candidates="all", scale="sum"), context_of(LINE))
     assert cohort.clients.tolist() == [1, 2]
-    assert told["objective"] == 40
-    assert told["representation_bound"] * 4 == 2
+    assert info["objective"] == 40
+    assert info["representation_bound"] * 4 == 2
 
 
 def test_the_golden_line_with_a_penalty_for_the_last_choice():
     selector = selectors.unionfl(2, 3.0, 1, candidates="all", scale="sum")
     only_one = jnp.array([-100, 0, -100, -100], jnp.int32)
     context = context_of(LINE, round=1)
-    cohort, _, told = choose(selector, context, ((), only_one))
+    cohort, _, info = choose(selector, context, ((), only_one))
     assert cohort.clients.tolist() == [2, 0]
-    assert told["repeated"] == 0
+    assert info["repeated"] == 0
 
 
-@pytest.mark.parametrize("candidates", [None, 4])
+@pytest.mark.parametrize("candidates", ["all", 4])
 def test_without_their_terms_all_choose_alike(candidates):
     family = (
         (selectors.divfl(4, candidates=candidates), None),
@@ -120,7 +137,7 @@ def assert_greedy(
 )
 def test_subtrunc_equals_the_specification(seed, lam, b, phi, scale):
     gradients, losses = random_clients(seed)
-    cohort, _, told = subtrunc_chooses(gradients, losses, lam, b, phi, scale)
+    cohort, _, info = subtrunc_chooses(gradients, losses, lam, b, phi, scale)
     worth = np.log1p(losses) if phi == "log1p" else losses
     chosen = cohort.clients.tolist()
     assert_greedy(
@@ -131,11 +148,11 @@ def test_subtrunc_equals_the_specification(seed, lam, b, phi, scale):
         phi=worth,
     )
     bonus = lam * min(b, worth[chosen].sum())
-    np.testing.assert_allclose(told["bonus"], bonus, rtol=1e-5, atol=1e-30)
+    np.testing.assert_allclose(info["bonus"], bonus, rtol=1e-5, atol=1e-30)
     before = np.cumsum(worth[chosen]) - worth[chosen]
-    np.testing.assert_allclose(told["unsaturated"], np.mean(before < b), rtol=1e-6)
+    np.testing.assert_allclose(info["unsaturated"], np.mean(before < b), rtol=1e-6)
     np.testing.assert_allclose(
-        told["objective"], told["representation"] + told["bonus"], rtol=1e-5, atol=1e-6
+        info["objective"], info["representation"] + info["bonus"], rtol=1e-5, atol=1e-6
     )
 
 
@@ -148,11 +165,11 @@ def test_unionfl_equals_the_specification(seed, mu, window):
     last = np.array(selectors.unionfl(4).init(context_of(gradients))[1])
     for round, clients in enumerate(history):
         last[clients] = round
-    cohort, _, told = unionfl_chooses(gradients, last, mu, window)
+    cohort, _, info = unionfl_chooses(gradients, last, mu, window)
     union = np.isin(np.arange(12), np.concatenate(history[-window:]))
     chosen = cohort.clients.tolist()
     assert_greedy(chosen, gradients, 1 / 12, penalty=mu * union)
-    assert told["repeated"] == union[chosen].sum()
+    assert info["repeated"] == union[chosen].sum()
 
 
 def test_the_window_holds_the_last_cohorts_only():
@@ -161,11 +178,11 @@ def test_the_window_holds_the_last_cohorts_only():
     state, cohorts = selector.init(context_of(gradients)), []
     for round in range(6):
         context = context_of(gradients, round=round)
-        cohort, state, told = choose(selector, context, state)
+        cohort, state, info = choose(selector, context, state)
         cohorts.append(set(cohort.clients.tolist()))
         recent = set().union(*cohorts[max(0, round - 2) : round])
         assert not cohorts[-1] & recent
-        assert told["repeated"] == 0
+        assert info["repeated"] == 0
     # Four disjoint threes would cover all twelve; with a window of two the third before returns.
     assert cohorts[3] == cohorts[0]
 
@@ -173,7 +190,7 @@ def test_the_window_holds_the_last_cohorts_only():
 @pytest.mark.parametrize("name", FAMILY)
 def test_permuting_clients_permutes_the_choice(name):
     # Of two, because the last of many may tie.
-    selector = FAMILY[name](2, candidates="all")
+    selector = family(name, 2, candidates="all")
     choose_on = jax.jit(lambda *known: choose(selector, context_of(*known))[0].clients)
     for seed in range(10):
         gradients, losses = random_clients(seed)
@@ -186,12 +203,12 @@ def test_permuting_clients_permutes_the_choice(name):
 def test_the_bounds_of_the_representation_hold(name):
     for seed in range(10):
         gradients, losses = random_clients(seed)
-        cohort, _, told = choose(FAMILY[name](4), context_of(gradients, losses), seed=seed)
+        cohort, _, info = choose(family(name, 4), context_of(gradients, losses), seed=seed)
         chosen = np.asarray(cohort.clients)
         mean = gradients.mean(axis=0)
         close = {"rtol": 1e-4, "atol": 1e-6}
         np.testing.assert_allclose(
-            told["approximation_error"],
+            info["approximation_error"],
             np.linalg.norm(gradients[chosen].mean(axis=0) - mean),
             **close,
         )
@@ -199,39 +216,39 @@ def test_the_bounds_of_the_representation_hold(name):
         shares = np.bincount(nearest.argmin(axis=1), minlength=4) / 12
         np.testing.assert_allclose(cohort.weights, shares, rtol=1e-6)
         np.testing.assert_allclose(
-            told["representation_error"],
+            info["representation_error"],
             np.linalg.norm(shares @ gradients[chosen] - mean),
             **close,
         )
         np.testing.assert_allclose(
-            told["representation_bound"], nearest.min(axis=1).mean(), **close
+            info["representation_bound"], nearest.min(axis=1).mean(), **close
         )
-        assert told["representation_error"] <= told["representation_bound"] * (1 + 1e-5)
+        assert info["representation_error"] <= info["representation_bound"] * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("name", FAMILY)
 @pytest.mark.parametrize(
-    "options", [{"candidates": None}, {"candidates": 3}, {"candidates": None, "pool": 12}]
+    "options", [{"candidates": "all"}, {"candidates": 3}, {"candidates": "all", "pool": 12}]
 )
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_a_client_that_is_not_finite_is_left_out_and_named(name, options, bad, what):
     gradients, losses = random_clients(5)
     (losses if what == "loss" else gradients[:, 2])[7] = bad
-    selector = FAMILY[name](11, **options)
-    cohort, _, told = choose(selector, context_of(gradients, losses))
+    selector = family(name, 11, **options)
+    cohort, _, info = choose(selector, context_of(gradients, losses))
     assert sorted(cohort.clients.tolist()) == [i for i in range(12) if i != 7]
-    assert (told["not_finite"], told["first_not_finite"]) == (1, 7)
-    assert all(np.isfinite(value) for value in told.values())
-    # With one more slot there is nobody else left.
-    everybody, _, _ = choose(FAMILY[name](12, **options), context_of(gradients, losses))
-    assert sorted(everybody.clients.tolist()) == list(range(12))
-    assert everybody.clients[-1] == 7
+    assert (info["not_finite"], info["first_not_finite"]) == (1, 7)
+    assert all(np.isfinite(value) for value in info.values())
+    # With one more slot no other client is left.
+    whole, _, _ = choose(family(name, 12, **options), context_of(gradients, losses))
+    assert sorted(whole.clients.tolist()) == list(range(12))
+    assert whole.clients[-1] == 7
 
 
 def test_finite_clients_choose_as_if_the_others_were_not_there():
     gradients, losses = random_clients(6)
-    options = {"candidates": None, "scale": "sum"}
+    options = {"candidates": "all", "scale": "sum"}
     gradients[4] = np.nan
     chosen, _, _ = choose(selectors.subtrunc(4, 0.5, **options), context_of(gradients, losses))
     rest = np.delete(np.arange(12), 4)
@@ -258,30 +275,30 @@ def test_a_pool_of_everybody_chooses_as_no_pool_does(name):
     @jax.jit
     def both(gradients, losses):
         context = context_of(gradients, losses)
-        pools = (FAMILY[name](4, candidates="all", pool=pool) for pool in (None, 12))
+        pools = (family(name, 4, candidates="all", pool=pool) for pool in (None, 12))
         return [choose(selector, context)[::2] for selector in pools]
 
     for seed in range(10):
-        (exact, told), (pooled, told_pooled) = both(*random_clients(seed))
+        (exact, info), (pooled, told_pooled) = both(*random_clients(seed))
         # Later ones may be each other's nearest, so that rounding decides; they are worth the same.
         assert pooled.clients[:2].tolist() == exact.clients[:2].tolist()
-        assert told.keys() == told_pooled.keys()
+        assert info.keys() == told_pooled.keys()
         for key in ("objective", "representation", "representation_bound"):
-            np.testing.assert_allclose(told_pooled[key], told[key], rtol=1e-4)
+            np.testing.assert_allclose(told_pooled[key], info[key], rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_greedy_among_the_pool_represents_everybody(name):
     last = jnp.arange(12, dtype=jnp.int32) % 4
     state = ((), last if name == "unionfl" else ())
-    selector = FAMILY[name](4, candidates="all", pool=7)
+    selector = family(name, 4, candidates="all", pool=7)
     choose_on = jax.jit(lambda key, *known: selector.select(key, state, context_of(*known, 5)))
     pools = set()
     for seed in range(10):
         gradients, losses = random_clients(seed)
         pool = drawn(seed, 7)
         pools.add(tuple(pool))
-        cohort, _, told = choose_on(jax.random.key(seed), gradients, losses)
+        cohort, _, info = choose_on(jax.random.key(seed), gradients, losses)
         chosen = cohort.clients.tolist()
         assert_greedy(
             chosen,
@@ -295,7 +312,7 @@ def test_greedy_among_the_pool_represents_everybody(name):
         distances = np.linalg.norm(gradients[:, None] - gradients[pool], axis=-1)
         members = np.isin(pool, chosen)
         worth = (distances.max(axis=1) - distances[:, members].min(axis=1)).mean()
-        np.testing.assert_allclose(told["representation"], worth, rtol=1e-4)
+        np.testing.assert_allclose(info["representation"], worth, rtol=1e-4)
     assert len(pools) == 10
 
 
@@ -364,7 +381,7 @@ def test_bad_settings_are_named():
         "cohort_size=3: expected an integer >= 1 and <= 2": lambda: selectors.divfl(3, pool=2),
         "candidates=10: expected an integer >= 1 and <= 5": lambda: selectors.divfl(3, pool=5),
         "scale='max'": lambda: selectors.divfl(2, scale="max"),
-        "info='old'": lambda: selectors.divfl(2, info="old"),
+        "gradients='old'": lambda: selectors.divfl(2, gradients="old"),
         "learning_rate=0": lambda: updates(0),
         "rounds=0": lambda: refresh_every(0),
     }.items():
@@ -377,8 +394,8 @@ def test_bad_settings_are_named():
 def test_more_than_there_are_is_refused_before_a_round_begins(name):
     context = context_of(LINE)
     with pytest.raises(ValueError, match="cohort_size=5: expected an integer >= 1 and <= 4"):
-        FAMILY[name](5).init(context)
+        family(name, 5).init(context)
     with pytest.raises(ValueError, match="candidates=9: expected an integer >= 1 and <= 4"):
-        FAMILY[name](2, candidates=9).init(context)
+        family(name, 2, candidates=9).init(context)
     with pytest.raises(ValueError, match="pool=9: expected an integer >= 1 and <= 4"):
-        FAMILY[name](2, candidates="all", pool=9).init(context)
+        family(name, 2, candidates="all", pool=9).init(context)

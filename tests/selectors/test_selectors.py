@@ -72,14 +72,14 @@ def losses_context(losses, round=1):
 
 
 def choose(selector, context, seed=0):
-    cohort, _, told = selector.select(jax.random.key(seed), selector.init(context), context)
-    return cohort.clients.tolist(), told
+    cohort, _, info = selector.select(jax.random.key(seed), selector.init(context), context)
+    return cohort.clients.tolist(), info
 
 
 def test_power_of_choice_takes_the_highest_losses_of_everybody():
-    chosen, told = choose(selectors.power_of_choice(3, 6), losses_context([3, 9, 1, 7, 8, 2]))
+    chosen, info = choose(selectors.power_of_choice(3, 6), losses_context([3, 9, 1, 7, 8, 2]))
     assert chosen == [1, 4, 3]
-    assert told["pool_loss"] == 5
+    assert info["pool_loss"] == 5
 
 
 def test_power_of_choice_ranks_a_pool_drawn_by_size_without_replacement():
@@ -124,19 +124,19 @@ def test_power_of_choice_starts_uniformly():
 def test_power_of_choice_never_takes_a_loss_that_is_not_a_number():
     context = losses_context([np.nan, 1, 2, 3, np.nan, 0])
     for seed in range(5):
-        chosen, told = choose(selectors.power_of_choice(4, 6), context, seed)
+        chosen, info = choose(selectors.power_of_choice(4, 6), context, seed)
         assert sorted(chosen) == [1, 2, 3, 5]
-        assert told["pool_loss"] == 1.5
+        assert info["pool_loss"] == 1.5
 
 
 def test_rpow_ranks_what_was_reported_and_the_unheard_first(model, federation):
     selector = selectors.power_of_choice(3, 6, variant="rpow")
     reported = jnp.array([0.5, jnp.inf, 0.9, 0.1, jnp.inf, 0.7])
     context = make_context(federation.train, round=2)
-    cohort, _, told = selector.select(jax.random.key(0), reported, context)
+    cohort, _, info = selector.select(jax.random.key(0), reported, context)
     assert set(cohort.clients[:2].tolist()) == {1, 4}
     assert cohort.clients[2] == 2
-    np.testing.assert_allclose(told["pool_loss"], 0.55, rtol=1e-6)
+    np.testing.assert_allclose(info["pool_loss"], 0.55, rtol=1e-6)
     results = LocalResult(None, jnp.array([1.0, 2.0, 3.0]), jnp.ones(3, jnp.int32))
     after = selector.observe(reported, cohort._replace(clients=jnp.array([1, 4, 2])), results, None)
     np.testing.assert_allclose(after, [0.5, 1, 3, 0.1, 2, 0.7])
@@ -147,13 +147,13 @@ def test_cpow_estimates_the_loss_that_pow_measures(model, federation):
     variables = model.init(jax.random.key(1), jnp.asarray(federation.train.features[:1]))
     losses = client_performance(model, variables, federation.train).loss
     context = make_context(federation.train, variables, model, round=1, losses=losses)
-    exact, told = choose(selectors.power_of_choice(4, 6), context)
-    for batch_size in (9, 64):
-        selector = selectors.power_of_choice(4, 6, variant="cpow", batch_size=batch_size)
+    exact, info = choose(selectors.power_of_choice(4, 6), context)
+    for examples in (9, 64):
+        selector = selectors.power_of_choice(4, 6, variant="cpow", loss_examples=examples)
         estimated, estimate = choose(selector, context)
         assert estimated == exact
-        np.testing.assert_allclose(estimate["pool_loss"], told["pool_loss"], rtol=1e-5)
-    one = selectors.power_of_choice(4, 6, variant="cpow", batch_size=1)
+        np.testing.assert_allclose(estimate["pool_loss"], info["pool_loss"], rtol=1e-5)
+    one = selectors.power_of_choice(4, 6, variant="cpow", loss_examples=1)
     assert len({float(choose(one, context, seed)[1]["pool_loss"]) for seed in range(5)}) > 1
 
 
@@ -168,15 +168,15 @@ def test_full_takes_everybody_and_round_robin_goes_round():
     assert seen == 2 * list(range(6))
 
 
-@pytest.mark.parametrize("candidates", [None, 6])
+@pytest.mark.parametrize("candidates", ["all", 6])
 def test_any_set_function_selects(candidates):
     def worth(context):
         return modular(context.losses(context.variables))
 
     selector = selectors.submodular(worth, 2, candidates=candidates)
-    chosen, told = choose(selector, losses_context([3, 9, 1, 7, 8, 2]))
+    chosen, info = choose(selector, losses_context([3, 9, 1, 7, 8, 2]))
     assert chosen == [1, 4]
-    assert told["objective"] == 17
+    assert info["objective"] == 17
 
 
 @pytest.mark.parametrize(

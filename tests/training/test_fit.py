@@ -281,19 +281,19 @@ def test_partitions_and_seeds_must_be_equally_many(model, federation):
         fit(make(model), stack([federation, federation]), rounds=1, seeds=(0, 1, 2))
 
 
-def telling(clients, **told):
+def telling(clients, **info):
     """A selector of fixed clients that tells fixed numbers."""
     cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
     return Selector(
         init=lambda context: (),
-        select=lambda key, state, context: (cohort, state, {**told, "round": context.round}),
+        select=lambda key, state, context: (cohort, state, {**info, "round": context.round}),
         observe=lambda state, cohort, results, context: state,
     )
 
 
-def make_telling(model, **told):
+def make_telling(model, **info):
     solver = solvers.sgd(0.1, 2, epochs=1)
-    return make_round(model, telling([0, 1], **told), solver, aggregators.mean())
+    return make_round(model, telling([0, 1], **info), solver, aggregators.mean())
 
 
 def test_what_a_selector_tells_is_recorded_for_every_round(model, federation, tmp_path):
