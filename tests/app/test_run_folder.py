@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 import xarray as xr
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fedjax_fair import report, results
 from fedjax_fair.app import experiment, presets, settings
+from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, environment
 from fedjax_fair.training.fit import Callback, Evaluation
 
 SMALL = presets.resolve(
     Config(
-        # The second remembers whom it chose, which a run that goes on must know.
+        # The second remembers its cohorts, which a run that goes on must know.
         methods=("fedavg", "unionfl:window=2"),
         data=DataConfig(clients=10),
         model=ModelConfig(name="logistic"),
@@ -69,6 +71,7 @@ def finished(ready, tmp_path_factory):
     return folder
 
 
+@hypothesis_settings(deadline=None)
 @given(st.data())
 def test_configurations_survive_the_file(tmp_path_factory, data):
     numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
@@ -103,7 +106,7 @@ def test_a_folder_without_configuration_is_no_run(tmp_path):
         RunFolder(tmp_path)
 
 
-def test_the_environment_is_told(finished):
+def test_the_environment_is_recorded(finished):
     told = json.loads((finished.path / "env.json").read_text())
     assert told == environment()
     assert set(told["versions"]) >= {"jax", "jaxlib", "flax", "optax", "numpy", "fedjax-fair"}

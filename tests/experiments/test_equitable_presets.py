@@ -10,7 +10,7 @@ import xarray as xr
 from experiments.reproduction import cross, equitable, paper, runs, tables
 from experiments.reproduction.presets import PAPERS
 from fedjax_fair.app import presets
-from fedjax_fair.app.build import build
+from fedjax_fair.app.build import build, relevant
 from fedjax_fair.app.config import ModelConfig
 from fedjax_fair.app.presets import PRESETS
 from fedjax_fair.data import sources

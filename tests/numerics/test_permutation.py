@@ -28,7 +28,7 @@ def test_pieces_are_of_the_same_permutation():
 
 def test_a_traced_size_gives_the_same_entries():
     key, positions = jax.random.key(5), jnp.arange(11)
-    traced = jax.jit(permuted)(key, positions, jnp.int32(37))
+    traced = jax.jit(permutation_at)(key, positions, jnp.int32(37))
     np.testing.assert_array_equal(traced, permutation_at(key, positions, 37))
 
 

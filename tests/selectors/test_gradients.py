@@ -10,7 +10,7 @@ from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Selector, Variables
 from fedjax_fair.client_evaluation import client_gradients
 from fedjax_fair.selectors.gradients import fresh, last_layer, refresh_every, stale, updates
-from fedjax_fair.simulate import make_round, run
+from fedjax_fair.simulate import Purpose, derive_key, make_round, run
 
 
 def rounds_with(model, data, selector, rounds=4):
