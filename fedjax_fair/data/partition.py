@@ -121,7 +121,7 @@ def _largest_remainder(total: int, weights: np.ndarray) -> np.ndarray:
 
 
 def dirichlet(
-    num_clients: int, alpha: float | Sequence[float] = 0.5, min_size: int = 10
+    num_clients: int, alpha: float | Sequence[float] | np.ndarray = 0.5, min_size: int = 10
 ) -> Partitioner:
     """Splits each class in proportions drawn from a Dirichlet distribution.
 

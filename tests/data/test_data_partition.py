@@ -201,6 +201,7 @@ def test_natural_owners():
 FEW = np.arange(12) % 3
 
 
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     ("attempt", "message"),
     [
