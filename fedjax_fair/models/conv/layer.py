@@ -24,8 +24,9 @@ def _explicit_padding(
     if isinstance(padding, str):
         if padding not in ("SAME", "VALID"):
             raise ValueError(f"{padding=}: expected 'SAME', 'VALID', an int, ints or pairs.")
+        # Older versions of JAX give integers of NumPy.
         rows, columns = lax.padtype_to_pads(shape, window, strides, padding)
-        return (rows[0], rows[1]), (columns[0], columns[1])
+        return (int(rows[0]), int(rows[1])), (int(columns[0]), int(columns[1]))
     sides = (padding, padding) if isinstance(padding, int) else tuple(padding)
     if len(sides) != 2:
         raise ValueError(f"{padding=}: expected one entry for rows and one for columns.")
