@@ -185,7 +185,7 @@ def test_a_diverged_member_is_left_out():
     )
 
 
-def test_if_everybody_diverged_the_round_says_so():
+def test_if_all_members_diverged_the_round_is_not_finite():
     cohort, results, context = trained(grouped(), [0, 3, 1])
     update, _, info = aggregate(
         equitable(2, layer="logits"), cohort, diverged(results, slice(None)), context

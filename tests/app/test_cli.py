@@ -241,7 +241,7 @@ def test_programs_are_kept_where_jax_has_no_setting(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_compiled_programs_are_kept_unless_jax_is_told_not_to(tmp_path):
+def test_compiled_programs_are_kept_unless_jax_has_a_setting(tmp_path):
     command = ["run", "--data.clients=10", "--model.name=logistic", "--methods", "fedavg"]
     command += ["--solver.steps=1", "--training.rounds=1", "--training.seeds", "0"]
     program = "import sys; from fedjax_fair.app.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_the_folder_holds_what_was_asked_for_and_found(folder):
+def test_the_folder_holds_its_settings_and_what_was_found(folder):
     config = json.loads((folder / "config.json").read_text())
     assert config["k"] == 4
     assert config["clients"] == 10
@@ -121,13 +121,13 @@ def test_bits_are_counted_as_the_algorithms_send_them(compared):
     assert bits("fedcg, few") == [6 * 5 * base, 6 * 5 * floats]
     assert bits("fedcg-gradient") == [6 * 30 * floats, 6 * 30 * floats]
     assert bits("fedcg+") == [2 * 30 * floats, 2 * 30 * floats]
-    # Factors once up and down; then everybody answers, and learns the items so far.
-    asked = 30 * 4 * (0 + 1 + 2 + 3)
-    assert bits("discrete-greedy") == [5 * 30 * floats, 30 * floats + asked]
+    # Factors once up and down; then all clients answer, and learn the items so far.
+    answers_up = 30 * 4 * (0 + 1 + 2 + 3)
+    assert bits("discrete-greedy") == [5 * 30 * floats, 30 * floats + answers_up]
     assert int(last["rounds"].sel(algorithm="discrete-greedy").max()) == 4 + 2
 
 
-def test_everybody_answering_is_centralized_greedy(compared):
+def test_all_clients_answering_is_centralized_greedy(compared):
     of_all, own = (compared.sel(algorithm=name) for name in ("centralized", "discrete-greedy"))
     assert (of_all["chosen"] == own["chosen"]).all()
     few = compared.sel(algorithm="discrete-greedy, few")
@@ -138,13 +138,13 @@ def test_guarantees_hold(compared):
     optimum = compared["found"].max()
     reached = compared["extension_reached"] + compared["guaranteed_error"]
     slack = (reached - compared["guaranteed_factor"] * optimum).dropna("algorithm")
-    assert slack.sizes["algorithm"] == 5  # All but greedy ones and fedcg+ with everybody.
+    assert slack.sizes["algorithm"] == 5  # All but greedy ones and fedcg+ with all clients.
     assert (slack >= 0).all()
     at_most = compared["at_most"].sel(algorithm="fedcg-gradient")
     assert (at_most >= optimum).all()
 
 
-def test_numbers_of_answers_come_out_as_asked():
+def test_numbers_of_answers_come_out_as_wanted():
     problem = fed.facility_location(SCORES)
     factors = np.asarray(fed.importance_factors(problem).factors)
     for answers in (1, 7.5, 29, int(np.count_nonzero(factors))):

@@ -107,9 +107,9 @@ def test_a_folder_without_configuration_is_no_run(tmp_path):
 
 
 def test_the_environment_is_recorded(finished):
-    told = json.loads((finished.path / "env.json").read_text())
-    assert told == environment()
-    assert set(told["versions"]) >= {"jax", "jaxlib", "flax", "optax", "numpy", "fedjax-fair"}
+    recorded = json.loads((finished.path / "env.json").read_text())
+    assert recorded == environment()
+    assert set(recorded["versions"]) >= {"jax", "jaxlib", "flax", "optax", "numpy", "fedjax-fair"}
 
 
 def test_a_finished_run_has_everything(finished):

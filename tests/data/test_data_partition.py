@@ -57,17 +57,17 @@ def test_the_seed_decides(partitioner):
 
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS, ids=named)
-def test_test_examples_are_dealt_like_training_examples(partitioner):
+def test_test_examples_are_split_like_training_examples(partitioner):
     partition = split(partitioner)
     test_labels = np.random.default_rng(2).integers(0, 10, 613)
     test = data.split_test(partition, LABELS, test_labels, seed=0)
     assert len(np.unique(np.concatenate([test.order, test.dropped]))) == len(test_labels)
     for label in range(10):
         train = np.array([(LABELS[i] == label).sum() for i in partition.client_indices])
-        dealt = np.array([(test_labels[i] == label).sum() for i in test.client_indices])
+        given = np.array([(test_labels[i] == label).sum() for i in test.client_indices])
         total = (test_labels == label).sum()
-        assert dealt.sum() == (total if train.sum() else 0)
-        assert (abs(dealt - train / max(train.sum(), 1) * total) < 1).all()
+        assert given.sum() == (total if train.sum() else 0)
+        assert (abs(given - train / max(train.sum(), 1) * total) < 1).all()
 
 
 def test_largest_remainder_breaks_ties_at_random():

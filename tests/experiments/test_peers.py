@@ -55,7 +55,7 @@ def test_programs_start_from_the_network_that_ours_is(name, random_images, jax_n
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_every_client_owns_equally_many_images_and_nobody_shares(name, random_images, tmp_path):
+def test_every_client_owns_equally_many_images_and_none_is_shared(name, random_images, tmp_path):
     federations.write(WORKLOADS[name], tmp_path / "data.npz", "unused")
     parts = np.load(tmp_path / "data.npz")["parts"]
     assert parts.shape == (WORKLOADS[name].clients, 2000 // WORKLOADS[name].clients)

@@ -21,7 +21,7 @@ VALUES = np.array([0.5, np.nan, 0.25, 0.75, np.nan, 1.0], np.float32)
 GROUPS = np.array([0, 0, 2, 2, 3, 0], np.int32)
 
 
-def test_means_of_groups_leave_out_whom_nobody_measured():
+def test_means_of_groups_leave_out_clients_that_are_not_measured():
     means = jax.jit(metric.means, static_argnums=2)(VALUES, GROUPS, 5)
     np.testing.assert_allclose(means, [0.75, np.nan, 0.5, np.nan, np.nan])
     assert metric.lowest(jnp.asarray(VALUES), jnp.asarray(GROUPS)) == 0.5
@@ -32,8 +32,8 @@ def test_means_of_groups_leave_out_whom_nobody_measured():
     expected = np.sqrt((2 * (0.75 - pooled) ** 2 + 2 * (0.5 - pooled) ** 2) / 4)
     own = metric.sigma_acc(jnp.asarray(VALUES), sizes, jnp.asarray(GROUPS))
     np.testing.assert_allclose(own, expected, rtol=1e-6)
-    nobody = jnp.full(3, jnp.nan)
-    assert jnp.isnan(metric.gap(nobody, jnp.zeros(3, jnp.int32)))
+    unmeasured = jnp.full(3, jnp.nan)
+    assert jnp.isnan(metric.gap(unmeasured, jnp.zeros(3, jnp.int32)))
 
 
 def grouped(groups=(0, 1, 1, 0, 2, 2)):
@@ -71,14 +71,14 @@ def test_results_hold_every_group(dataset):
         of_groups = dataset[f"group_{name}"].transpose(*dims)
         np.testing.assert_allclose(of_groups, expected, rtol=1e-5)
         gaps = (of_groups.max("planted_group") - of_groups.min("planted_group")).values
-        told = dataset[f"group_{name}_gap"].transpose(*dims[:3])
-        np.testing.assert_allclose(told, gaps, rtol=1e-4, atol=1e-6)
+        recorded = dataset[f"group_{name}_gap"].transpose(*dims[:3])
+        np.testing.assert_allclose(recorded, gaps, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(
         dataset.group_accuracy_minimum, dataset.group_accuracy.min("planted_group"), rtol=1e-5
     )
 
 
-def test_results_hold_what_the_aggregator_told(dataset):
+def test_results_hold_the_info_of_the_aggregator(dataset):
     own = dataset.sel(algorithm="equitable")
     assert own.aggregation_cluster.dims == ("seed", "training_round", "slot")
     assert own.aggregation_nmi.dims == ("seed", "training_round")
@@ -171,9 +171,9 @@ def test_agreement_is_a_running_mean_of_those_who_look_for_clusters(dataset):
     figure = agreement(dataset)
     figure.savefig(io.BytesIO(), dpi=40)
     (line,) = figure.axes[0].lines
-    told = dataset.aggregation_nmi.sel(algorithm="equitable").mean("seed").values
-    np.testing.assert_allclose(line.get_ydata()[-1], told.mean(), rtol=1e-6)
-    np.testing.assert_allclose(line.get_ydata()[0], told[0], rtol=1e-6)
+    recorded = dataset.aggregation_nmi.sel(algorithm="equitable").mean("seed").values
+    np.testing.assert_allclose(line.get_ydata()[-1], recorded.mean(), rtol=1e-6)
+    np.testing.assert_allclose(line.get_ydata()[0], recorded[0], rtol=1e-6)
     with pytest.raises(ValueError, match="no 'aggregation_nmi'"):
         agreement(xr.Dataset())
 

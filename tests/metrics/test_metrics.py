@@ -79,7 +79,7 @@ def test_jit_and_vmap_change_nothing(metric):
 
 @METRICS
 @pytest.mark.parametrize("size", [1, 2, 12])
-def test_nobody_to_measure_gives_nan(metric, size):
+def test_no_client_to_measure_gives_nan(metric, size):
     assert jnp.isnan(metric(jnp.full(size, jnp.nan)))
 
 

@@ -165,7 +165,7 @@ def test_what_masked_points_hold_does_not_matter(value):
     np.testing.assert_allclose(filled.inertia, inertia_of(points[mask], planted[mask]), rtol=1e-5)
 
 
-def test_nobody_counts():
+def test_no_point_counts():
     found = cluster(jax.random.key(0), jnp.full((4, 2), jnp.nan), 3, mask=jnp.zeros(4, bool))
     assert found.labels.tolist() == [-1] * 4
     assert found.inertia == 0
@@ -291,7 +291,7 @@ def test_the_eigengap_counts_groups_and_takes_the_smallest_of_equals():
 def test_golden_weights():
     got = cluster_weights(jnp.array([0, 0, 1, 1, 1]), 2)
     np.testing.assert_allclose(got, [1 / 4, 1 / 4, 1 / 6, 1 / 6, 1 / 6], rtol=1e-7)
-    # Two of four clusters are empty; then nobody has a cluster.
+    # Two of four clusters are empty; then no point has a cluster.
     np.testing.assert_allclose(cluster_weights(jnp.array([3, 1, 3]), 4), [1 / 4, 1 / 2, 1 / 4])
     np.testing.assert_allclose(cluster_weights(jnp.full(4, -1), 2), [1 / 4] * 4)
 

@@ -79,7 +79,7 @@ def test_the_page_shows_every_summary_of_every_method(dataset):
 def test_what_is_not_defined_is_a_dash(dataset):
     rows = Reader(report.page(dataset, report.standard_figures(dataset), {}, {})).rows
     disagreement = next(row for row in rows if row[0].startswith("Client disagreement: mean"))
-    assert disagreement[-1] == "-"  # nobody trains in a centralized run
+    assert disagreement[-1] == "-"  # no client trains in a centralized run
     assert "±" in disagreement[-2]
 
 

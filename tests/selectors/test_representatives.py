@@ -271,7 +271,7 @@ def drawn(seed, pool, count=12):
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_a_pool_of_everybody_chooses_as_no_pool_does(name):
+def test_a_pool_of_all_clients_chooses_as_no_pool_does(name):
     @jax.jit
     def both(gradients, losses):
         context = context_of(gradients, losses)
@@ -279,16 +279,16 @@ def test_a_pool_of_everybody_chooses_as_no_pool_does(name):
         return [choose(selector, context)[::2] for selector in pools]
 
     for seed in range(10):
-        (exact, info), (pooled, told_pooled) = both(*random_clients(seed))
+        (exact, info), (pooled, info_pooled) = both(*random_clients(seed))
         # Later ones may be each other's nearest, so that rounding decides; they are worth the same.
         assert pooled.clients[:2].tolist() == exact.clients[:2].tolist()
-        assert info.keys() == told_pooled.keys()
+        assert info.keys() == info_pooled.keys()
         for key in ("objective", "representation", "representation_bound"):
-            np.testing.assert_allclose(told_pooled[key], info[key], rtol=1e-4)
+            np.testing.assert_allclose(info_pooled[key], info[key], rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_greedy_among_the_pool_represents_everybody(name):
+def test_greedy_among_the_pool_represents_all_clients(name):
     last = jnp.arange(12, dtype=jnp.int32) % 4
     state = ((), last if name == "unionfl" else ())
     selector = family(name, 4, candidates="all", pool=7)

@@ -34,7 +34,7 @@ def test_uniform_draws_every_client_and_pair_equally_often():
     assert chisquare(pairs[~np.eye(6, dtype=bool)]).pvalue > 1e-6
 
 
-def test_uniform_takes_everybody_when_asked():
+def test_uniform_takes_all_clients_if_the_cohort_is_as_large():
     assert sorted(draw(selectors.uniform(6), draws=1)[0].tolist()) == list(range(6))
 
 
@@ -76,7 +76,7 @@ def choose(selector, context, seed=0):
     return cohort.clients.tolist(), info
 
 
-def test_power_of_choice_takes_the_highest_losses_of_everybody():
+def test_power_of_choice_takes_the_highest_losses_of_all_clients():
     chosen, info = choose(selectors.power_of_choice(3, 6), losses_context([3, 9, 1, 7, 8, 2]))
     assert chosen == [1, 4, 3]
     assert info["pool_loss"] == 5
@@ -157,7 +157,7 @@ def test_cpow_estimates_the_loss_that_pow_measures(model, federation):
     assert len({float(choose(one, context, seed)[1]["pool_loss"]) for seed in range(5)}) > 1
 
 
-def test_full_takes_everybody_and_round_robin_goes_round():
+def test_full_takes_all_clients_and_round_robin_goes_round():
     context = make_context(make_federation().train)
     assert choose(selectors.full(), context)[0] == list(range(6))
     selector = selectors.round_robin(4)

@@ -194,11 +194,11 @@ def test_divergence_is_reported_with_its_round(model, federation, tmp_path):
 
 
 def test_centralized_training_pools_the_examples(model, federation):
-    """One full-batch step moves the model as FedAvg by size over everybody does."""
+    """One full-batch step moves the model as FedAvg by size over all clients does."""
     solver = solvers.sgd(0.5, 100, steps=1)
     pooled = fit(make_centralized(model, solver), federation, rounds=3, eval_every=3)
-    everybody = make_round(model, selectors.uniform(6), solver, aggregators.mean(weights="size"))
-    averaged = fit(everybody, federation, rounds=3, eval_every=3)
+    all_clients = make_round(model, selectors.uniform(6), solver, aggregators.mean(weights="size"))
+    averaged = fit(all_clients, federation, rounds=3, eval_every=3)
     np.testing.assert_allclose(pooled.test_loss, averaged.test_loss, rtol=1e-5)
     np.testing.assert_allclose(pooled.train_loss, averaged.train_loss, rtol=1e-5)
     assert pooled.participation.sum() == 0
