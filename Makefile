@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MINIMA := .venv-minima/bin
 CACHE := $(CURDIR)/.cache/jax
-PYTEST := -m pytest --numprocesses auto --dist worksteal
+PYTEST := -m pytest --numprocesses auto --dist worksteal --durations 25
 
 # Compiled programs are kept, however quickly they were compiled.
 export JAX_COMPILATION_CACHE_DIR := $(CACHE)
