@@ -46,27 +46,46 @@ def expected(x):
     return np.where(SETS, x, 1 - x).prod(axis=1) @ values
 
 
+def gradients(x):
+    """Their gradients, ``[clients, N]``."""
+    unit = np.eye(N, dtype=bool)
+    return np.transpose(
+        [expected(np.where(e, 1.0, x)) - expected(np.where(e, 0.0, x)) for e in unit]
+    )
+
+
+def top_two(gains):
+    """The heaviest base of two items, of equal ones that of the first items."""
+    return np.isin(np.arange(N), np.argsort(-gains, kind="stable")[:2])
+
+
 def plain_fedcg(rounds, weights):
-    """Algorithm 1 as printed, in double precision, by enumeration."""
-    x, path = np.zeros(N), []
+    """Algorithm 1 as printed, in double precision, by enumeration, and what it measures."""
+    x, rounds_measured = np.zeros(N), []
     for _ in range(rounds):
-        unit = np.eye(N, dtype=bool)
-        gains = [expected(np.where(e, 1.0, x)) - expected(np.where(e, 0.0, x)) for e in unit]
-        votes = [np.isin(np.arange(N), np.argsort(-own, kind="stable")[:2])
-                 for own in np.transpose(gains)]  # fmt: skip
-        path.append((weights @ expected(x), np.max(np.abs(np.array(gains) - np.array(gains)
-                     @ weights[:, None]))))  # fmt: skip
-        x = x + weights @ np.array(votes) / rounds
-    return x, np.array(path).T
+        own = gradients(x)
+        mean, votes = weights @ own, np.array([top_two(gains) for gains in own])
+        rounds_measured.append(
+            {
+                "extension": weights @ expected(x),
+                "spread": np.abs(own - mean).max(),
+                "promised": weights @ (votes * own).sum(axis=1),
+                "progress": weights @ votes @ mean,
+                "reach": mean[top_two(mean)].sum(),
+            }
+        )
+        x = x + weights @ votes / rounds
+    return x, rounds_measured
 
 
 def test_fedcg_is_algorithm_1():
-    x, (extension, spread) = plain_fedcg(5, WEIGHTS.astype(float))
+    x, rounds = plain_fedcg(5, WEIGHTS.astype(float))
     uniform = matroids.uniform(2, N)
     run = solve(lambda key, p: fed.fedcg(key, p, uniform, 5, client_weights=WEIGHTS))
     np.testing.assert_allclose(run.x, x, atol=1e-5)
-    np.testing.assert_allclose(run.extension[:-1], extension, atol=1e-5)
-    np.testing.assert_allclose(run.spread, spread, atol=1e-5)
+    for number, measured in enumerate(rounds):
+        for name, value in measured.items():
+            np.testing.assert_allclose(getattr(run, name)[number], value, atol=1e-5)
     np.testing.assert_allclose(run.extension[-1], WEIGHTS @ expected(x), atol=1e-5)
     np.testing.assert_allclose(run.x, run.directions.mean(axis=0), atol=1e-6)
 
@@ -159,21 +178,24 @@ def test_one_local_step_is_fedcg():
         assert (plus.communication.bits_up() == plain.communication.bits_up()).all()
 
 
-def plain_local(own, x, local_steps, local_step):
-    """A client's turn of Algorithm 2 on its two passes, one item at a time."""
-    y, change = x.copy(), np.zeros(N)
-    for _ in range(local_steps):
-        gains = np.zeros(N)
-        for e in range(N):
-            others = np.arange(N) != e
-            masks = SETS[~SETS[:, e]]
-            chance = np.where(masks, y, 1 - y)[:, others].prod(axis=1)
-            lifted = np.maximum(np.where(masks, own, 0).max(axis=1), own[e])
-            gains[e] = chance @ (lifted - np.where(masks, own, 0).max(axis=1))
-        base = np.isin(np.arange(N), np.argsort(-gains, kind="stable")[:2])
-        y = np.minimum(y + local_step * base, 1)
-        change += base / local_steps
-    return change
+def plain_fedcg_plus(rounds, local_steps, local_step):
+    """Algorithm 2, in double precision, and what it measures."""
+    x, rounds_measured = np.zeros(N), []
+    for _ in range(rounds):
+        changes, slopes, start = np.zeros((CLIENTS, N)), [0.0], gradients(x)
+        for client in range(CLIENTS):
+            y = x.copy()
+            for _ in range(local_steps):
+                gains = gradients(y)[client]
+                if (y != x).any():
+                    bend = np.abs(gains - start[client]).max() / np.linalg.norm(y - x)
+                    slopes.append(bend)
+                y = np.minimum(y + local_step * top_two(gains), 1)
+                changes[client] += top_two(gains) / local_steps
+        promised = WEIGHTS @ (changes * start).sum(axis=1)
+        rounds_measured.append({"promised": promised, "lipschitz": max(slopes)})
+        x = x + WEIGHTS @ changes / rounds
+    return x, rounds_measured
 
 
 def test_fedcg_plus_is_algorithm_2():
@@ -183,17 +205,17 @@ def test_fedcg_plus_is_algorithm_2():
         return {
             local: fed.fedcg_plus(
                 key, problem, uniform, rounds, local_steps, local=local, client_weights=WEIGHTS
-            ).x
+            )
             for local in ("clip", "scaled")
         }
 
-    for local, found in solve(runs).items():
-        x = np.zeros(N)
+    for local, run in solve(runs).items():
         local_step = (1 if local == "clip" else 1 / rounds) / local_steps
-        for _ in range(rounds):
-            changes = [plain_local(own, x, local_steps, local_step) for own in SCORES.astype(float)]
-            x = x + WEIGHTS @ np.array(changes) / rounds
-        np.testing.assert_allclose(found, x, atol=1e-5)
+        x, measured = plain_fedcg_plus(rounds, local_steps, local_step)
+        np.testing.assert_allclose(run.x, x, atol=1e-5)
+        for number, values in enumerate(measured):
+            np.testing.assert_allclose(run.promised[number], values["promised"], atol=1e-5)
+            np.testing.assert_allclose(run.lipschitz[number], values["lipschitz"], rtol=1e-4)
 
 
 def test_sampled_gradients_come_near_exact_ones():
@@ -226,6 +248,43 @@ def test_there_are_samples_for_every_gradient_of_a_run(problem, cohort, monkeypa
     jax.eval_shape(lambda key: fed.fedcg_plus(key, problem, PARTITION, 3, 5, **settings), KEY)
     gradients = 3 * 5 * (cohort or CLIENTS)
     assert set(sizes) == {np.ceil(np.log(2 * N * gradients / 0.1) / (2 * 0.02**2))}
+
+
+def test_every_sampled_gradient_has_a_key_of_its_own(monkeypatch):
+    """With one key for several steps, clients or rounds they would choose the same bases."""
+    module = importlib.import_module("fedjax_fair.submodular.federated.fedcg_plus")
+    monkeypatch.setattr(
+        module, "sampled_gradient", lambda key, gains, x, samples: jax.random.uniform(key, x.shape)
+    )
+    uniform, steps = matroids.uniform(2, N), 5
+    run = solve(lambda key, p: fed.fedcg_plus(key, p, uniform, 2, steps, gradient="sampled"))
+    chosen = np.asarray(run.directions) * CLIENTS * steps  # How often each item was chosen.
+    np.testing.assert_allclose(chosen, np.round(chosen), atol=1e-4)
+    counts = np.round(chosen).astype(int)
+    assert (counts % steps != 0).any()
+    assert (counts % CLIENTS != 0).any()
+    assert (counts[0] != counts[1]).any()
+
+
+def test_the_progress_of_estimated_gradients_is_unbiased():
+    """A direction looks better by the estimate that it follows."""
+    rounds, uniform = 4, matroids.uniform(2, N)
+    scores = np.random.default_rng(2).uniform(0.5, 1.5, (1, N)).astype(np.float32)
+
+    @jax.jit
+    @partial(jax.vmap, in_axes=(0, None))
+    def errors_of(key, scores):
+        problem = fed.custom(
+            lambda mask, own: jnp.max(own, where=mask, initial=0), scores, size=N, samples=1
+        )
+        run = fed.fedcg(key, problem, uniform, rounds, send="gradient")
+        before = run.x - run.directions[-1] / rounds
+        exact = fed.facility_location(scores).extensions(key, before).gradients
+        gradient = fed.secure_aggregate(exact.messages(jnp.ones(1)), N)
+        return run.progress[-1] - run.directions[-1] @ gradient
+
+    errors = np.asarray(errors_of(jax.random.split(KEY, 2000), scores))
+    assert np.abs(errors.mean()) < 4 * errors.std() / np.sqrt(len(errors))
 
 
 def test_importance_factors_are_the_largest_shares():

@@ -153,6 +153,7 @@ class Case:
                 "gradient": matrix(gradients.messages),
                 "votes": votes,
                 "spread": gradients.spread(mean),
+                "spread_elsewhere": gradients.spread(mean + 2.0),
                 "shares": gradients.shares(weights, total_of_shares),
             }
 
@@ -279,15 +280,31 @@ def test_every_client_votes_for_its_heaviest_base(case, name):
 
 def test_spread_and_shares(case):
     found = case.found["points"]
-    for matrix, spread, shares in zip(
-        found["gradient"], found["spread"], found["shares"], strict=True
-    ):
-        np.testing.assert_allclose(
-            spread, np.abs(matrix - matrix.mean(axis=0)).max(), rtol=1e-5, atol=1e-6
-        )
-        total = case.total_of_shares
-        expected = np.divide(matrix, total, out=np.zeros_like(matrix), where=total > 0)
-        np.testing.assert_allclose(shares, case.weights * expected.max(axis=1), rtol=1e-5)
+    mean = found["gradient"].mean(axis=1, keepdims=True)
+    close = {"rtol": 1e-5, "atol": 1e-6}
+    for name, center in (("spread", mean), ("spread_elsewhere", mean + 2)):
+        # Where a client has no score, it differs by all of the center.
+        expected = np.abs(found["gradient"] - center).max(axis=(1, 2))
+        np.testing.assert_allclose(found[name], expected, **close)
+    total = case.total_of_shares
+    shares = np.where(total > 0, found["gradient"] / np.where(total > 0, total, 1), 0)
+    np.testing.assert_allclose(found["shares"], case.weights * shares.max(axis=2), rtol=1e-5)
+
+
+def test_gains_of_the_total_are_recomputed_where_most_clients_change():
+    """Differences of large sums would be off by several units."""
+    scores = np.zeros((50, 3), np.float32)
+    scores[:, 0] = 1e6  # The item that is added is the best of all clients.
+    scores[:, 1] = 1e6 + np.random.default_rng(0).integers(0, 20, 50) / 16
+    scores[:12, 2] = 2e6
+
+    @jax.jit
+    def gains(sparse):
+        total = fed.facility_location(sparse).total(jnp.ones(50))
+        return total.gains(total.add(total.init(), 0))
+
+    expected = np.maximum(scores.astype(float) - 1e6, 0).sum(axis=0)
+    np.testing.assert_allclose(gains(listed(scores)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("together", [8, 2**22])
@@ -320,6 +337,7 @@ def test_many_long_and_short_runs_vote_as_rows_do(together, monkeypatch):
 
 def test_an_estimated_problem_is_near_the_exact_one():
     rates = RNG.gamma(1.0, size=(CLIENTS, N)).astype(np.float32)
+    rates[1] = rates[0]
     estimated = fed.custom(square_root, rates, size=N, samples=4000)
     assert not estimated.exact
 
@@ -337,6 +355,7 @@ def test_an_estimated_problem_is_near_the_exact_one():
     true_values, true_gradients = by_definition(exact, x.astype(float))
     # Standard deviations of at most 0.6, so six errors of the mean.
     np.testing.assert_allclose(values, true_values, atol=0.05)
+    assert values[0] != values[1]  # Of the same function, but from other random sets.
     np.testing.assert_allclose(gradients, true_gradients, atol=0.05)
     more, less = exact[number(corner | UNIT)], exact[number(corner & ~UNIT)]
     np.testing.assert_allclose(gains, (more - less).T, atol=1e-5)

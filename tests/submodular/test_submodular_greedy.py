@@ -244,6 +244,16 @@ def test_distorted_greedy_keeps_its_promise():
         assert value >= bounds.max() - 1e-3
 
 
+def test_distorted_greedy_leaves_out_a_dear_item_that_greedy_would_take():
+    """Item 0 is worth as much as the others together, and costs nearly that."""
+    similarity = np.concatenate([np.ones((4, 1)), np.eye(4)], axis=1)
+    similarity = np.pad(similarity, ((0, 0), (0, 2))).astype(np.float32)
+    costs = np.array([2.9, 0, 0, 0, 0, 1, 1], np.float32)
+    chosen = distorted(similarity, costs)
+    assert chosen.items.tolist() == [1, 2, 3, 4]
+    assert chosen.value == 4  # Rather than 4 - 2.9 = 1.1, which is more than 1 in the first step.
+
+
 def test_distorted_greedy_without_costs_is_greedy():
     similarity = random_location(2)
     free = distorted(similarity, np.zeros(7, np.float32))
