@@ -159,6 +159,12 @@ def test_a_bad_setting_in_a_name_is_named(name, message):
         build(relevant(replace(SMALL, methods=(name,))))
 
 
+def test_fedprox_pulls_by_one_unless_another_pull_is_given():
+    pulled = trained(SMALL, "fedprox")[1]
+    assert distance(pulled, trained(SMALL, "fedavg:prox=1")[1]) == 0
+    assert distance(pulled, trained(SMALL, "fedavg")[1]) > 0
+
+
 def test_fedprox_without_its_term_is_fedavg_and_with_it_stays_closer():
     def moved(name, prox):
         before, after, _ = trained(
