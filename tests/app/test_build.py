@@ -159,6 +159,11 @@ def test_a_bad_setting_in_a_name_is_named(name, message):
         build(relevant(replace(SMALL, methods=(name,))))
 
 
+def test_a_mixture_weighs_its_clients_and_a_cohort_drawn_from_it_does_not():
+    assert np.ptp(trained(SMALL, "agnostic")[2].weights, axis=1).min() > 1e-4
+    assert np.ptp(trained(SMALL, "drfa")[2].weights) == 0
+
+
 def test_fedprox_pulls_by_one_unless_another_pull_is_given():
     pulled = trained(SMALL, "fedprox")[1]
     assert distance(pulled, trained(SMALL, "fedavg:prox=1")[1]) == 0

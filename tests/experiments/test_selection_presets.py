@@ -10,6 +10,7 @@ from experiments.reproduction import paper, runs, selection, tables
 from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
+from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.training.fit import fit
 
@@ -126,3 +127,13 @@ def test_the_summary_is_that_of_the_seeds():
     assert f"{five['dissimilarity']:.2f}" in text
     assert "[8.89 ± 0.59]" in text
     assert np.isnan(tables.paired(np.ones(1), np.zeros(1))[0])
+
+
+def test_tables_are_presets_of_the_experiments_alone(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "table1", "--help"], presets.PRESETS | PAPERS)
+    assert not stop.value.code
+    assert "--solver.learning-rate" in capsys.readouterr().out
+    assert main(["run", "table1"]) == 2
+    assert "preset='table1': expected one of digits" in capsys.readouterr().err
+    assert not presets.PRESETS.keys() & PAPERS.keys()
