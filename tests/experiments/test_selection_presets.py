@@ -135,5 +135,5 @@ def test_tables_are_presets_of_the_experiments_alone(capsys):
     assert not stop.value.code
     assert "--solver.learning-rate" in capsys.readouterr().out
     assert main(["run", "table1"]) == 2
-    assert "preset='table1': expected one of digits" in capsys.readouterr().err
+    assert "preset='table1'" in capsys.readouterr().err
     assert not presets.PRESETS.keys() & PAPERS.keys()
