@@ -41,7 +41,7 @@ def generated(monkeypatch):
                 rng.integers(0, 256, (labels.size, *shape), np.uint8), labels, {}
             )
 
-        return draw(labels), draw(labels[::2]), num_classes
+        return sources.Splits(draw(labels), draw(labels[::2]), num_classes)
 
     monkeypatch.setattr(sources, "_images", images)
 
