@@ -13,7 +13,7 @@ from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.data.federated import stack
 from fedjax_fair.simulate import make_round, run
 from fedjax_fair.training.centralized import make_centralized
-from fedjax_fair.training.fit import Callback, SimulationError, fit
+from fedjax_fair.training.fit import Callback, SimulationError, fit, fit_batch
 
 
 def make(model, solver=None, **settings):
@@ -311,3 +311,13 @@ def test_a_client_that_could_not_be_judged_is_named(model, federation):
     round = make_telling(model, not_finite=jnp.int32(2), first_not_finite=jnp.int32(4))
     with pytest.warns(UserWarning, match="round 0, seed 7: .* 2 clients .* first of client 4"):
         fit(round, federation, rounds=1, seeds=(7,))
+
+
+def test_a_late_divergence_names_its_round(model, federation):
+    def method(rate):
+        solver = solvers.sgd(lambda round: jnp.where(round == 3, rate, 0.1), 4, steps=1)
+        return make_round(model, selectors.uniform(3), solver, aggregators.mean())
+
+    rates = np.array([0.1, np.inf], np.float32)
+    runs = fit_batch(method, rates, federation, rounds=5, seeds=(0, 0), eval_every=2)
+    assert runs.diverged.values.tolist() == [-1, 3]
