@@ -5,7 +5,7 @@ compiled twice, alone and mapped over keys; all tests read these two programs.
 """
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from inspect import ismodule
 from typing import NamedTuple
 
@@ -97,7 +97,12 @@ FEDERATION = make_federation()._replace(groups=np.array([0, 1, 0, 2, 1, 0], np.i
 """Its groups are known, for the roles that need them."""
 
 ROUNDS = 5
-KEYS = jax.random.split(jax.random.key(1), 2)
+
+
+@cache
+def keys():
+    """Made when they are used: processes that import this have yet to find each other."""
+    return jax.random.split(jax.random.key(1), 2)
 
 
 class Programs(NamedTuple):
@@ -161,7 +166,7 @@ def names(request):
 def assert_eager_is_alike(names):
     """Op by op, and so compiled in a hundred pieces."""
     ready = programs(names)
-    start = ready.round.init(KEYS[0], FEDERATION)
+    start = ready.round.init(keys()[0], FEDERATION)
     eager, eager_info = ready.round.step(start, FEDERATION)
     compiled, info = jax.jit(ready.round.step)(start, FEDERATION)
     assert_close(plain(compiled), plain(eager))
@@ -180,15 +185,15 @@ def test_every_combination_compiled_equals_eager(names):
 
 def test_vmap_over_keys_equals_a_loop(names):
     ready = programs(names)
-    together = ready.together(KEYS, FEDERATION)
-    for index, key in enumerate(KEYS):
+    together = ready.together(keys(), FEDERATION)
+    for index, key in enumerate(keys()):
         alone = ready.alone(key, FEDERATION)
         assert_close(jax.tree.map(lambda leaf, index=index: leaf[index], together), alone)
 
 
 def test_state_keeps_its_structure_and_types(names):
     ready = programs(names)
-    start, after, _ = jax.eval_shape(ready.alone, KEYS[0], FEDERATION)
+    start, after, _ = jax.eval_shape(ready.alone, keys()[0], FEDERATION)
     chex.assert_trees_all_equal_structs(after, start)
     chex.assert_trees_all_equal_shapes_and_dtypes(after, start)
     # Checkpoints cannot hold them.
@@ -197,15 +202,15 @@ def test_state_keeps_its_structure_and_types(names):
 
 def test_partitions_do_not_retrace(names):
     ready = programs(names)
-    ready.alone(KEYS[0], FEDERATION)
+    ready.alone(keys()[0], FEDERATION)
     traced = len(ready.traced)
     rolled = FEDERATION.train._replace(order=np.roll(FEDERATION.train.order, 1))
-    ready.alone(KEYS[1], FEDERATION._replace(train=rolled))
+    ready.alone(keys()[1], FEDERATION._replace(train=rolled))
     assert len(ready.traced) == traced
 
 
 def test_the_cohort_is_valid_and_its_weights_sum_to_one(names):
-    _, _, info = programs(names).alone(KEYS[0], FEDERATION)
+    _, _, info = programs(names).alone(keys()[0], FEDERATION)
     assert info.clients.dtype == jnp.int32
     assert (info.clients >= 0).all()
     assert (info.clients < FEDERATION.num_clients).all()
@@ -215,6 +220,6 @@ def test_the_cohort_is_valid_and_its_weights_sum_to_one(names):
 
 
 def test_the_model_moves(names):
-    start, after, _ = programs(names).alone(KEYS[0], FEDERATION)
+    start, after, _ = programs(names).alone(keys()[0], FEDERATION)
     moved = jax.tree.map(lambda a, b: bool((a != b).any()), after.variables, start.variables)
     assert all(jax.tree.leaves(moved.params))

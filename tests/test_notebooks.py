@@ -15,7 +15,17 @@ def test_there_are_notebooks():
     assert TEXTS
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.stem)
+# Two of them quickly, and all of them where there is time.
+QUICK = ("01_first_federation", "05_private_facility_location")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(text, marks=() if text.stem in QUICK else pytest.mark.slow, id=text.stem)
+        for text in TEXTS
+    ],
+)
 def test_every_cell_runs(text, capsys):
     # Readers run notebooks with JAX as it comes.
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):

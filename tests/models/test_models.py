@@ -245,6 +245,7 @@ def test_batch_norm_statistics_move_in_training_only():
     )
 
 
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -379,7 +379,9 @@ def test_bad_settings_are_named():
         "candidates=0": lambda: selectors.divfl(2, candidates=0),
         "pool=0": lambda: selectors.divfl(2, pool=0),
         "cohort_size=3: expected an integer >= 1 and <= 2": lambda: selectors.divfl(3, pool=2),
-        "candidates=10: expected an integer >= 1 and <= 5": lambda: selectors.divfl(3, pool=5),
+        "candidates=6: expected an integer >= 1 and <= 5": lambda: selectors.divfl(
+            3, pool=5, candidates=6
+        ),
         "scale='max'": lambda: selectors.divfl(2, scale="max"),
         "gradients='old'": lambda: selectors.divfl(2, gradients="old"),
         "learning_rate=0": lambda: updates(0),

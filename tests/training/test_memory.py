@@ -38,7 +38,7 @@ print(watch.reported, resident("VmHWM") - watch.before)
 @pytest.mark.parametrize(
     ("runs", "rounds", "eval_every", "clients", "width"),
     [
-        pytest.param(80, 2, 2, 10, 16_384, id="models"),
+        pytest.param(80, 2, 2, 10, 16_384, id="models", marks=pytest.mark.slow),
         pytest.param(100, 300, 1, 300, 2, id="records"),
     ],
 )
