@@ -7,4 +7,11 @@ from fedjax_fair.aggregators.mean import mean
 from fedjax_fair.aggregators.q_fedavg import q_fedavg
 from fedjax_fair.aggregators.tilted import tilted
 
-__all__ = ["equitable", "fairfed", "gifair", "mean", "q_fedavg", "tilted"]
+__all__ = [
+    "equitable",
+    "fairfed",
+    "gifair",
+    "mean",
+    "q_fedavg",
+    "tilted",
+]
