@@ -4,12 +4,12 @@ import fedjax_fair as ff
 
 
 def test_fedavg_learns_mnist(tfds_folder):
-    data = ff.data.load("mnist", ff.data.iid(100), data_dir=tfds_folder)
+    data = ff.data.load("mnist", ff.data.iid(500), data_dir=tfds_folder)
     fedavg = ff.make_round(
         model=ff.models.lenet(data.num_classes),
         selector=ff.selectors.uniform(cohort_size=10),
-        solver=ff.solvers.sgd(learning_rate=0.1, batch_size=20, epochs=1),
+        solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=1),
         aggregator=ff.aggregators.mean(weights="size"),
     )
-    run = ff.fit(fedavg, data, rounds=15, eval_every=15, train_loss=False)
-    assert run.accuracy_mean_examples.isel(seed=0, round=-1) >= 0.95
+    run = ff.fit(fedavg, data, rounds=10, eval_every=10, train_loss=False)
+    assert run.accuracy_mean_examples.isel(seed=0, round=-1) >= 0.8

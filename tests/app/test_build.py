@@ -1,6 +1,7 @@
 """A configuration becomes the functions it describes."""
 
 from dataclasses import replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +40,7 @@ PLANTED = replace(
 FEDERATION = build(relevant(replace(PLANTED, methods=("fedavg",)))).data
 
 
+@cache
 def trained(config: Config, name: str):
     """Variables before and after a few rounds of one method."""
     ready = build(relevant(replace(config, methods=(name,))))
@@ -87,20 +89,21 @@ def test_settings_in_a_name_change_what_it_does():
 
 
 @pytest.mark.parametrize(
-    ("combined", "one", "other"),
+    ("config", "combined", "one", "other"),
     [
-        ("unionfl+fedprox:prox=0", "unionfl", "fedavg"),
+        (SMALL, "unionfl+fedprox:prox=0", "unionfl", "fedavg"),
         (
+            PLANTED,
             "fedprox+equitable:prox=2,groups=oracle",
             "equitable:prox=2,groups=oracle",
             "fedprox:prox=2",
         ),
-        ("divfl+tilted:tilt=0", "divfl", "tilted"),
+        (SMALL, "divfl+tilted:tilt=0", "divfl", "tilted"),
     ],
 )
-def test_methods_that_differ_in_different_roles_combine(combined, one, other):
+def test_methods_that_differ_in_different_roles_combine(config, combined, one, other):
     (_, together, cohorts), (_, alone, expected), (_, apart, _) = (
-        trained(PLANTED, name) for name in (combined, one, other)
+        trained(config, name) for name in (combined, one, other)
     )
     # Weights that are equal but computed otherwise differ in the last place.
     assert distance(together, alone) < 1e-7

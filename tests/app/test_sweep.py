@@ -20,7 +20,7 @@ module = importlib.import_module("fedjax_fair.app.sweep")
 
 @pytest.fixture(scope="module")
 def base():
-    config = Config(methods=("subtrunc", "fedprox"), model=ModelConfig(hidden=(8,)))
+    config = Config(methods=("subtrunc", "fedprox"), model=ModelConfig(name="logistic"))
     return replace(
         config,
         data=replace(config.data, clients=12),

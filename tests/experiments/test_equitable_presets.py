@@ -66,7 +66,7 @@ def test_networks_of_the_paper_train(name):
     config = ALL[name].config
     ready = build(relevant(presets.resolve(replace(config, methods=("equitable:epochs=1",)))))
     (round,) = ready.rounds.values()
-    run = fit(round, ready.data, rounds=2, eval_every=2)
+    run = fit(round, ready.data, rounds=1, train_loss=False)
     assert np.isfinite(run.cohort_loss).all()
     assert run.sizes["slot"] == config.selector.cohort_size
     assert run.sizes["planted_group"] == config.aggregator.num_clusters

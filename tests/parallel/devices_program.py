@@ -1,12 +1,11 @@
 """Programs that tests of many devices and processes run in processes of their own.
 
-``compare FIRST LAST`` prints, for some of the methods below, how far eight devices are from one,
-``cores FIRST LAST`` how far three cores are, ``runs`` how far runs are that cores compute, and
-``quick`` some of each. ``fit FOLDER ROUNDS`` is one of several processes, and so is ``command
-FOLDER ROUNDS ARGUMENTS``, which runs the command line first.
+``compare FIRST LAST`` prints, for some of the methods below, how far eight devices and three cores
+are from one, ``runs COUNT ...`` how far so many runs are that cores compute, each with a partition
+of its own if the word ``own`` follows its number. ``fit FOLDER ROUNDS`` is one of several
+processes, and so is ``command FOLDER ROUNDS ARGUMENTS``, which runs the command line first.
 """
 
-import itertools
 import json
 import os
 import sys
@@ -65,24 +64,25 @@ def run(names, data, mesh=None):
     return *jax.device_get(compiled(np.uint32(3), data)), moved
 
 
-def compare(mesh, first, last):
+def compare(first, last):
+    meshes = client_mesh(8), core_mesh(3)
     for names in METHODS[first:last]:
         one, info, _ = run(names, FEDERATION)
-        many, info_of_many, moved = run(names, FEDERATION, mesh)
-        leaves = zip(
-            jax.tree.leaves((one, info)), jax.tree.leaves((many, info_of_many)), strict=True
-        )
-        apart = max(distance(*pair) for pair in leaves)
-        same = bool(np.array_equal(info.clients, info_of_many.clients))
-        finite = bool(info.finite.all())
-        found = {
-            "mesh": mesh.axis_names[0],
-            "same": same,
-            "apart": apart,
-            "finite": finite,
-            "moved": moved,
-        }
-        print(json.dumps({"names": names} | found))
+        for mesh in meshes:
+            compare_to(mesh, names, one, info)
+
+
+def compare_to(mesh, names, one, info):
+    many, info_of_many, moved = run(names, FEDERATION, mesh)
+    leaves = zip(jax.tree.leaves((one, info)), jax.tree.leaves((many, info_of_many)), strict=True)
+    found = {
+        "mesh": mesh.axis_names[0],
+        "same": bool(np.array_equal(info.clients, info_of_many.clients)),
+        "apart": max(distance(*pair) for pair in leaves),
+        "finite": bool(info.finite.all()),
+        "moved": moved,
+    }
+    print(json.dumps({"names": names} | found))
 
 
 def distance(one, many):
@@ -137,20 +137,12 @@ def fit(folder, rounds):
     ff.results.save(results, folder / f"{jax.process_index()}.nc")
 
 
-QUICK = 2  # Methods that are compared every time.
-
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["quick"]:
-            compare(client_mesh(8), 0, QUICK)
-            compare(core_mesh(3), 0, QUICK)
-            runs([(2, True), (4, False)])
         case ["compare", first, last]:
-            compare(client_mesh(8), int(first), int(last))
-        case ["cores", first, last]:
-            compare(core_mesh(3), int(first), int(last))
-        case ["runs"]:
-            runs(itertools.product((2, 3, 4), (False, True)))
+            compare(int(first), int(last))
+        case ["runs", *cases]:
+            runs([(int(case.removesuffix("own")), case.endswith("own")) for case in cases])
         case ["fit", folder, rounds]:
             fit(Path(folder), int(rounds))
         case ["command", folder, rounds, *arguments]:

@@ -17,8 +17,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import linear_model, make_federation
-from devices_program import FEDERATION, METHODS, QUICK, run
+from conftest import QUICK_COMPILATION, linear_model, make_federation
+from devices_program import FEDERATION, METHODS, run
 from jax.sharding import Mesh
 from test_conformance import AGGREGATORS, SOLVERS
 
@@ -30,6 +30,7 @@ from fedjax_fair.data.federated import stack
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import assign_clients, client_mesh, shard_federation
 
+QUICK = 2  # Methods that are compared every time.
 PROGRAM = Path(__file__).with_name("devices_program.py")
 COMMAND = [
     "-c",
@@ -49,7 +50,7 @@ SMALL = [
 
 
 def start(*arguments, devices=1, **environment):
-    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    flags = " ".join([f"--xla_force_host_platform_device_count={devices}", *QUICK_COMPILATION])
     root, tests = PROGRAM.parents[2], PROGRAM.parents[1]
     path = os.pathsep.join(map(str, (root, tests)))
     environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": path} | environment
@@ -94,7 +95,7 @@ def printed(*arguments, devices=8):
 
 def compared(*arguments):
     """What many devices made of some methods."""
-    lines = [line for line in printed(*arguments) if "names" in line]
+    lines = printed("compare", *arguments)
     return {(line["mesh"], *line["names"]): line for line in lines}
 
 
@@ -113,14 +114,14 @@ def assert_same(compared):
 @pytest.mark.parametrize("axis", ["clients", "cores"])
 @pytest.mark.parametrize("names", METHODS[:QUICK], ids=" | ".join)
 def test_several_devices_do_what_one_does(names, axis):
-    assert_same(compared("quick")[axis, *names])
+    assert_same(compared(0, QUICK)[axis, *names])
 
 
 def test_no_more_crosses_devices_than_documented():
     parameters, cohort, pool = 15, 3, 5
     # The update, losses and steps; losses of the pool; losses and lengths for q-FedAvg.
     documented = 4 * (parameters + 2 * cohort + pool + 2 * cohort)
-    assert compared("quick")["clients", *METHODS[0]]["moved"] == documented
+    assert compared(0, QUICK)["clients", *METHODS[0]]["moved"] == documented
 
 
 def test_a_mesh_of_one_device_changes_nothing():
@@ -131,22 +132,20 @@ def test_a_mesh_of_one_device_changes_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("axis", "word"), [("clients", "compare"), ("cores", "cores")])
+@pytest.mark.parametrize("axis", ["clients", "cores"])
 @pytest.mark.parametrize("names", METHODS[QUICK:], ids=" | ".join)
-def test_several_devices_do_what_one_does_for_other_roles(names, axis, word):
-    assert_same(compared(word, QUICK, len(METHODS))[axis, *names])
+def test_several_devices_do_what_one_does_for_other_roles(names, axis):
+    assert_same(compared(QUICK, len(METHODS))[axis, *names])
 
 
 @pytest.mark.parametrize(
-    ("word", "devices", "runs"),
-    [
-        ("quick", 8, [2, 4]),
-        pytest.param("runs", 3, [2, 2, 3, 3, 4, 4], marks=pytest.mark.slow),
-    ],
+    "runs",
+    [("2own", "4"), pytest.param(("2", "3", "3own", "4own"), marks=pytest.mark.slow)],
+    ids=" ".join,
 )
-def test_cores_compute_runs_as_one_device_does(word, devices, runs):
-    *found, last = (line for line in printed(word, devices=devices) if "names" not in line)
-    assert [line["runs"] for line in found] == runs
+def test_cores_compute_runs_as_one_device_does(runs):
+    *found, last = printed("runs", *runs, devices=3)
+    assert len(found) == len(runs)
     for line in found:
         # Sums are taken in another order where cores share a run, and rounding may differ where
         # each makes one: the loop over its runs is compiled for another length.
