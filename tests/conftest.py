@@ -2,7 +2,7 @@
 
 import gc
 import os
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -68,6 +68,7 @@ def make_federation(seed=0, sizes=SIZES) -> FederatedData:
     return FederatedData(draw(), draw(), None, NUM_CLASSES, "small")
 
 
+@cache  # Programs are kept by the model that they train.
 def linear_model(num_classes=NUM_CLASSES) -> Model:
     """A linear classifier written out, so that tests of the loop need no network library."""
 
@@ -111,10 +112,15 @@ def make_context(examples, variables=None, model=None, round=0, **answers) -> Co
 
 def aggregate(aggregator, state, cohort, results, context):
     """Aggregates as a round does, which sums updates whose weights are known beforehand."""
-    if aggregator.weigh is not None:
-        weights = aggregator.weigh(state, cohort, context)
-        results = results._replace(weighted_sum=context.weighted_sum(weights, results.update))
-    return aggregator.aggregate(state, cohort, results, context)
+
+    @jax.jit
+    def compiled(state, cohort, results):
+        if aggregator.weigh is not None:
+            weights = aggregator.weigh(state, cohort, context)
+            results = results._replace(weighted_sum=context.weighted_sum(weights, results.update))
+        return aggregator.aggregate(state, cohort, results, context)
+
+    return compiled(state, cohort, results)
 
 
 def nearest_mixture(values):

@@ -81,14 +81,19 @@ def as_symmetric(name: str, values: Any, *, negative: bool = False) -> Float[Arr
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"{name}: expected a square matrix, got shape {matrix.shape}.")
     if not isinstance(matrix, Tracer):
-        largest_gap, largest, place = _asymmetry(matrix)
-        if float(largest_gap) > 1e-5 * float(largest):
-            i, j = (int(k) for k in np.unravel_index(int(place), matrix.shape))
-            raise ValueError(
-                f"{name}: expected a symmetric matrix, but {name}[{i}, {j}]={float(matrix[i, j])} "
-                f"and {name}[{j}, {i}]={float(matrix[j, i])}."
-            )
+        with jax.ensure_compile_time_eval():  # A constant of a function that is being traced.
+            _assert_symmetric(name, matrix)
     return matrix
+
+
+def _assert_symmetric(name: str, matrix: Array) -> None:
+    largest_gap, largest, place = _asymmetry(matrix)
+    if float(largest_gap) > 1e-5 * float(largest):
+        i, j = (int(k) for k in np.unravel_index(int(place), matrix.shape))
+        raise ValueError(
+            f"{name}: expected a symmetric matrix, but {name}[{i}, {j}]={float(matrix[i, j])} "
+            f"and {name}[{j}, {i}]={float(matrix[j, i])}."
+        )
 
 
 # Checks are compiled as one program each, rather than operation by operation.
@@ -117,9 +122,14 @@ def _as_array(name: str, values: Any, shape: str, valid: Callable, expectation: 
     if array.ndim != len(axes) or 0 in array.shape:
         raise ValueError(f"{name}: expected shape [{', '.join(axes)}], got {array.shape}.")
     if not isinstance(array, Tracer):
-        invalid, place = _first_invalid(array, valid)
-        if bool(invalid):
-            place = tuple(int(k) for k in np.unravel_index(int(place), array.shape))
-            where = ", ".join(map(str, place))
-            raise ValueError(f"{name}[{where}]={float(array[place])}: expected {expectation}.")
+        with jax.ensure_compile_time_eval():
+            _assert_valid(name, array, valid, expectation)
     return array
+
+
+def _assert_valid(name: str, array: Array, valid: Callable, expectation: str) -> None:
+    invalid, place = _first_invalid(array, valid)
+    if bool(invalid):
+        place = tuple(int(k) for k in np.unravel_index(int(place), array.shape))
+        where = ", ".join(map(str, place))
+        raise ValueError(f"{name}[{where}]={float(array[place])}: expected {expectation}.")

@@ -307,6 +307,10 @@ def _as_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:
     point = jnp.asarray(x, jnp.float32)
     if point.shape != (matroid.size,):
         raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")
-    if not isinstance(point, Tracer) and not bool(((point >= 0) & (point <= 1 + 1e-5)).all()):
-        raise ValueError(f"x: expected numbers in [0, 1], got {point.min()} to {point.max()}.")
+    if not isinstance(point, Tracer):
+        numbers = np.asarray(point)
+        if not ((numbers >= 0) & (numbers <= 1 + 1e-5)).all():
+            raise ValueError(
+                f"x: expected numbers in [0, 1], got {numbers.min()} to {numbers.max()}."
+            )
     return jnp.minimum(point, 1.0)

@@ -129,7 +129,10 @@ def whole_part(rows, clients, place):
 
 def draw_often(selector, state, context, times):
     keys = jax.random.split(jax.random.key(0), times)
-    return jax.vmap(lambda key: selector.select(key, state, context)[0].clients)(keys)
+    select = jax.jit(
+        jax.vmap(lambda key, state: selector.select(key, state, context)[0].clients, (0, None))
+    )
+    return select(keys, state)
 
 
 def test_draws_follow_the_rows():
@@ -157,7 +160,8 @@ def updated(selector, context, updates, clients=None):
     results = LocalResult(
         Variables({"w": jnp.asarray(updates, jnp.float32)}, {}), jnp.zeros(count), jnp.ones(count)
     )
-    return selector.observe(state, Cohort(clients, jnp.full(count, 1 / count)), results, context)
+    cohort = Cohort(clients, jnp.full(count, 1 / count))
+    return jax.jit(lambda *known: selector.observe(*known, context))(state, cohort, results)
 
 
 def context_of(sizes, width=3):

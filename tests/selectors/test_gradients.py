@@ -16,7 +16,7 @@ from fedjax_fair.simulate import Purpose, derive_key, make_round, run
 def rounds_with(model, data, selector, rounds=4):
     solver = solvers.sgd(0.5, 2, steps=3)
     round = make_round(model, selector, solver, aggregators.mean())
-    return run(round, round.init(jax.random.key(3), data), data, rounds)
+    return jax.jit(lambda key: run(round, round.init(key, data), data, rounds))(jax.random.key(3))
 
 
 def remembering(source, watched):
@@ -55,7 +55,8 @@ def truth(model, federation):
 def test_fresh_information_is_that_of_the_current_model(model, federation, truth):
     assert not np.allclose(truth.gradient[0], truth.gradient[1])
     start, _ = rounds_with(model, federation, selectors.round_robin(2), 1)
-    expected = client_gradients(model, start.variables, federation.train)
+    measure = jax.jit(lambda variables: client_gradients(model, variables, federation.train))
+    expected = measure(start.variables)
     np.testing.assert_allclose(truth.loss[1], expected.loss, rtol=1e-5)
     np.testing.assert_allclose(truth.gradient[1], expected.gradient, rtol=1e-4, atol=1e-6)
 
@@ -115,7 +116,8 @@ def test_updates_stand_for_gradients(model, federation, truth):
         solvers.sgd(0.5, 4, steps=1),
         aggregators.mean(),
     )
-    state, _ = run(full_batch, full_batch.init(jax.random.key(3), whole), whole, 2)
+    start = full_batch.init(jax.random.key(3), whole)
+    state, _ = jax.jit(lambda start: run(full_batch, start, whole, 2))(start)
     exact = known_by_round(model, whole, fresh(), rounds=1)
     log = state.selector[1]
     np.testing.assert_allclose(log.gradient[1][:2], exact.gradient[0][:2], rtol=1e-3, atol=1e-5)

@@ -15,11 +15,13 @@ from fedjax_fair.submodular import modular
 SIZES = (3, 8, 5, 1, 6, 9)
 
 
-def draw(selector, sizes=SIZES, draws=4000):
-    context = make_context(make_federation(sizes=sizes).train)
+def draw(selector, sizes=SIZES, draws=4000, context=None):
+    context = context or make_context(make_federation(sizes=sizes).train)
     state = selector.init(context)
     keys = jax.random.split(jax.random.key(0), draws)
-    return np.asarray(jax.vmap(lambda key: selector.select(key, state, context)[0].clients)(keys))
+    return np.asarray(
+        jax.jit(jax.vmap(lambda key: selector.select(key, state, context)[0].clients))(keys)
+    )
 
 
 def test_uniform_draws_distinct_clients():
@@ -72,7 +74,8 @@ def losses_context(losses, round=1):
 
 
 def choose(selector, context, seed=0):
-    cohort, _, info = selector.select(jax.random.key(seed), selector.init(context), context)
+    select = jax.jit(lambda key, state: selector.select(key, state, context))
+    cohort, _, info = select(jax.random.key(seed), selector.init(context))
     return cohort.clients.tolist(), info
 
 
@@ -89,7 +92,8 @@ def test_power_of_choice_ranks_a_pool_drawn_by_size_without_replacement():
     context = make_context(make_federation(sizes=tuple(sizes)).train, losses=losses, round=5)
     selector = selectors.power_of_choice(1, 2)
     keys = jax.random.split(jax.random.key(0), 20_000)
-    chosen = np.asarray(jax.vmap(lambda key: selector.select(key, (), context)[0].clients)(keys))
+    select = jax.jit(jax.vmap(lambda key: selector.select(key, (), context)[0].clients))
+    chosen = np.asarray(select(keys))
     shares = sizes / sizes.sum()
     expected = np.zeros(4)
     for i in range(4):
@@ -102,21 +106,17 @@ def test_power_of_choice_ranks_a_pool_drawn_by_size_without_replacement():
 
 def test_power_of_choice_keeps_the_order_of_the_draw_among_equals():
     context = losses_context([1.0] * 6)
-    first = set()
-    for seed in range(40):
-        chosen, _ = choose(selectors.power_of_choice(2, 6), context, seed)
-        alone, _ = choose(selectors.power_of_choice(1, 6), context, seed)
-        assert chosen[:1] == alone
-        first |= set(alone)
-    assert len(first) == 6  # The smallest id or slot would always win otherwise.
+    pairs, alone = (
+        draw(selectors.power_of_choice(count, 6), draws=40, context=context) for count in (2, 1)
+    )
+    np.testing.assert_array_equal(pairs[:, :1], alone)
+    assert len(set(alone.ravel().tolist())) == 6  # Otherwise the smallest id or slot would win.
 
 
 def test_power_of_choice_starts_uniformly():
     context = losses_context([9, 0, 0, 0, 0, 0], round=0)
-    counts = np.zeros(6)
-    for seed in range(60):
-        chosen, _ = choose(selectors.power_of_choice(2, 6), context, seed)
-        counts[chosen] += 1
+    cohorts = draw(selectors.power_of_choice(2, 6), draws=60, context=context)
+    counts = np.bincount(cohorts.ravel(), minlength=6)
     assert counts[0] < 60
     assert (counts > 0).all()
 

@@ -1,6 +1,6 @@
 """The local solver against a second implementation in NumPy, and its laws."""
 
-from functools import partial
+from functools import cache, partial
 
 import chex
 import jax
@@ -10,10 +10,11 @@ import optax
 import pytest
 from conftest import make_federation
 
+from fedjax_fair import solvers
 from fedjax_fair.base import Client, Model, Variables
-from fedjax_fair.solvers import sgd
 
 LARGE = 100  # a batch that holds every client's examples
+sgd = cache(solvers.sgd)  # Programs are kept by the solver that they run.
 
 
 def client_of(federation, model, index, round=0, instructions=None):
@@ -23,12 +24,24 @@ def client_of(federation, model, index, round=0, instructions=None):
     return Client(model, train, train.offsets[index], train.sizes[index], round, instructions)
 
 
-def solve(solver, federation, model, index=1, key=0, round=0, variables=None):
+@cache
+def compiled(solver, model):
+    """One program for all clients, keys and rounds."""
+
+    @jax.jit
+    def run(key, variables, federation, index, round, instructions):
+        client = client_of(federation, model, index, round, instructions)
+        return solver.solve(key, variables, client)
+
+    return run
+
+
+def solve(solver, federation, model, index=1, key=0, round=0, **instructions):
     """The result of one client, and the variables it started from."""
-    if variables is None:
-        variables = model.init(jax.random.key(7), federation.train.features[:1])
-    client = client_of(federation, model, index, round)
-    return solver.solve(jax.random.key(key), variables, client), variables
+    variables = model.init(jax.random.key(7), federation.train.features[:1])
+    run = compiled(solver, model)
+    result = run(jax.random.key(key), variables, federation, index, round, instructions)
+    return result, variables
 
 
 def numpy_solve(federation, variables, index, steps, rate, momentum=0.0, decay=0.0, prox=0.0):
@@ -73,6 +86,7 @@ def test_equals_numpy(federation, model, settings):
     np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
 
 
+@cache
 def counting_model() -> Model:
     """Its parameter number i moves exactly when example i is in the batch."""
 
@@ -137,8 +151,8 @@ def test_clients_side_by_side_equal_clients_one_by_one(federation, model):
     def one(client):
         return solver.solve(jax.random.key(0), variables, client_of(federation, model, client))
 
-    together = jax.vmap(one)(jnp.arange(6))
-    apart = [one(client) for client in range(6)]
+    together = jax.jit(jax.vmap(one))(jnp.arange(6))
+    apart = [jax.jit(one)(jnp.int32(client)) for client in range(6)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *apart)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), together, stacked)
 
@@ -153,8 +167,10 @@ def test_lanes_without_examples_do_not_count(federation, model, batch_size):
 
 
 def test_a_traced_zero_prox_is_plain_sgd(federation, model):
-    plain = jax.jit(lambda: solve(sgd(0.2, 2, steps=6), federation, model)[0])()
-    traced = jax.jit(lambda mu: solve(sgd(0.2, 2, steps=6, prox=mu), federation, model)[0])(0.0)
+    plain, _ = solve(sgd(0.2, 2, steps=6), federation, model)
+    traced = jax.jit(lambda mu: solve(solvers.sgd(0.2, 2, steps=6, prox=mu), federation, model)[0])(
+        0.0
+    )
     jax.tree.map(np.testing.assert_array_equal, traced, plain)
 
 
@@ -195,15 +211,13 @@ def test_epochs_differ_from_each_other(federation):
     """A first step after a full epoch may use any example, not always that of the first step."""
     data, model = one_hot(federation), counting_model()
 
-    def again(key):
-        result, _ = solve(sgd(1.0, 1, steps=10), data, model, index=5, key=key)
-        return int(jnp.argmax(result.update.params["seen"]))  # the only one visited twice
+    def most_visited(steps):
+        solver = sgd(1.0, 1, steps=steps)
+        found = (solve(solver, data, model, index=5, key=key)[0] for key in range(8))
+        return [int(np.argmax(result.update.params["seen"])) for result in found]
 
-    def first(key):
-        result, _ = solve(sgd(1.0, 1, steps=1), data, model, index=5, key=key)
-        return int(jnp.argmax(result.update.params["seen"]))
-
-    assert [again(key) for key in range(8)] != [first(key) for key in range(8)]
+    # Of nine examples one is visited twice in ten steps.
+    assert most_visited(10) != most_visited(1)
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -241,9 +255,8 @@ def test_bad_settings_are_named(arguments, message):
 
 
 def test_a_loss_weight_scales_the_gradient_of_the_loss_and_nothing_else(model, federation):
-    variables = model.init(jax.random.key(7), federation.train.features[:1])
-    client = client_of(federation, model, 1, instructions={"loss_weight": jnp.float32(2.0)})
-    weighted = sgd(0.1, LARGE, steps=3, prox=0.5).solve(jax.random.key(0), variables, client)
+    solver = sgd(0.1, LARGE, steps=3, prox=0.5)
+    weighted, _ = solve(solver, federation, model, loss_weight=jnp.float32(2.0))
     # Twice the rate doubles every term, so the proximal one is given at half its size.
     plain, _ = solve(sgd(0.2, LARGE, steps=3, prox=0.25), federation, model)
     chex.assert_trees_all_close(weighted.update, plain.update, rtol=1e-5, atol=1e-7)
@@ -253,12 +266,9 @@ def test_a_loss_weight_scales_the_gradient_of_the_loss_and_nothing_else(model, f
 @pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 2}], ids=str)
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_snapshot_is_the_update_after_so_many_steps(model, federation, length, count):
-    variables = model.init(jax.random.key(7), federation.train.features[:1])
-
     def run(count=None, **length):
         instructions = {} if count is None else {"snapshot_step": jnp.int32(count)}
-        client = client_of(federation, model, 1, instructions=instructions)
-        return sgd(0.1, 3, **length).solve(jax.random.key(0), variables, client)
+        return solve(sgd(0.1, 3, **length), federation, model, **instructions)[0]
 
     long, short = run(count, **length), run(steps=count)
     chex.assert_trees_all_close(long.reports["snapshot"], short.update, rtol=1e-6)
@@ -269,8 +279,9 @@ def test_a_snapshot_is_the_update_after_so_many_steps(model, federation, length,
 
 def test_the_last_minibatch_is_reported(model, federation):
     sizes, order = federation.train.sizes, federation.train.order
+    solver = sgd(0.1, 4, epochs=1)
     for index, size in enumerate(sizes):
-        result, _ = solve(sgd(0.1, 4, epochs=1), federation, model, index)
+        result, _ = solve(solver, federation, model, index)
         lanes = np.asarray(result.reports["last_batch"])
         own = order[federation.train.offsets[index] :][:size]
         # What an epoch leaves for its last batch, and nothing else.

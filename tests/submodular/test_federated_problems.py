@@ -441,3 +441,15 @@ def lists(clients=(0, 1), items=(0, 1), scores=None):
 def test_bad_input(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_problem_of_constants_is_checked_where_it_is_traced():
+    def covered(mask, own):
+        return jnp.where(mask, own, 0).max()
+
+    scores, masks = jnp.asarray(SCORES), jnp.asarray(SETS)
+    plain = fed.custom(covered, scores, N)
+    traced = jax.jit(jax.vmap(lambda mask: fed.custom(covered, scores, N).value(mask)))(masks)
+    np.testing.assert_allclose(traced, jax.vmap(plain.value)(masks), rtol=1e-6)
+    with pytest.raises(ValueError, match="monotone"):
+        jax.eval_shape(lambda: fed.custom(lambda mask, own: -covered(mask, own), scores, N))

@@ -306,3 +306,14 @@ ASYMMETRIC = np.where(np.eye(3)[::-1], 1.0, 0.0) + np.array([[0, 5, 0], [0, 0, 0
 def test_bad_input_is_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_constants_of_a_function_that_is_traced_are_checked():
+    good, bad = jnp.asarray(SQUARE), jnp.asarray(SQUARE).at[0, 1].add(1.0)
+    weights = jnp.array([1.0, -1.0])
+    value = jax.jit(lambda mask: sm.graph_cut(good, 0.5).value(mask))
+    np.testing.assert_allclose(value(INCLUDED), sm.graph_cut(good, 0.5).value(INCLUDED), rtol=1e-6)
+    with pytest.raises(ValueError, match="expected a symmetric matrix"):
+        jax.eval_shape(lambda: sm.graph_cut(bad, 0.5))
+    with pytest.raises(ValueError, match=r"\[1\]=-1.0"):
+        jax.eval_shape(lambda: sm.truncated_modular(weights, 1.0))

@@ -125,9 +125,10 @@ def _check(value: Callable, data: PyTree, size: int, check_sets: int) -> None:
             lambda own: multilinear.marginals(lambda other: value(own, other), mask)
         )(data)
 
-    for mask in sets:
-        values, gains = (np.asarray(a)[0] for a in evaluate(mask[None]))
-        _check_set(mask, values, gains)
+    with jax.ensure_compile_time_eval():  # The problem may be made in a function being traced.
+        for mask in sets:
+            values, gains = (np.asarray(a)[0] for a in evaluate(mask[None]))
+            _check_set(mask, values, gains)
 
 
 def _check_set(mask: np.ndarray, values: np.ndarray, gains: np.ndarray) -> None:
