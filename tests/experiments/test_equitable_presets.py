@@ -59,7 +59,12 @@ def test_every_preset_can_be_built(name):
 
 
 @pytest.mark.parametrize(
-    "name", [f"equitable-{setting}" for setting in ("cifar10", "cifar100", "femnist")]
+    "name",
+    [
+        "equitable-cifar10",
+        "equitable-femnist",
+        pytest.param("equitable-cifar100", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.usefixtures("generated")
 def test_networks_of_the_paper_train(name):

@@ -167,7 +167,7 @@ def test_lanes_without_examples_do_not_count(federation, model, batch_size):
 
 
 def test_a_traced_zero_prox_is_plain_sgd(federation, model):
-    plain, _ = solve(sgd(0.2, 2, steps=6), federation, model)
+    plain = jax.jit(lambda: solve(solvers.sgd(0.2, 2, steps=6), federation, model)[0])()
     traced = jax.jit(lambda mu: solve(solvers.sgd(0.2, 2, steps=6, prox=mu), federation, model)[0])(
         0.0
     )
