@@ -407,6 +407,8 @@ class ClientMetrics(NamedTuple):
         participation: Number of rounds each client has trained in so far.
         cohort: Ids of the clients that trained last; -1 in every slot before the first round.
         groups: Planted group of each client, or None.
+        class_accuracy: Fraction correct on all test examples of each class, whoever owns them; NaN
+            for a class without. Targets, which have no class, are all of one. None if not measured.
     """
 
     test_accuracy: Float[Array, " clients"]
@@ -417,6 +419,7 @@ class ClientMetrics(NamedTuple):
     participation: Int[Array, " clients"]
     cohort: Int[Array, " cohort"]
     groups: Int[Array, " clients"] | None = None
+    class_accuracy: Float[Array, " classes"] | None = None
 
 
 class Metric(NamedTuple):

@@ -8,6 +8,7 @@ clients, go through one client's examples after another.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -82,23 +83,14 @@ def client_performance(
         A ``ClientPerformance`` of these clients.
     """
     examples = jax.tree.map(jnp.asarray, examples)
-
-    def measure(rows: Int[Array, " chunk"]) -> ClientPerformance:
-        labels = examples.labels[rows]
-        outputs = _outputs(model, variables, examples.features[rows])
-        return ClientPerformance(model.loss(outputs, labels), model.accuracy(outputs, labels))
-
-    def mean(sums, sizes):
-        return jax.tree.map(lambda leaf: leaf / sizes.astype(leaf.dtype), sums)
-
     if clients is None:
-        sums = collectives.all_reduce(examples, _flat_sums(measure, examples))
-        return mean(sums, examples.sizes)
+        return _measure_all(model, variables, examples)[0]
 
     def sums(rows, mask):
-        return jax.tree.map(lambda leaf: jnp.sum(leaf, where=mask), measure(rows))
+        measured = _measure(model, variables, examples, rows)
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, where=mask), measured)
 
-    return _map_sums(sums, mean, examples, clients)
+    return _map_sums(sums, _mean, examples, clients)
 
 
 def client_gradients(
@@ -218,7 +210,8 @@ def evaluate(
     Returns:
         A ``ClientMetrics``.
     """
-    test = client_performance(model, variables, data.test)
+    examples = jax.tree.map(jnp.asarray, data.test)
+    test, class_accuracy = _measure_all(model, variables, examples, data.num_classes)
     if train_loss:
         train = client_performance(model, variables, data.train).loss
     else:
@@ -232,15 +225,52 @@ def evaluate(
         participation=participation,
         cohort=cohort,
         groups=data.groups,
+        class_accuracy=class_accuracy,
     )
+
+
+def _measure(
+    model: Model, variables: Variables, examples: ClientExamples, rows: Int[Array, " chunk"]
+) -> ClientPerformance:
+    """Loss and accuracy of every example of a chunk."""
+    labels = examples.labels[rows]
+    outputs = _outputs(model, variables, examples.features[rows])
+    return ClientPerformance(model.loss(outputs, labels), model.accuracy(outputs, labels))
+
+
+def _mean(sums: ClientPerformance, sizes: Int[Array, "*ids"]) -> ClientPerformance:
+    return jax.tree.map(lambda leaf: leaf / sizes.astype(leaf.dtype), sums)
+
+
+def _measure_all(
+    model: Model, variables: Variables, examples: ClientExamples, num_classes: int = 0
+) -> tuple[ClientPerformance, Float[Array, " classes"]]:
+    """Means of all clients, and the accuracy on all owned examples of each class."""
+    num_clients = examples.num_clients
+    measured, rows, owners = _flat(partial(_measure, model, variables, examples), examples)
+    sums = jax.tree.map(
+        lambda leaf: jax.ops.segment_sum(leaf, owners, num_clients, indices_are_sorted=True),
+        measured,
+    )
+    if jnp.issubdtype(examples.labels.dtype, jnp.floating):
+        num_classes, classes = 1, jnp.zeros_like(rows)
+    else:
+        classes = examples.labels[rows]
+    classes = jnp.where(owners < num_clients, classes, num_classes)  # Past the last, not counted.
+    correct = jax.ops.segment_sum(measured.accuracy, classes, num_classes)
+    count = jax.ops.segment_sum(jnp.ones_like(measured.accuracy), classes, num_classes)
+    sums, correct, count = collectives.all_reduce(examples, (sums, correct, count))
+    return _mean(sums, examples.sizes), correct / count
 
 
 def _outputs(model: Model, variables: Variables, features: Array) -> Float[Array, "batch outputs"]:
     return model.apply(variables.params, variables.state, features, train=False, key=None)[0]
 
 
-def _flat_sums(measure: Callable[[Int[Array, " chunk"]], PyTree], examples: ClientExamples):
-    """Sums a measurement of every example over the examples of each client."""
+def _flat(
+    measure: Callable[[Int[Array, " chunk"]], T], examples: ClientExamples
+) -> tuple[T, Int[Array, " positions"], Int[Array, " positions"]]:
+    """A measurement of every example, with its row and its owner, in the order of owners."""
     owned = examples.order.shape[0]
     chunk = _FLAT_CHUNK
     if jax.default_backend() == "cpu":
@@ -252,13 +282,9 @@ def _flat_sums(measure: Callable[[Int[Array, " chunk"]], PyTree], examples: Clie
         values = jnp.pad(values, (0, -owned % chunk), constant_values=fill).reshape(-1, chunk)
         return collectives.shard(examples, values, fill)
 
-    rows, owners = chunks(examples.order, 0), chunks(_owners(examples), no_client).reshape(-1)
-    return jax.tree.map(
-        lambda leaf: jax.ops.segment_sum(
-            leaf.reshape(-1), owners, no_client, indices_are_sorted=True
-        ),
-        jax.lax.map(measure, rows),
-    )
+    rows, owners = chunks(examples.order, 0), chunks(_owners(examples), no_client)
+    measured = jax.tree.map(jnp.ravel, jax.lax.map(measure, rows))
+    return measured, rows.reshape(-1), owners.reshape(-1)
 
 
 def _owners(examples: ClientExamples) -> Int[Array, " owned"]:

@@ -14,11 +14,11 @@ Dimensions:
 * ``training_round`` and ``slot``: every round, and the slots of its cohort.
 
 Variables over ``(seed, round, client)`` are ``test_accuracy``, ``test_loss``, ``train_loss`` and
-``participation``; every summary metric is one over ``(seed, round)``, named as in
-``fedjax_fair.metrics.SUMMARIES``, whose attributes say population and weighting. Rounds
-themselves are over ``(seed, training_round, slot)``: ``cohort_clients``,
-``cohort_weights``, ``cohort_loss`` and ``cohort_steps``. Info of the selector is over ``(seed,
-training_round)``, as ``selection_<name>``, and so is that of the aggregator, as
+``participation``; ``class_accuracy`` is over ``(seed, round, class)``. Every summary metric is one
+over ``(seed, round)``, named as in ``fedjax_fair.metrics.SUMMARIES``, whose attributes say
+population and weighting. Rounds themselves are over ``(seed, training_round, slot)``:
+``cohort_clients``, ``cohort_weights``, ``cohort_loss`` and ``cohort_steps``. Info of the selector
+is over ``(seed, training_round)``, as ``selection_<name>``, and so is that of the aggregator, as
 ``aggregation_<name>``, some of it for every ``slot``. ``train_examples`` and ``test_examples`` are
 over ``(client, class)``, and over ``seed`` where every run has a partition of its own.
 """
@@ -39,15 +39,16 @@ from fedjax_fair.simulate import RoundInfo
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["PER_CLIENT", "History", "combine", "final", "open", "save", "to_dataset"]
+__all__ = ["RECORDED", "History", "by_mix", "combine", "final", "open", "save", "to_dataset"]
 
-PER_CLIENT = {
-    "test_accuracy": ("Test accuracy", "1"),
-    "test_loss": ("Test loss", "nat"),
-    "train_loss": ("Training loss", "nat"),
-    "participation": ("Rounds trained in", "rounds"),
+RECORDED = {
+    "test_accuracy": ("client", "Test accuracy", "1"),
+    "test_loss": ("client", "Test loss", "nat"),
+    "train_loss": ("client", "Training loss", "nat"),
+    "participation": ("client", "Rounds trained in", "rounds"),
+    "class_accuracy": ("class", "Accuracy on all test examples of a class", "1"),
 }
-"""Fields of ``ClientMetrics`` that change during a run: what they are called, and their units."""
+"""Fields of ``ClientMetrics`` that change during a run: last dimension, long name and unit."""
 
 _PER_SLOT = {
     "clients": ("Client in the cohort", "1"),
@@ -67,7 +68,7 @@ class History:
     def __init__(self) -> None:
         self._evaluated: list[int] = []
         self._summaries: list[dict[str, np.ndarray]] = []
-        self._clients: list[dict[str, np.ndarray]] = []
+        self._metrics: list[dict[str, np.ndarray]] = []
         self._rounds: list[dict[str, np.ndarray]] = []
         self._selection: list[dict[str, np.ndarray]] = []
         self._aggregation: list[dict[str, np.ndarray]] = []
@@ -78,12 +79,12 @@ class History:
         return self._evaluated[-1] if self._evaluated else -1
 
     def add_evaluation(
-        self, round: int, summaries: dict[str, np.ndarray], clients: ClientMetrics
+        self, round: int, summaries: dict[str, np.ndarray], metrics: ClientMetrics
     ) -> None:
-        """Records an evaluation: summaries ``[seeds]`` and metrics ``[seeds, clients]``."""
+        """Records an evaluation: summaries ``[seeds]`` and ``[seeds, clients or classes]``."""
         self._evaluated.append(round)
         self._summaries.append(summaries)
-        self._clients.append({name: getattr(clients, name) for name in PER_CLIENT})
+        self._metrics.append({name: getattr(metrics, name) for name in RECORDED})
 
     def add_rounds(self, info: RoundInfo) -> None:
         """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
@@ -98,7 +99,7 @@ class History:
         return {
             "evaluated": np.asarray(self._evaluated, np.int64),
             "summaries": _join(self._summaries, np.stack),
-            "clients": _join(self._clients, np.stack),
+            "metrics": _join(self._metrics, np.stack),
             "rounds": _join(self._rounds, np.concatenate),
             "selection": _join(self._selection, np.concatenate),
             "aggregation": _join(self._aggregation, np.concatenate),
@@ -110,7 +111,7 @@ class History:
         history = cls()
         history._evaluated = [int(round) for round in arrays["evaluated"]]
         history._summaries = _split(arrays["summaries"], len(history._evaluated))
-        history._clients = _split(arrays["clients"], len(history._evaluated))
+        history._metrics = _split(arrays["metrics"], len(history._evaluated))
         history._rounds = [arrays["rounds"]] if arrays["rounds"] else []
         history._selection = [arrays["selection"]] if arrays["rounds"] else []
         history._aggregation = [arrays["aggregation"]] if arrays["rounds"] else []
@@ -144,9 +145,9 @@ def to_dataset(
 
     recorded = history.arrays()
     columns: dict[str, Any] = {}
-    for name, (long_name, unit) in PER_CLIENT.items():
+    for name, (dim, long_name, unit) in RECORDED.items():
         described = {"long_name": long_name, "units": unit}
-        columns[name] = (("seed", "round", "client"), recorded["clients"][name], described)
+        columns[name] = (("seed", "round", dim), recorded["metrics"][name], described)
     for metric in metrics.SUMMARIES + metrics.GROUP_SUMMARIES:
         if metric.name not in recorded["summaries"]:
             continue
@@ -166,14 +167,16 @@ def to_dataset(
             described = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
             dims = ("seed", "training_round", "slot")[: values.ndim]
             columns[f"{role}_{name}"] = (dims, values, described)
-    columns |= _communication(recorded["clients"]["participation"], variables)
+    columns |= _communication(recorded["metrics"]["participation"], variables)
     columns |= _ownership(data)
-    columns |= _of_groups(recorded["clients"], data)
+    columns |= _of_groups(recorded["metrics"], data)
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
     if recorded["rounds"]:
         _, rounds, slots = recorded["rounds"]["clients"].shape
         coordinates |= {"training_round": np.arange(rounds), "slot": np.arange(slots)}
-    return xr.Dataset(columns, coords=coordinates, attrs={"data": data.name})
+    return xr.Dataset(
+        columns, coords=coordinates, attrs={"data": data.name, "label_skew": int(data.label_skew)}
+    )
 
 
 def _of_groups(clients: dict[str, np.ndarray], data: FederatedData) -> dict[str, Any]:
@@ -279,6 +282,58 @@ def final(dataset: xr.Dataset) -> xr.Dataset:
     evaluated = kept["accuracy_mean_clients"].notnull().any("seed")
     last = evaluated.cumsum("round").argmax("round")
     return kept.isel(round=last).drop_vars("round")
+
+
+def by_mix(dataset: xr.Dataset) -> xr.Dataset:
+    r"""Accuracies of clients from the accuracies of classes: the same on average, with less noise.
+
+    Where clients differ in their numbers of examples of each class alone, what is expected of
+    client :math:`k`, with label shares :math:`\pi_k`, is :math:`\sum_c \pi_{kc} a_c`, where
+    :math:`a_c` is the accuracy on *all* test examples of class :math:`c`. Its own test examples
+    have that mean as well, but they are few (`fedjax_fair.metrics.by_mix`).
+
+    Args:
+        dataset: Results on a federation of one of the partitions by label: ``iid``,
+            ``quantity_skew``, ``classes_per_client``, ``dirichlet``, ``shards`` or
+            ``planted_clusters``. Not of writers, wards or planted features, whose examples of a
+            class differ.
+
+    Returns:
+        ``test_accuracy_by_mix`` of every client, and the summaries that spread and level are read
+        from, named as those of the clients' own test examples with ``_by_mix`` behind; each with
+        its standard error (``_by_mix_se``) for the test examples that there are.
+
+    Raises:
+        ValueError: If clients may differ in more than their labels, or results do not say.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits", ff.data.classes_per_client(20, 3))
+        >>> method = ff.make_round(
+        ...     ff.models.logistic(10), ff.selectors.uniform(5), ff.solvers.sgd(0.1, 10, steps=5),
+        ...     ff.aggregators.mean(),
+        ... )
+        >>> mixed = by_mix(ff.fit(method, data, rounds=1))
+        >>> mixed.test_accuracy_by_mix.dims
+        ('seed', 'round', 'client')
+    """
+    import xarray as xr
+
+    if not dataset.attrs.get("label_skew"):
+        raise ValueError(
+            "dataset: expected results on clients that differ in their labels alone, which a "
+            "partition by label (iid, classes_per_client, dirichlet, ...) makes."
+        )
+    measured = metrics.by_mix.summarize(dataset["class_accuracy"], dataset["test_examples"])
+    described = {name: dataset[name.removesuffix("_by_mix")].attrs for name in measured}
+    columns = {}
+    for name, (values, errors) in measured.items():
+        named = f"{described[name]['long_name']}, from classes"
+        columns[name] = values.assign_attrs(described[name] | {"long_name": named})
+        columns[f"{name}_se"] = errors.assign_attrs(
+            {"long_name": f"{named}, standard error", "units": described[name]["units"]}
+        )
+    return xr.Dataset(columns, attrs=dataset.attrs)
 
 
 def save(dataset: xr.Dataset, path: str | Path) -> None:

@@ -18,11 +18,12 @@ import xarray as xr
 from experiments.reproduction import runs
 from experiments.reproduction.equitable import OF_ROUNDS, SUMMARIES
 from experiments.reproduction.presets import PAPERS
-from experiments.reproduction.tables import paired
+from experiments.reproduction.statistics import paired
 from fedjax_fair.app.presets import PRESETS
 
 SETTINGS = {"digits": PRESETS["cross"].config, "mnist": PAPERS["cross-mnist"].config}
 COLUMNS = {"accuracy": "accuracy_mean_examples", "sigma": "group_sigma_acc"}
+ENDS = ("low", "mean", "high")
 LAST = 5
 """Evaluations at the end of which the mean counts."""
 
@@ -40,7 +41,9 @@ def main() -> None:
     config = replace(config, data=replace(config.data, dir=options.tfds_dir, per_run=True))
     file = options.output / f"cross-{options.data}-runs.csv"
     if not options.only_write:
-        runs.run_missing(config, config.methods, range(options.seeds), file, SUMMARIES, OF_ROUNDS)
+        runs.run_missing(
+            config, config.methods, range(options.seeds), file, SUMMARIES, OF_ROUNDS, cohorts=False
+        )
     table = summarize(runs.collect(config.methods, file))
     stem = file.with_name(f"cross-{options.data}")
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.3f")
@@ -73,8 +76,7 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
                 row[f"{name} {label} sd"] = own[method].std(ddof=1)
             for label, other in (("selector", alone), ("weights", "equitable")):
                 gap = paired(own[both], over_seeds.sel(algorithm=other).values)
-                for end, value in zip(("low", "mean", "high"), gap, strict=True):
-                    row[f"{name} less {label} {end}"] = value
+                row |= {f"{name} less {label} {end}": getattr(gap, end) for end in ENDS}
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -98,9 +100,7 @@ def markdown(table: pd.DataFrame) -> str:
                 for label in ("alone", "equitable")
             ]
             for label in ("selector", "weights"):
-                low, mean, high = (
-                    row[f"{name} less {label} {end}"] for end in ("low", "mean", "high")
-                )
+                low, mean, high = (row[f"{name} less {label} {end}"] for end in ENDS)
                 same = label == "weights" and row["selector"] == "random"
                 cells.append("-" if same else f"{mean:+.2f} ({low:+.2f}, {high:+.2f})")
             lines.append(f"| {row['selector']} | " + " | ".join(cells) + " |")

@@ -7,7 +7,7 @@ command goes on after an interruption.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,25 @@ import xarray as xr
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, relevant
 from fedjax_fair.app.config import Config
+from fedjax_fair.data import FederatedData, federate
+from fedjax_fair.data.ownership import owned
+from fedjax_fair.results import by_mix
 from fedjax_fair.training.fit import fit
 
-__all__ = ["collect", "load", "run_missing"]
+__all__ = ["collect", "held_out", "load", "run_missing"]
 
 KEYS = ["algorithm", "seed", "round"]
-SUMMARIES = [
+SUMMARIES = (
     "accuracy_mean_clients",
+    "accuracy_worst_tenth_by_mix",
     "client_dissimilarity",
+    "client_dissimilarity_by_mix",
+    "client_dissimilarity_by_mix_se",
     "accuracy_standard_deviation",
     "participation_gini",
-]
+)
 """What is kept of every evaluation of a table of client selection."""
+OF_ROUNDS = ("cohort_loss", "selection_unsaturated")
 
 
 def run_missing(
@@ -39,7 +46,9 @@ def run_missing(
     seeds: Iterable[int],
     file: Path,
     summaries: Sequence[str] = SUMMARIES,
-    of_rounds: Sequence[str] = ("cohort_loss",),
+    of_rounds: Sequence[str] = OF_ROUNDS,
+    cohorts: bool = True,
+    prepare: Callable[[FederatedData], FederatedData] | None = None,
 ) -> None:
     """Trains what the file does not hold yet, seed after seed, so that comparisons stay paired.
 
@@ -51,6 +60,8 @@ def run_missing(
         summaries: What is kept of every evaluation.
         of_rounds: What is kept of the rounds since the evaluation before, as a mean over them and
             over the cohort; empty for methods that do not have it.
+        cohorts: Whether to keep who trained; for runs with an evaluation after every round.
+        prepare: Makes the federation that is trained on of the one that the setting describes.
     """
     for seed in seeds:
         done = set(load(file).query("seed == @seed")["algorithm"])
@@ -58,7 +69,10 @@ def run_missing(
         if not missing:
             continue
         own = replace(config, methods=missing, training=replace(config.training, seeds=(seed,)))
-        experiment = build(relevant(presets.resolve(own)))
+        own = relevant(presets.resolve(own))
+        experiment = build(own)
+        if prepare is not None:
+            experiment = build(own, prepare(experiment.data))
         for name, round in experiment.rounds.items():
             started = time.perf_counter()
             run = fit(
@@ -70,8 +84,25 @@ def run_missing(
                 train_loss=False,
                 mesh=experiment.mesh,
             )
-            _append(name, seed, _rows(run, summaries, of_rounds), file)
+            _append(name, seed, _rows(run, summaries, of_rounds, cohorts), file)
             print(f"{name}, seed {seed}: {time.perf_counter() - started:.0f} s", flush=True)
+
+
+def held_out(data: FederatedData) -> FederatedData:
+    """A federation of the training examples alone, a fifth of each client's for testing.
+
+    What is chosen on it has not seen the examples that tables test on.
+    """
+    data = data.partition(0)
+    train: Any = data.train
+    whole = owned(train.order[: train.sizes.sum()], train.sizes, len(train.labels), data.groups)
+    return federate(
+        (train.features, train.labels, whole),
+        None,
+        num_classes=data.num_classes,
+        name=f"{data.name}, held out",
+        label_skew=data.label_skew,
+    )
 
 
 def load(file: Path) -> pd.DataFrame:
@@ -99,10 +130,17 @@ def collect(names: Iterable[str], file: Path) -> xr.Dataset:
     return runs.sel(algorithm=wanted)
 
 
-def _rows(run: xr.Dataset, summaries: Sequence[str], of_rounds: Sequence[str]) -> pd.DataFrame:
+def _rows(
+    run: xr.Dataset, summaries: Sequence[str], of_rounds: Sequence[str], cohorts: bool
+) -> pd.DataFrame:
     """One row an evaluation."""
+    if any("_by_mix" in name for name in summaries):
+        run = run.merge(by_mix(run))
     run = run.isel(seed=0, drop=True)
     rows = run[list(summaries)].to_dataframe()
+    if cohorts:
+        chosen = (" ".join(map(str, ids)) for ids in run["cohort_clients"].values.astype(int))
+        rows["cohort"] = ["", *chosen]
     for name in of_rounds:
         if name not in run:
             rows[name] = np.nan

@@ -11,6 +11,8 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+import xarray as xr
+
 from experiments.reproduction import paper, runs, tables
 from experiments.reproduction.presets import SELECTION_TABLES
 from experiments.reproduction.tables import Column, Layout
@@ -24,13 +26,19 @@ LAYOUT = Layout(
         "loss": Column("cohort_loss", "local loss", factor=1, digits=3),
         "accuracy": Column("accuracy_mean_clients", "accuracy %"),
         "dissimilarity": Column("client_dissimilarity", "dissimilarity %"),
+        "mixed": Column(
+            "client_dissimilarity_by_mix", "dissimilarity by mix %", reported="dissimilarity"
+        ),
         "deviation": Column("accuracy_standard_deviation", "standard deviation %"),
+        "picks": Column("other_picks", "picks other than DivFL's %", digits=0),
+        "open": Column("bonus_open", "rounds with an open bonus %", digits=0),
     },
-    compared=("dissimilarity", "accuracy"),
+    compared=("dissimilarity", "mixed", "accuracy"),
     baselines={"fedavg": "random", "divfl": "DivFL"},
 )
-"""The loss is that of the cohort on its own minibatches; the standard deviation is another reading
-of dissimilarity."""
+"""The loss is that of the cohort on its own minibatches. Dissimilarity by mix is that of the
+accuracies to be expected of clients, without the noise of their small test sets; the standard
+deviation is another reading of the paper's word. The last two are shares of the whole run."""
 
 
 def main() -> None:
@@ -58,7 +66,7 @@ def main() -> None:
 
 def write_table(name: str, config: Config, data: str, file: Path) -> None:
     """Writes one table as CSV and Markdown, and its curves, beside the file of runs."""
-    measured = runs.collect(config.methods, file)
+    measured = with_choices(runs.collect(config.methods, file))
     seeds = measured.sizes["seed"]
     table = tables.summarize(measured, LAYOUT, paper.SELECTION[data])
     stem = file.parent / (name if name.endswith(data) else f"{name}-{data}")
@@ -70,6 +78,32 @@ def write_table(name: str, config: Config, data: str, file: Path) -> None:
     ):
         figure.savefig(stem.with_name(f"{stem.name}{suffix}.png"), dpi=110)
     print(f"{stem}: {seeds} seeds")
+
+
+def with_choices(measured: xr.Dataset) -> xr.Dataset:
+    """Adds what SubTrunc's bonus did: who was chosen otherwise, and when it could still grow.
+
+    Returns:
+        The same with ``other_picks``, the share of a run's picks that DivFL does not make in the
+        same round of the same seed, and ``bonus_open``, the share of its rounds in which more than
+        the first pick could add to the bonus; NaN for methods without a bonus.
+    """
+    cohorts = measured["cohort"].isel(round=slice(1, None))
+    by_divfl = cohorts.sel(algorithm="divfl")
+    other = xr.apply_ufunc(_other_picks, cohorts, by_divfl, vectorize=True)
+    unsaturated = measured["selection_unsaturated"].isel(round=slice(1, None))
+    members = len(str(cohorts.values.flat[0]).split())
+    is_open = (unsaturated > 1.5 / members).where(unsaturated.notnull())
+    rounds = measured["round"]
+    return measured.drop_vars("cohort").assign(
+        other_picks=other.mean("round").expand_dims(round=rounds),
+        bonus_open=is_open.mean("round").expand_dims(round=rounds),
+    )
+
+
+def _other_picks(own: str, others: str) -> float:
+    chosen = own.split()
+    return len(set(chosen) - set(others.split())) / len(chosen)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy import stats
 
-__all__ = ["Column", "Layout", "markdown", "paired", "summarize"]
+from experiments.reproduction.statistics import holm, paired, seeds_needed
 
-Interval = tuple[float, float, float]
+__all__ = ["Column", "Layout", "markdown", "summarize"]
 
 
 class Column(NamedTuple):
@@ -23,12 +22,14 @@ class Column(NamedTuple):
         heading: What stands above it.
         factor: What it is multiplied by.
         digits: Digits after the point.
+        reported: The paper's number to set beside it, if not its own.
     """
 
     metric: str
     heading: str
     factor: float = 100
     digits: int = 2
+    reported: str | None = None
 
 
 class Layout(NamedTuple):
@@ -59,51 +60,59 @@ def summarize(
 
     Returns:
         A table whose moments are the last evaluation and the mean of the last few. Differences are
-        to the same seeds of a baseline, with 95 % intervals of Student's t.
+        to the same seeds of a baseline, with 95 % intervals of Student's t, p values that are
+        adjusted for all methods compared in a column (Holm), the paper's difference, and the
+        number of seeds that one of that size needs (power 0.8).
     """
-    rows = []
-    for moment, last in (("last", 1), (f"last {layout.last}", layout.last)):
-        values = {
-            name: column.factor
-            * measured[column.metric].isel(round=slice(-last, None)).mean("round")
-            for name, column in layout.columns.items()
-        }
-        for method in measured["algorithm"].values:
-            row = {"method": method, "moment": moment}
-            for name, over_seeds in values.items():
-                own = over_seeds.sel(algorithm=method)
-                row |= {name: own.mean().item(), f"{name} sd": own.std(ddof=1).item()}
-                given = reported.get(method, {}).get(name)
-                if given:
-                    row |= {f"{name} paper": given[0], f"{name} paper sd": given[1]}
-            for baseline in layout.baselines:
-                for name in layout.compared:
-                    low, mean, high = paired(
-                        values[name].sel(algorithm=method).values,
-                        values[name].sel(algorithm=baseline).values,
-                    )
-                    label = f"{name} less {baseline}"
-                    row |= {label: mean, f"{label} low": low, f"{label} high": high}
-            rows.append(row)
-    return pd.DataFrame(rows)
+    moments = {"last": 1, f"last {layout.last}": layout.last}
+    return pd.concat(
+        [_at(moment, last, measured, layout, reported) for moment, last in moments.items()],
+        ignore_index=True,
+    )
 
 
-def paired(own: np.ndarray, other: np.ndarray) -> Interval:
-    """Mean of paired differences between its 95 % limits; NaN limits for a single pair."""
-    gaps = own - other
-    mean = float(np.mean(gaps))
-    if gaps.size < 2:
-        return np.nan, mean, np.nan
-    half = float(stats.t.ppf(0.975, gaps.size - 1) * np.std(gaps, ddof=1) / np.sqrt(gaps.size))
-    return mean - half, mean, mean + half
+def _at(
+    moment: str,
+    last: int,
+    measured: xr.Dataset,
+    layout: Layout,
+    reported: Mapping[str, Mapping[str, Any]],
+) -> pd.DataFrame:
+    methods = [str(name) for name in measured["algorithm"].values]
+    table = pd.DataFrame({"method": methods, "moment": moment})
+    papers: dict[str, list[float]] = {}
+    ends = {}
+    for name, column in layout.columns.items():
+        over_rounds = column.factor * measured[column.metric].isel(round=slice(-last, None))
+        ends[name] = over_rounds.mean("round")
+        table[name] = ends[name].mean("seed").values
+        table[f"{name} sd"] = ends[name].std("seed", ddof=1).values
+        given = [reported.get(method, {}).get(column.reported or name) for method in methods]
+        papers[name] = [np.nan if one is None else one[0] for one in given]
+        if any(given):
+            table[f"{name} paper"] = papers[name]
+            table[f"{name} paper sd"] = [np.nan if one is None else one[1] for one in given]
+    for name in layout.compared:
+        for baseline in layout.baselines:
+            other = ends[name].sel(algorithm=baseline).values
+            found = [paired(ends[name].sel(algorithm=one).values, other) for one in methods]
+            by_paper = np.array(papers[name]) - papers[name][methods.index(baseline)]
+            label = f"{name} less {baseline}"
+            table[label] = [one.mean for one in found]
+            table[f"{label} low"] = [one.low for one in found]
+            table[f"{label} high"] = [one.high for one in found]
+            table[f"{label} p"] = holm([one.p for one in found])
+            table[f"{label} paper"] = by_paper
+            table[f"{label} seeds"] = [
+                seeds_needed(gap, one.deviation) if one.deviation > 0 else np.nan
+                for gap, one in zip(by_paper, found, strict=True)
+            ]
+    return table
 
 
 def markdown(table: pd.DataFrame, seeds: int, layout: Layout) -> str:
     """The table for readers: measured beside reported, then the paired differences."""
-    over, intervals = "one seed", ""
-    if seeds > 1:
-        over = f"mean ± standard deviation over {seeds} seeds"
-        intervals = ", with 95 % confidence intervals"
+    over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     lines = []
     for moment, rows in table.groupby("moment", sort=False):
         what = "At the last evaluation" if moment == "last" else f"Mean of the {moment} evaluations"
@@ -115,23 +124,41 @@ def markdown(table: pd.DataFrame, seeds: int, layout: Layout) -> str:
         for _, row in rows.iterrows():
             cells = [_cell(row, name, column.digits) for name, column in layout.columns.items()]
             lines.append(_line([row["method"], *cells]))
-        differences = [(name, base) for name in layout.compared for base in layout.baselines]
-        lines += [
-            "",
-            f"Paired differences (same seeds){intervals}.",
-            "",
-            *_ruled(
-                ["method", *(f"{name} less {layout.baselines[base]}" for name, base in differences)]
-            ),
-        ]
-        for _, row in rows.iterrows():
-            cells = [
-                _difference(row, f"{name} less {base}", layout.columns[name].digits)
-                for name, base in differences
-            ]
-            lines.append(_line([row["method"], *cells]))
         lines.append("")
+        for name in layout.compared:
+            for baseline, called in layout.baselines.items():
+                lines += _differences(rows, name, baseline, called, layout.columns[name])
     return "\n".join(lines)
+
+
+def _differences(
+    rows: pd.DataFrame, name: str, baseline: str, called: str, column: Column
+) -> list[str]:
+    """One column's differences to one baseline."""
+    label, digits = f"{name} less {baseline}", column.digits
+    lines = _ruled(
+        [f"{column.heading} less {called}", "difference", "p (Holm)", "the paper's", "seeds for it"]
+    )
+    for _, row in rows.iterrows():
+        if row["method"] == baseline:
+            continue
+        by_paper, needed = row[f"{label} paper"], row[f"{label} seeds"]
+        lines.append(
+            _line(
+                [
+                    row["method"],
+                    _difference(row, label, digits),
+                    _number(row[f"{label} p"], ".3f"),
+                    _number(by_paper, f"+.{digits}f"),
+                    "-" if np.isnan(needed) else _number(needed, ",.0f"),
+                ]
+            )
+        )
+    return [*lines, ""]
+
+
+def _number(value: float, form: str) -> str:
+    return "-" if np.isnan(value) else f"{value:{form}}"
 
 
 def _ruled(headings: list[str]) -> list[str]:
@@ -157,7 +184,7 @@ def _cell(row: pd.Series, name: str, digits: int) -> str:
 def _difference(row: pd.Series, label: str, digits: int) -> str:
     low, high = row[f"{label} low"], row[f"{label} high"]
     if row[label] == 0 and not low < 0:
-        return "-"
+        return "equal in every seed"
     if np.isnan(low):
         return f"{row[label]:+.{digits}f}"
     return f"{row[label]:+.{digits}f} ({low:+.{digits}f}, {high:+.{digits}f})"

@@ -35,6 +35,9 @@ def gifair(strength: Number = 0.1) -> Aggregator:
     training examples, when it last took part; before that, the mean loss of all its clients at
     the initial model. Members whose loss is not finite are left out of it.
 
+    The paper draws its cohorts by size and averages them alike. Here any selector goes with it, and
+    averages are by size, as befits cohorts that are drawn alike (``selectors.uniform``).
+
     Args:
         strength: :math:`\lambda / \lambda_{\max}` in ``[0, 1]``; may be traced. With 0 it is
             ``mean("size")``.

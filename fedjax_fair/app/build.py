@@ -212,7 +212,8 @@ def _combined(names: str, one: Method, other: Method) -> Method:
         reason = f"with one {twice[0]}" if twice else "that each differ from fedavg in a role"
         raise ValueError(f"method={names!r}: expected methods {reason}.")
     borrowed = {**one.from_solver, **other.from_solver}
-    return Method("", **roles[0], **roles[1], from_solver=borrowed)
+    average = other.average if "selector" in roles[1] else one.average
+    return Method("", **roles[0], **roles[1], average=average, from_solver=borrowed)
 
 
 def _roles(method: Method) -> dict[str, Any]:

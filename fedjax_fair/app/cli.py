@@ -111,10 +111,14 @@ class Show:
 
 @dataclass(frozen=True)
 class Methods:
-    """Lists the methods that a run can compare."""
+    """Lists the methods that a run can compare, and how each averages its cohort."""
 
     def __call__(self) -> None:
-        print(_aligned({name: method.summary for name, method in registry.METHODS.items()}))
+        rows = {"method": f"{'weights':<9}what it is"}
+        for name, method in registry.METHODS.items():
+            weights = "its own" if method.aggregator else "-" if method.pooled else method.average
+            rows[name] = f"{weights:<9}{method.summary}"
+        print(_aligned(rows))
 
 
 @dataclass(frozen=True)

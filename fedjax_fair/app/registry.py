@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fedjax_fair import aggregators, data, models, selectors, solvers
 from fedjax_fair.base import Aggregator, Model, Selector, Solver
@@ -26,7 +26,9 @@ class Method(NamedTuple):
         summary: One line for people.
         selector: Factory of its selector, or None for uniform draws.
         solver: Factory of its local solver, or None for SGD.
-        aggregator: Factory of its aggregator, or None for a mean by size.
+        aggregator: Factory of its aggregator, or None for the average that follows.
+        average: Weights of the mean over a cohort as the method's paper has them: alike, or by
+            training examples. Another aggregator, or ``--aggregator.weights``, replaces them.
         pooled: Makes its round of a model and a solver, for a method that is no federation.
         from_solver: Settings of the solver that its other roles need, by their parameter there.
     """
@@ -35,6 +37,7 @@ class Method(NamedTuple):
     selector: Callable[..., Selector] | None = None
     solver: Callable[..., Solver] | None = None
     aggregator: Callable[..., Aggregator] | None = None
+    average: Literal["uniform", "size"] = "size"
     pooled: Callable[[Model, Solver], Round] | None = None
     from_solver: Mapping[str, str] = {}
 
@@ -52,6 +55,7 @@ METHODS: dict[str, Method] = {
     "power_of_choice": Method(
         "The clients of a random pool with the highest losses (Cho et al., 2020)",
         selector=selectors.power_of_choice,
+        average="uniform",
     ),
     "divfl": Method(
         "Clients whose gradients represent those of all clients (Balakrishnan et al., 2022)",
@@ -60,18 +64,22 @@ METHODS: dict[str, Method] = {
     "subtrunc": Method(
         "DivFL with a truncated bonus for high losses (Castillo et al., 2024)",
         selector=selectors.subtrunc,
+        average="uniform",
     ),
     "unionfl": Method(
         "DivFL with a penalty for recently selected clients (Castillo et al., 2024)",
         selector=selectors.unionfl,
+        average="uniform",
     ),
     "clustered_by_size": Method(
         "One client from each of several strata of equal mass (Fraboni et al., 2021)",
         selector=selectors.clustered_by_size,
+        average="uniform",
     ),
     "clustered_by_similarity": Method(
         "One client from each cluster of similar updates (Fraboni et al., 2021)",
         selector=selectors.clustered_by_similarity,
+        average="uniform",
     ),
     "full": Method("All clients in every round", selector=selectors.full),
     "round_robin": Method("Clients in turn", selector=selectors.round_robin),
@@ -99,7 +107,7 @@ METHODS: dict[str, Method] = {
         aggregator=aggregators.fairfed,
     ),
     "gifair": Method(
-        "A price on differences between the losses of groups (Yue et al., 2022)",
+        "A price on differences between the losses of groups, of random clients (Yue et al., 2022)",
         aggregator=aggregators.gifair,
     ),
     "q_fedavg": Method(
@@ -150,5 +158,5 @@ def factories(method: Method) -> dict[str, Callable[..., Any]]:
     return {
         "solver": solver,
         "selector": method.selector or selectors.uniform,
-        "aggregator": method.aggregator or partial(aggregators.mean, weights="size"),
+        "aggregator": method.aggregator or partial(aggregators.mean, weights=method.average),
     }

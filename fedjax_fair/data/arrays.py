@@ -24,6 +24,7 @@ def federate(
     *,
     num_classes: int,
     name: str,
+    label_skew: bool = False,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> FederatedData:
@@ -38,6 +39,7 @@ def federate(
             of each client's training examples, so that every client keeps at least one.
         num_classes: Number of classes.
         name: What the data is called in results.
+        label_skew: Whether both partitions give clients random examples of their classes.
         test_fraction: Part of every client's examples held out, in ``[0, 1)``.
         seed: Seed of the choice of held-out examples.
 
@@ -57,7 +59,7 @@ def federate(
         train = _compact(features, labels, train_part)
         test = _compact(features, labels, test_part)
     data = FederatedData(
-        _client_examples(*train), _client_examples(*test), groups, num_classes, name
+        _client_examples(*train), _client_examples(*test), groups, num_classes, name, label_skew
     )
     validate(data)
     return data

@@ -67,8 +67,8 @@ class ClientExamples(NamedTuple):
 class FederatedData(NamedTuple):
     """A federation: training and test examples of the same clients.
 
-    A pytree whose ``num_classes`` and ``name`` are static, so that a federation can be an argument
-    of a compiled function.
+    A pytree whose ``num_classes``, ``name`` and ``label_skew`` are static, so that a federation can
+    be an argument of a compiled function.
 
     Where every run has a partition of its own (`stack`), who owns what has a leading axis ``runs``:
     ``order``, ``offsets``, ``sizes`` and ``groups``. The examples themselves are shared.
@@ -79,6 +79,8 @@ class FederatedData(NamedTuple):
         groups: Planted group of each client, ``[clients]``, or None where none is planted.
         num_classes: Number of classes; of outputs where labels are targets.
         name: What the data is called in results.
+        label_skew: Whether clients differ in their numbers of examples of each class alone, which
+            `results.by_mix` needs to know.
     """
 
     train: ClientExamples
@@ -86,6 +88,7 @@ class FederatedData(NamedTuple):
     groups: Int[Array, " clients"] | None
     num_classes: int
     name: str
+    label_skew: bool = False
 
     @property
     def num_clients(self) -> int:
@@ -107,15 +110,15 @@ class FederatedData(NamedTuple):
 def _flatten(data: FederatedData):
     names = ("train", "test", "groups")
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(data, name)) for name in names)
-    return children, (data.num_classes, data.name)
+    return children, (data.num_classes, data.name, data.label_skew)
 
 
-def _unflatten(static: tuple[int, str], children: Any) -> FederatedData:
+def _unflatten(static: tuple[int, str, bool], children: Any) -> FederatedData:
     train, test, groups = children
     return FederatedData(train, test, groups, *static)
 
 
-# Registered by hand, because JAX would treat the two static fields of a NamedTuple as arrays.
+# Registered by hand, because JAX would treat the three static fields of a NamedTuple as arrays.
 jax.tree_util.register_pytree_with_keys(FederatedData, _flatten, _unflatten)
 
 

@@ -50,11 +50,14 @@ class Partitioner(NamedTuple):
             Every client gets at least one example, every example has at most one owner.
         column: Column that names the owner of an example, which test examples follow too; None
             where test examples are split with the class mix of the training examples.
+        label_skew: Whether clients differ in the number of their examples and in their classes
+            alone: a client's examples of a class are random ones of that class.
     """
 
     name: str
     split: Callable[..., Partition]
     column: str | None = None
+    label_skew: bool = False
 
 
 def owned(order: Any, sizes: Any, total: int, groups: Any = None) -> Partition:

@@ -60,7 +60,7 @@ def iid(num_clients: int) -> Partitioner:
         sizes = equal_parts(len(labels), num_clients)
         return owned(np.random.default_rng(seed).permutation(len(labels)), sizes, len(labels))
 
-    return Partitioner(f"iid({num_clients})", split)
+    return Partitioner(f"iid({num_clients})", split, label_skew=True)
 
 
 def quantity_skew(
@@ -109,7 +109,7 @@ def quantity_skew(
         sizes = min_size + _largest_remainder(rest, weights)
         return owned(rng.permutation(len(labels)), sizes, len(labels))
 
-    return Partitioner(f"quantity_skew({num_clients}, {law}, {skew})", split)
+    return Partitioner(f"quantity_skew({num_clients}, {law}, {skew})", split, label_skew=True)
 
 
 def _largest_remainder(total: int, weights: np.ndarray) -> np.ndarray:
@@ -181,7 +181,7 @@ def dirichlet(
             rng.shuffle(client)
         return owned(order, sizes, len(labels))
 
-    return Partitioner(f"dirichlet({num_clients}, {alpha})", split)
+    return Partitioner(f"dirichlet({num_clients}, {alpha})", split, label_skew=True)
 
 
 def _dirichlet_owners(labels, concentration, rng) -> np.ndarray:
@@ -231,7 +231,7 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
         order = shuffled_by_class(labels, rng)[(drawn[:, None] * size + np.arange(size)).ravel()]
         return owned(order, np.full(num_clients, shards_per_client * size), len(labels))
 
-    return Partitioner(f"shards({num_clients}, {shards_per_client})", split)
+    return Partitioner(f"shards({num_clients}, {shards_per_client})", split, label_skew=True)
 
 
 def by_column(column: str) -> Partitioner:

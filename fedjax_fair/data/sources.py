@@ -120,7 +120,12 @@ def _split(
             test_owned = split_test(owned, train.labels, test.labels, seed)
         tested = (test.features, test.labels, test_owned)
     return federate(
-        (train.features, train.labels, owned), tested, num_classes=num_classes, name=name, seed=seed
+        (train.features, train.labels, owned),
+        tested,
+        num_classes=num_classes,
+        name=name,
+        label_skew=partition.label_skew,
+        seed=seed,
     )
 
 

@@ -1,6 +1,7 @@
 """Metrics: how well and how evenly a federation is served, and what that costs.
 
-Functions on arrays live in `performance`, `fairness`, `groups`, `clustering` and `communication`;
+Functions on arrays live in `performance`, `fairness`, `groups`, `by_mix`, `clustering` and
+`communication`;
 `SUMMARIES` lists those that every evaluation computes, under the names they have in results, and
 `GROUP_SUMMARIES` those it adds where groups of clients are known.
 
@@ -13,7 +14,7 @@ Examples:
     ['accuracy_mean_examples', 'test_loss_mean_examples', 'train_loss_mean_examples']
 """
 
-from fedjax_fair.metrics import clustering, communication, fairness, groups, performance
+from fedjax_fair.metrics import by_mix, clustering, communication, fairness, groups, performance
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SUMMARIES
@@ -22,6 +23,7 @@ __all__ = [
     "GROUP_SUMMARIES",
     "SUMMARIES",
     "adjusted_rand_index",
+    "by_mix",
     "bytes_per_round",
     "clustering",
     "communication",

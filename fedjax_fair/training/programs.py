@@ -20,7 +20,7 @@ from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.cores import CORES, shared
 from fedjax_fair.parallel.mesh import over_mesh, replicate, shard_federation
-from fedjax_fair.results import PER_CLIENT
+from fedjax_fair.results import RECORDED
 from fedjax_fair.simulate import Round, RoundInfo, RoundState
 
 __all__ = ["Programs"]
@@ -123,7 +123,7 @@ class Programs:
             )
         )
         summaries, clients = self._evaluation
-        evaluation = (summaries, [getattr(clients, name) for name in PER_CLIENT])
+        evaluation = (summaries, [getattr(clients, name) for name in RECORDED])
         recorded = (rounds * _bytes(self._info) + (rounds + self._length) * _bytes(evaluation)) // (
             self._length
         )

@@ -68,8 +68,8 @@ def test_every_method_trains(name):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("subtrunc:lam=0", "divfl"),
-        ("unionfl:mu=0,window=2", "divfl"),
+        ("subtrunc:lam=0", "divfl:weights=uniform"),
+        ("unionfl:mu=0,window=2", "divfl:weights=uniform"),
         ("fedprox:prox=0", "fedavg"),
         ("power_of_choice:pool=4,variant=cpow", "power_of_choice:pool=4"),
     ],
@@ -109,6 +109,18 @@ def test_methods_that_differ_in_different_roles_combine(config, combined, one, o
     assert distance(together, alone) < 1e-7
     assert distance(together, apart) > 1e-4
     assert (cohorts.clients == expected.clients).all()
+
+
+def test_the_average_goes_with_the_selector_unless_another_is_given():
+    skewed = replace(SMALL, data=replace(SMALL.data, partition="quantity_skew", min_size=None))
+
+    def spread(name):
+        return np.ptp(trained(skewed, name)[2].weights)
+
+    assert spread("fedavg") > 0.01
+    assert spread("fedprox+power_of_choice") == 0
+    assert spread("power_of_choice+fedprox") == 0
+    assert spread("power_of_choice:weights=size") > 0.01
 
 
 def test_the_pull_serves_every_method():

@@ -3,15 +3,18 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
+from scipy import stats
 
-from experiments.reproduction import paper, runs, selection, tables
+from experiments.reproduction import calibrate, paper, runs, selection, statistics, tables
 from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import DataConfig, ModelConfig, SolverConfig, TrainingConfig
+from fedjax_fair.results import by_mix
 from fedjax_fair.training.fit import fit
 
 ALL_TABLES = [(data, name) for data, tables in SELECTION_TABLES.items() for name in tables]
@@ -81,11 +84,14 @@ def test_what_is_kept_of_a_run_is_what_it_measured(tmp_path):
     own = replace(config, training=replace(config.training, seeds=(3,)))
     ready = build(presets.resolve(own))
     run = fit(ready.rounds["fedavg"], ready.data, rounds=6, seeds=(3,), eval_every=1)
+    run = run.merge(by_mix(run))
     for metric in runs.SUMMARIES:
         np.testing.assert_allclose(kept[metric], run[metric].isel(seed=0), rtol=1e-5)
     np.testing.assert_allclose(
         kept.cohort_loss[1:], run.cohort_loss.isel(seed=0).mean("slot"), rtol=1e-5
     )
+    chosen = [[int(one) for one in cohort.split()] for cohort in kept.cohort[1:].values]
+    np.testing.assert_array_equal(chosen, run.cohort_clients.isel(seed=0))
 
 
 def made_up(accuracy, dissimilarity):
@@ -95,6 +101,9 @@ def made_up(accuracy, dissimilarity):
         {
             "accuracy_mean_clients": (shape, accuracy),
             "client_dissimilarity": (shape, dissimilarity),
+            "client_dissimilarity_by_mix": (shape, 0.75 * dissimilarity),
+            "other_picks": (shape, np.full((2, 3, 6), 0.5)),
+            "bonus_open": (shape, np.full((2, 3, 6), np.nan)),
             "accuracy_standard_deviation": (shape, dissimilarity / 2),
             "cohort_loss": (shape, np.full((2, 3, 6), 0.25)),
         },
@@ -126,7 +135,11 @@ def test_the_summary_is_that_of_the_seeds():
     text = tables.markdown(table.reset_index(), 3, selection.LAYOUT)
     assert f"{five['dissimilarity']:.2f}" in text
     assert "[8.89 ± 0.59]" in text
-    assert np.isnan(tables.paired(np.ones(1), np.zeros(1))[0])
+    alone = stats.ttest_rel(means[1], means[0]).pvalue
+    np.testing.assert_allclose(five["dissimilarity less fedavg p"], alone, rtol=1e-6)
+    np.testing.assert_allclose(five["dissimilarity less fedavg paper"], 8.89 - 9.16)
+    np.testing.assert_allclose(five["mixed less fedavg paper"], 8.89 - 9.16)
+    assert f"| divfl | {five['mixed less fedavg']:+.2f} (" in text
 
 
 def test_tables_are_presets_of_the_experiments_alone(capsys):
@@ -137,3 +150,76 @@ def test_tables_are_presets_of_the_experiments_alone(capsys):
     assert main(["run", "table1"]) == 2
     assert "preset='table1'" in capsys.readouterr().err
     assert not presets.PRESETS.keys() & PAPERS.keys()
+
+
+def test_what_the_bonus_did_is_counted():
+    shape = ("algorithm", "seed", "round")
+    cohorts = [["", "0 1 2 3", "4 5 6 7"], ["", "3 2 1 0", "4 5 8 9"]]
+    unsaturated = [[np.nan] * 3, [np.nan, 0.25, 0.5]]
+    measured = selection.with_choices(
+        xr.Dataset(
+            {
+                "cohort": (shape, np.array(cohorts, object)[:, None]),
+                "selection_unsaturated": (shape, np.array(unsaturated)[:, None]),
+            },
+            coords={"algorithm": ["divfl", "subtrunc"], "seed": [0], "round": [0, 1, 2]},
+        )
+    )
+    # The same cohort in another order is no other pick; then two of four are others.
+    np.testing.assert_array_equal(measured.other_picks.isel(seed=0, round=0), [0, 0.25])
+    # Only in the second round could more than the first of four picks add to the bonus.
+    np.testing.assert_array_equal(measured.bonus_open.isel(seed=0, round=0), [np.nan, 0.5])
+
+
+def test_p_values_of_many_comparisons_are_adjusted():
+    adjusted = statistics.holm([0.01, np.nan, 0.04, 0.03, 0.005])
+    np.testing.assert_allclose(adjusted, [0.03, np.nan, 0.06, 0.06, 0.02])
+    assert statistics.holm([0.9, 0.8]).tolist() == [1.0, 1.0]
+
+
+def test_equal_runs_are_no_evidence():
+    same = statistics.paired(np.ones(5), np.ones(5))
+    assert same[:3] == (0, 0, 0)
+    assert np.isnan(same.p)
+    assert np.isnan(statistics.paired(np.ones(1), np.zeros(1)).low)
+
+
+@pytest.mark.parametrize("difference", [0.4, -1.5])
+def test_as_many_seeds_as_needed_find_a_difference(difference):
+    seeds = int(statistics.seeds_needed(difference, deviation=1.0))
+    rng = np.random.default_rng(0)
+
+    def found(count):
+        gaps = rng.normal(difference, 1.0, (20_000, count))
+        return (stats.ttest_1samp(gaps, 0, axis=1).pvalue < 0.05).mean()
+
+    assert found(seeds) > 0.79  # A share of 20,000 is known to 0.3 %.
+    assert found(seeds - 1) < 0.81
+    assert statistics.seeds_needed(0.0, 1.0) == np.inf
+
+
+def test_what_is_calibrated_on_is_tested_by_no_table():
+    config = smaller(SELECTION_TABLES["mnist"]["table1"])
+    data = build(presets.resolve(config)).data
+    held = runs.held_out(data)
+    first = data.partition(0)
+    owned = first.train.sizes
+    np.testing.assert_array_equal(held.train.sizes + held.test.sizes, owned)
+    np.testing.assert_array_equal(held.test.sizes, np.floor(0.2 * owned))
+    whole = {row.tobytes() for row in data.train.features}
+    assert {row.tobytes() for row in held.test.features} <= whole
+    assert held.label_skew
+
+
+def test_the_calibrated_rounds_are_closest_to_the_reported_accuracy(tmp_path):
+    file = tmp_path / "calibration-mnist-runs.csv"
+    rows = [
+        {"algorithm": "fedavg", "seed": seed, "round": round,
+         "accuracy_mean_clients": 0.7299 + 0.01 * round + shift}
+        for seed, shift in ((100, -0.02), (101, 0.02)) for round in range(20)
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv(file, index=False)
+    table = calibrate.summarize(file)
+    # The mean of five evaluations is that of the middle one, two rounds before.
+    np.testing.assert_allclose(table.loc[12, "accuracy"], 82.99)
+    assert calibrate.choose(table, "mnist") == 12

@@ -1,0 +1,79 @@
+"""Every method averages its cohort as its paper does, and those who claim it without bias."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import make_context, make_federation
+
+from fedjax_fair.app.registry import METHODS, factories
+from fedjax_fair.base import Cohort, LocalResult, Variables
+
+SIZES = (60, 5, 33, 12, 5, 21, 48, 9)
+SHARES = np.array(SIZES) / sum(SIZES)
+AVERAGES = {
+    "fedavg": "size",  # McMahan et al., algorithm 1
+    "power_of_choice": "uniform",  # Cho et al., algorithm 1
+    "divfl": "size",  # Balakrishnan et al., released code
+    "subtrunc": "uniform",  # Castillo et al., algorithm 1
+    "unionfl": "uniform",
+    "clustered_by_size": "uniform",  # Fraboni et al., equation 4
+    "clustered_by_similarity": "uniform",
+    "full": "size",
+    "round_robin": "size",
+    "fedprox": "size",
+}
+OWN = {"agnostic", "drfa", "equitable", "fairfed", "gifair", "q_fedavg", "tilted", "centralized"}
+
+
+def context():
+    variables = Variables({"w": jnp.zeros(3)}, {})
+    return make_context(make_federation(sizes=SIZES).train, variables=variables)
+
+
+def weights_of(name, clients):
+    """What a method's aggregator makes of a cohort whose selector proposes something else."""
+    aggregator = factories(METHODS[name])["aggregator"]()
+    proposed = jnp.linspace(0.1, 0.4, clients.shape[0])
+    return aggregator.weigh((), Cohort(clients, proposed), context())
+
+
+def test_every_method_is_here():
+    assert AVERAGES.keys() | OWN == METHODS.keys()
+    assert not AVERAGES.keys() & OWN
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+def test_the_average_is_that_of_the_paper(name):
+    clients = jnp.array([0, 4, 2, 2])
+    sizes = np.array(SIZES)[np.asarray(clients)]
+    expected = {"uniform": np.full(4, 1 / 4), "size": sizes / sizes.sum()}[AVERAGES[name]]
+    np.testing.assert_allclose(weights_of(name, clients), expected, rtol=1e-6)
+
+
+UNBIASED = ["full", "clustered_by_size", "clustered_by_similarity"]
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+def test_a_client_weighs_its_share_on_average(name):
+    """E[weight] = p, with sizes of 5 to 60 (Fraboni et al., proposition 1)."""
+    selector = factories(METHODS[name])["selector"](*([4] if name != "full" else []))
+    state = selector.init(context())
+    if name == "clustered_by_similarity":  # Two directions, so that clusters are not by size.
+        updates = np.eye(3)[np.arange(len(SIZES)) % 2] + 0.1
+        every = Cohort(jnp.arange(len(SIZES)), jnp.asarray(SHARES, jnp.float32))
+        results = LocalResult(
+            Variables({"w": jnp.asarray(updates, jnp.float32)}, {}),
+            jnp.zeros(len(SIZES)),
+            jnp.ones(len(SIZES), jnp.int32),
+        )
+        state = selector.observe(state, every, results, context())
+
+    def weights(key):
+        clients = selector.select(key, state, context())[0].clients
+        return jnp.zeros(len(SIZES)).at[clients].add(weights_of(name, clients))
+
+    draws = np.asarray(jax.jit(jax.vmap(weights))(jax.random.split(jax.random.key(0), 40_000)))
+    error = draws.std(axis=0) / np.sqrt(len(draws))
+    # Five standard errors, and float32 rounding for who weighs the same in every draw.
+    assert (np.abs(draws.mean(axis=0, dtype=np.float64) - SHARES) < 5 * error + 1e-6).all()
