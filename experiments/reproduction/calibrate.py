@@ -12,6 +12,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from experiments.reproduction import paper, runs
@@ -61,7 +62,7 @@ def summarize(file: Path) -> pd.DataFrame:
 def choose(table: pd.DataFrame, data: str) -> int:
     """The rounds after which accuracy is closest to the one reported."""
     target, _ = paper.SELECTION[data]["fedavg"]["accuracy"]
-    return int((table["accuracy"] - target).abs().idxmin())
+    return int(table.index[np.argmin(np.abs(table["accuracy"] - target))])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ command goes on after an interruption.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -19,8 +20,7 @@ import xarray as xr
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, relevant
 from fedjax_fair.app.config import Config
-from fedjax_fair.data import FederatedData, federate
-from fedjax_fair.data.ownership import owned
+from fedjax_fair.data import ClientExamples, FederatedData, stack
 from fedjax_fair.results import by_mix
 from fedjax_fair.training.fit import fit
 
@@ -50,7 +50,7 @@ def run_missing(
     cohorts: bool = True,
     prepare: Callable[[FederatedData], FederatedData] | None = None,
 ) -> None:
-    """Trains what the file does not hold yet, seed after seed, so that comparisons stay paired.
+    """Trains what the file does not hold yet, a few seeds after the other, as pairs stay whole.
 
     Args:
         config: The setting, apart from methods and seeds.
@@ -63,29 +63,44 @@ def run_missing(
         cohorts: Whether to keep who trained; for runs with an evaluation after every round.
         prepare: Makes the federation that is trained on of the one that the setting describes.
     """
-    for seed in seeds:
-        done = set(load(file).query("seed == @seed")["algorithm"])
-        missing = tuple(name for name in names if name not in done)
-        if not missing:
-            continue
-        own = replace(config, methods=missing, training=replace(config.training, seeds=(seed,)))
-        own = relevant(presets.resolve(own))
-        experiment = build(own)
-        if prepare is not None:
-            experiment = build(own, prepare(experiment.data))
-        for name, round in experiment.rounds.items():
-            started = time.perf_counter()
-            run = fit(
-                round,
-                experiment.data,
-                rounds=experiment.config.training.rounds or 0,
-                seeds=(seed,),
-                eval_every=own.training.eval_every,
-                train_loss=False,
-                mesh=experiment.mesh,
-            )
-            _append(name, seed, _rows(run, summaries, of_rounds, cohorts), file)
-            print(f"{name}, seed {seed}: {time.perf_counter() - started:.0f} s", flush=True)
+    seeds, cores = list(seeds), len(os.sched_getaffinity(0))
+    for first in range(0, len(seeds), cores):  # Each core makes a run.
+        for group, missing in _missing(names, seeds[first : first + cores], file).items():
+            own = replace(config, methods=missing, training=replace(config.training, seeds=group))
+            own = relevant(presets.resolve(own))
+            experiment = build(own)
+            if prepare is not None:
+                experiment = build(own, prepare(experiment.data))
+            for name, round in experiment.rounds.items():
+                started = time.perf_counter()
+                done = fit(
+                    round,
+                    experiment.data,
+                    rounds=experiment.config.training.rounds or 0,
+                    seeds=group,
+                    eval_every=own.training.eval_every,
+                    train_loss=False,
+                    mesh=experiment.mesh,
+                )
+                for seed in group:
+                    rows = _rows(done.sel(seed=[seed]), summaries, of_rounds, cohorts)
+                    _append(name, seed, rows, file)
+                took = time.perf_counter() - started
+                print(f"{name}, seeds {group}: {took:.0f} s", flush=True)
+
+
+def _missing(
+    names: Iterable[str], seeds: Sequence[int], file: Path
+) -> dict[tuple[int, ...], tuple[str, ...]]:
+    """Methods by those of the seeds that they have not done."""
+    known = load(file)
+    done = set(zip(known["algorithm"], known["seed"], strict=True))
+    missing: dict[tuple[int, ...], tuple[str, ...]] = {}
+    for name in dict.fromkeys(names):
+        group = tuple(seed for seed in seeds if (name, seed) not in done)
+        if group:
+            missing[group] = (*missing.get(group, ()), name)
+    return missing
 
 
 def held_out(data: FederatedData) -> FederatedData:
@@ -93,16 +108,27 @@ def held_out(data: FederatedData) -> FederatedData:
 
     What is chosen on it has not seen the examples that tables test on.
     """
-    data = data.partition(0)
-    train: Any = data.train
-    whole = owned(train.order[: train.sizes.sum()], train.sizes, len(train.labels), data.groups)
-    return federate(
-        (train.features, train.labels, whole),
-        None,
-        num_classes=data.num_classes,
-        name=f"{data.name}, held out",
-        label_skew=data.label_skew,
-    )
+    if data.num_partitions is None:
+        return _held_out(data)
+    return stack([_held_out(data.partition(run)) for run in range(data.num_partitions)])
+
+
+def _held_out(data: FederatedData) -> FederatedData:
+    rng, train = np.random.default_rng(0), data.train
+    kept: list[np.ndarray] = []
+    tested: list[np.ndarray] = []
+    for offset, size in zip(train.offsets, train.sizes, strict=True):
+        own = rng.permutation(np.asarray(train.order[offset : offset + size]))
+        tested.append(own[: size // 5])
+        kept.append(own[size // 5 :])
+    return data._replace(train=_of(train, kept), test=_of(train, tested))
+
+
+def _of(examples: ClientExamples, client_indices: list[np.ndarray]) -> ClientExamples:
+    sizes = np.array([len(own) for own in client_indices], np.int32)
+    offsets = (np.cumsum(sizes) - sizes).astype(np.int32)
+    arrays: Any = {"order": np.concatenate(client_indices), "offsets": offsets, "sizes": sizes}
+    return examples._replace(**arrays)
 
 
 def load(file: Path) -> pd.DataFrame:
