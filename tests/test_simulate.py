@@ -59,19 +59,19 @@ def test_one_client_and_one_step_is_a_centralized_step(model, federation):
         labels = jnp.asarray(train.labels[rows])
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    loss, slope = jax.value_and_grad(loss_fn)(state.variables.params)
+    loss, slope = jax.jit(jax.value_and_grad(loss_fn))(state.variables.params)
     expected = jax.tree.map(lambda value, s: value - 0.5 * s, state.variables.params, slope)
     assert_close(after.variables.params, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(info.loss, [loss], rtol=1e-6)
 
 
-@pytest.mark.parametrize("clients_per_batch", [1, 2, 3, 4, 5])
-def test_clients_per_batch_never_changes_results(model, federation, clients_per_batch):
+def test_clients_per_batch_never_changes_results(model, federation):
     expected, _ = rounds_of(make(model, selectors.uniform(5)), federation)
-    grouped = make(model, selectors.uniform(5), clients_per_batch=clients_per_batch)
-    actual, _ = rounds_of(grouped, federation)
-    assert_close(actual.variables, expected.variables, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(actual.participation, expected.participation)
+    for clients_per_batch in (1, 2, 3, 4, 5):
+        grouped = make(model, selectors.uniform(5), clients_per_batch=clients_per_batch)
+        actual, _ = rounds_of(grouped, federation)
+        assert_close(actual.variables, expected.variables, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(actual.participation, expected.participation)
 
 
 @pytest.mark.parametrize("clients_per_batch", [1, 2, 3, 4, 5])
@@ -229,9 +229,8 @@ def test_statistics_are_averaged_with_the_parameters(federation):
         return jax.tree.map(jnp.add, state.variables, result.update)
 
     share = train.sizes[1] / (train.sizes[1] + train.sizes[2])
-    expected = jax.tree.map(
-        lambda first, second: share * first + (1 - share) * second, trained(1), trained(2)
-    )
+    first, second = (jax.jit(trained)(jnp.int32(client)) for client in (1, 2))
+    expected = jax.tree.map(lambda one, two: share * one + (1 - share) * two, first, second)
     assert jax.tree.leaves(after.variables.state)
     assert_close(after.variables, expected, rtol=1e-5, atol=1e-6)
 

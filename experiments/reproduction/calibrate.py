@@ -43,10 +43,15 @@ def main() -> None:
     if not options.only_write:
         seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
         runs.run_missing(config, ("fedavg",), seeds, file, prepare=runs.held_out)
+    write_table(options.data, file)
+
+
+def write_table(data: str, file: Path) -> None:
+    """Writes accuracies by rounds beside the file of runs, and prints the choice."""
     table = summarize(file)
-    table.to_csv(file.with_name(f"calibration-{options.data}.csv"), float_format="%.3f")
+    table.to_csv(file.with_name(f"calibration-{data}.csv"), float_format="%.3f")
     print(table.to_string())
-    print(f"rounds: {choose(table, options.data)}")
+    print(f"rounds: {choose(table, data)}")
 
 
 def summarize(file: Path) -> pd.DataFrame:

@@ -44,8 +44,13 @@ def main() -> None:
         runs.run_missing(
             config, config.methods, range(options.seeds), file, SUMMARIES, OF_ROUNDS, cohorts=False
         )
-    table = summarize(runs.collect(config.methods, file))
-    stem = file.with_name(f"cross-{options.data}")
+    write_table(options.data, file)
+
+
+def write_table(data: str, file: Path) -> None:
+    """Writes the table as CSV and Markdown beside the file of runs."""
+    table = summarize(runs.collect(SETTINGS[data].methods, file))
+    stem = file.with_name(f"cross-{data}")
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.3f")
     stem.with_suffix(".md").write_text(markdown(table))
     print(stem.with_suffix(".md").read_text())

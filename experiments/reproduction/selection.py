@@ -55,7 +55,7 @@ def main() -> None:
     chosen = {
         name: config for name, config in presets_of.items() if name.split("-")[0] in options.tables
     }
-    file = options.output / f"runs-{options.data}.csv"
+    file = options.output / f"selection-{options.data}-runs.csv"
     if not options.only_write:
         for config in chosen.values():
             own = replace(config, data=replace(config.data, dir=options.tfds_dir))

@@ -28,7 +28,7 @@ def test_no_curvature_exceeds_the_smoothness_and_the_problem_is_not_convex():
     points = 2 * np.random.default_rng(0).normal(size=(50, theorem1.WIDTH)).astype(np.float32)
     largest, smallest = 0.0, 0.0
     for client in range(0, theorem1.CLIENTS, 4):
-        hessians = jax.vmap(jax.hessian(client_loss(data, client)))(points)
+        hessians = jax.jit(jax.vmap(jax.hessian(client_loss(data, client))))(points)
         values = np.linalg.eigvalsh(np.asarray(hessians))
         largest, smallest = max(largest, values.max()), min(smallest, values.min())
     assert 0.05 * smoothness < largest <= smoothness
@@ -48,10 +48,10 @@ def test_with_whole_batches_it_is_the_federation_of_the_library():
     start = model.init(jax.random.split(key)[0], data.train.features[:1])
     state = round.init(jax.random.key(7), data)._replace(variables=start)
     # Neither batches nor candidates are random, so that all keys do the same.
-    end, _ = run(round, state, data, rounds)
+    end, _ = jax.jit(lambda state: run(round, state, data, rounds))(state)
     np.testing.assert_allclose(weights, end.variables.params["head"], rtol=1e-4, atol=1e-5)
     assert (trace.noise == 0).all()
-    losses = [client_loss(data, client)(start.params["head"]) for client in range(20)]
+    losses = [jax.jit(client_loss(data, client))(start.params["head"]) for client in range(20)]
     np.testing.assert_allclose(trace.loss[0], jnp.mean(jnp.stack(losses)), rtol=1e-5)
 
 

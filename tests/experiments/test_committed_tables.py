@@ -1,0 +1,51 @@
+"""Every table of the reproductions is what its committed runs make of it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from experiments.reproduction import calibrate, cross, equitable, selection
+from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
+
+PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
+WRITERS = {
+    "calibration-mnist": lambda file: calibrate.write_table("mnist", file),
+    "cross-digits": lambda file: cross.write_table("digits", file),
+    "cross-mnist": lambda file: cross.write_table("mnist", file),
+    "equitable-grid-mnist": lambda file: equitable.write_grid(file),
+    "equitable-table-cifar10": lambda file: equitable.write_table(
+        PAPERS["equitable-cifar10"].config, "cifar10", file
+    ),
+    "equitable-table-mnist": lambda file: equitable.write_table(
+        PAPERS["equitable-mnist"].config, "mnist", file
+    ),
+    "selection-mnist": lambda file: [
+        selection.write_table(name, SELECTION_TABLES["mnist"][name], "mnist", file)
+        for name in TABLES_OF_SELECTION
+    ],
+}
+TABLES_OF_SELECTION = ("table1",)
+"""By the file of their runs, without ``-runs.csv``."""
+
+
+def test_no_file_of_runs_is_left_out():
+    runs = {path.name.removesuffix("-runs.csv") for path in PAGES.glob("*-runs.csv")}
+    assert runs - {"federated-maximization"} == set(WRITERS)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_tables_are_those_of_their_runs(name, tmp_path):
+    file = shutil.copy(PAGES / f"{name}-runs.csv", tmp_path)
+    WRITERS[name](Path(file))
+    written = [path for path in tmp_path.iterdir() if path.suffix in (".csv", ".md")]
+    assert len(written) > 1
+    for path in written:
+        assert path.read_text() == (PAGES / path.name).read_text(), path.name
+
+
+def test_presets_hold_what_was_calibrated():
+    runs = PAGES / "calibration-mnist-runs.csv"
+    chosen = calibrate.choose(calibrate.summarize(runs), "mnist")
+    for config in SELECTION_TABLES["mnist"].values():
+        assert config.training.rounds == chosen
