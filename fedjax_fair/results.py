@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair import metrics
+from fedjax_fair import checks, metrics
 from fedjax_fair.base import ClientMetrics, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 from fedjax_fair.metrics.communication import bytes_per_round
@@ -39,7 +39,17 @@ from fedjax_fair.simulate import RoundInfo
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["RECORDED", "History", "by_mix", "combine", "final", "open", "save", "to_dataset"]
+__all__ = [
+    "RECORDED",
+    "History",
+    "by_mix",
+    "combine",
+    "compare",
+    "final",
+    "open",
+    "save",
+    "to_dataset",
+]
 
 RECORDED = {
     "test_accuracy": ("client", "Test accuracy", "1"),
@@ -267,6 +277,66 @@ def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
     combined = xr.concat(own, names, join="outer", combine_attrs="override")
     first = next(iter(datasets.values()))
     return combined.merge(first[[name for name in shared if name in first]])
+
+
+def compare(dataset: xr.Dataset, metric: str, baseline: str | None = None) -> xr.Dataset:
+    """Differences of all methods to one, seed by seed, and whether chance explains them.
+
+    Args:
+        dataset: Results with the dimension ``algorithm``, over two or more seeds.
+        metric: A variable over seeds and rounds; of the last evaluation of every method.
+        baseline: The method that others are compared to; by default the first.
+
+    Returns:
+        Over the other methods: the mean ``difference`` of paired seeds, the ends ``low`` and
+        ``high`` of its 95 % interval (Student's t), and ``p`` of no difference, adjusted for as
+        many comparisons as there are methods (Holm).
+
+    Raises:
+        ValueError: If there is no such metric or method, nothing to compare, or a single seed.
+
+    Examples:
+        >>> import xarray as xr
+        >>> accuracy = [[[0.7], [0.9]], [[0.8], [1.0]]]
+        >>> dims = ("algorithm", "seed", "round")
+        >>> runs = xr.Dataset(
+        ...     {"accuracy_mean_clients": (dims, accuracy)},
+        ...     {"algorithm": ["fedavg", "divfl"], "round": [10]},
+        ... )
+        >>> round(compare(runs, "accuracy_mean_clients").difference.item(), 3)
+        0.1
+    """
+    import xarray as xr
+
+    methods = [str(name) for name in dataset["algorithm"].values]
+    baseline = methods[0] if baseline is None else baseline
+    for name, value, known in (
+        ("metric", metric, tuple(map(str, dataset))),
+        ("baseline", baseline, tuple(methods)),
+    ):
+        checks.one_of(name, value, known)
+    others = [name for name in methods if name != baseline]
+    if not others or dataset.sizes["seed"] < 2:
+        raise ValueError(
+            f"dataset: expected two or more methods and seeds, got {len(methods)} and "
+            f"{dataset.sizes['seed']}."
+        )
+    last = final(dataset)[metric]
+    found = [
+        metrics.paired.compare(last.sel(algorithm=name).values, last.sel(algorithm=baseline).values)
+        for name in others
+    ]
+    columns = {
+        "difference": [one.mean for one in found],
+        "low": [one.low for one in found],
+        "high": [one.high for one in found],
+        "p": metrics.paired.holm([one.p for one in found]),
+    }
+    return xr.Dataset(
+        {name: ("algorithm", values) for name, values in columns.items()},
+        {"algorithm": others},
+        {"metric": metric, "baseline": baseline},
+    )
 
 
 def final(dataset: xr.Dataset) -> xr.Dataset:

@@ -18,8 +18,8 @@ import xarray as xr
 from experiments.reproduction import runs
 from experiments.reproduction.equitable import OF_ROUNDS, SUMMARIES
 from experiments.reproduction.presets import PAPERS
-from experiments.reproduction.statistics import paired
 from fedjax_fair.app.presets import PRESETS
+from fedjax_fair.metrics import paired
 
 SETTINGS = {"digits": PRESETS["cross"].config, "mnist": PAPERS["cross-mnist"].config}
 COLUMNS = {"accuracy": "accuracy_mean_examples", "sigma": "group_sigma_acc"}
@@ -80,7 +80,7 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
                 row[f"{name} {label}"] = own[method].mean()
                 row[f"{name} {label} sd"] = own[method].std(ddof=1)
             for label, other in (("selector", alone), ("weights", "equitable")):
-                gap = paired(own[both], over_seeds.sel(algorithm=other).values)
+                gap = paired.compare(own[both], over_seeds.sel(algorithm=other).values)
                 row |= {f"{name} less {label} {end}": getattr(gap, end) for end in ENDS}
         rows.append(row)
     return pd.DataFrame(rows)

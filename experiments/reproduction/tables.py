@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from experiments.reproduction.statistics import holm, paired, seeds_needed
+from fedjax_fair.metrics import paired
 
 __all__ = ["Column", "Layout", "markdown", "summarize"]
 
@@ -95,16 +95,16 @@ def _at(
     for name in layout.compared:
         for baseline in layout.baselines:
             other = ends[name].sel(algorithm=baseline).values
-            found = [paired(ends[name].sel(algorithm=one).values, other) for one in methods]
+            found = [paired.compare(ends[name].sel(algorithm=one).values, other) for one in methods]
             by_paper = np.array(papers[name]) - papers[name][methods.index(baseline)]
             label = f"{name} less {baseline}"
             table[label] = [one.mean for one in found]
             table[f"{label} low"] = [one.low for one in found]
             table[f"{label} high"] = [one.high for one in found]
-            table[f"{label} p"] = holm([one.p for one in found])
+            table[f"{label} p"] = paired.holm([one.p for one in found])
             table[f"{label} paper"] = by_paper
             table[f"{label} seeds"] = [
-                seeds_needed(gap, one.deviation) if one.deviation > 0 else np.nan
+                paired.seeds_needed(gap, one.deviation) if one.deviation > 0 else np.nan
                 for gap, one in zip(by_paper, found, strict=True)
             ]
     return table

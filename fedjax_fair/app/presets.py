@@ -48,6 +48,15 @@ _HIDDEN_GROUPS = Config(
 _SELECTORS = ("power_of_choice", "divfl", "subtrunc", "unionfl", "clustered_by_similarity")
 
 PRESETS: dict[str, Preset] = {
+    "groups": Preset(
+        "do weights that are equal for found groups help a small group? digits; half a minute",
+        replace(
+            _HIDDEN_GROUPS,
+            methods=("fedprox", "equitable", "divfl", "divfl+equitable"),
+            data=replace(_HIDDEN_GROUPS.data, per_run=True),
+            training=TrainingConfig(rounds=20, eval_every=5, seeds=tuple(range(12))),
+        ),
+    ),
     "digits": Preset(
         "scikit-learn's 1,797 digits over 50 clients with 3 classes each; seconds on a laptop",
         Config(model=ModelConfig(hidden=(64,))),

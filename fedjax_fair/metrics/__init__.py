@@ -1,7 +1,7 @@
 """Metrics: how well and how evenly a federation is served, and what that costs.
 
 Functions on arrays live in `performance`, `fairness`, `groups`, `by_mix`, `clustering` and
-`communication`;
+`communication`, comparisons of runs in `paired`;
 `SUMMARIES` lists those that every evaluation computes, under the names they have in results, and
 `GROUP_SUMMARIES` those it adds where groups of clients are known.
 
@@ -14,7 +14,15 @@ Examples:
     ['accuracy_mean_examples', 'test_loss_mean_examples', 'train_loss_mean_examples']
 """
 
-from fedjax_fair.metrics import by_mix, clustering, communication, fairness, groups, performance
+from fedjax_fair.metrics import (
+    by_mix,
+    clustering,
+    communication,
+    fairness,
+    groups,
+    paired,
+    performance,
+)
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SUMMARIES
@@ -30,5 +38,6 @@ __all__ = [
     "fairness",
     "groups",
     "normalized_mutual_information",
+    "paired",
     "performance",
 ]

@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from experiments.reproduction import cross, equitable, paper, runs, tables
+from experiments.reproduction import cross, equitable, paper, runs
 from experiments.reproduction.presets import PAPERS
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, relevant
 from fedjax_fair.app.config import ModelConfig
 from fedjax_fair.app.presets import PRESETS
 from fedjax_fair.data import sources
+from fedjax_fair.metrics import paired
 from fedjax_fair.training.fit import fit
 
 ALL = PRESETS | PAPERS
@@ -168,8 +169,9 @@ def test_the_cross_pairs_every_selector_with_itself_and_with_weights_alone():
     np.testing.assert_allclose(row["sigma equitable"], own.mean())
     np.testing.assert_allclose(row["sigma alone sd"], alone.std(ddof=1))
     for label, other in (("selector", alone), ("weights", weights)):
-        info = [row[f"sigma less {label} {end}"] for end in ("low", "mean", "high")]
-        np.testing.assert_allclose(info, tables.paired(own, other))
+        found = [row[f"sigma less {label} {end}"] for end in ("low", "mean", "high")]
+        expected = paired.compare(own, other)
+        np.testing.assert_allclose(found, [expected.low, expected.mean, expected.high])
     np.testing.assert_allclose(
         table.loc["random", "sigma less selector mean"],
         (ends.sel(algorithm="equitable") - ends.sel(algorithm="fedprox")).mean(),

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from experiments.reproduction import calibrate, paper, runs, selection, statistics, tables
+from experiments.reproduction import calibrate, paper, runs, selection, tables
 from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
@@ -169,33 +169,6 @@ def test_what_the_bonus_did_is_counted():
     np.testing.assert_array_equal(measured.other_picks.isel(seed=0, round=0), [0, 0.25])
     # Only in the second round could more than the first of four picks add to the bonus.
     np.testing.assert_array_equal(measured.bonus_open.isel(seed=0, round=0), [np.nan, 0.5])
-
-
-def test_p_values_of_many_comparisons_are_adjusted():
-    adjusted = statistics.holm([0.01, np.nan, 0.04, 0.03, 0.005])
-    np.testing.assert_allclose(adjusted, [0.03, np.nan, 0.06, 0.06, 0.02])
-    assert statistics.holm([0.9, 0.8]).tolist() == [1.0, 1.0]
-
-
-def test_equal_runs_are_no_evidence():
-    same = statistics.paired(np.ones(5), np.ones(5))
-    assert same[:3] == (0, 0, 0)
-    assert np.isnan(same.p)
-    assert np.isnan(statistics.paired(np.ones(1), np.zeros(1)).low)
-
-
-@pytest.mark.parametrize("difference", [0.4, -1.5])
-def test_as_many_seeds_as_needed_find_a_difference(difference):
-    seeds = int(statistics.seeds_needed(difference, deviation=1.0))
-    rng = np.random.default_rng(0)
-
-    def found(count):
-        gaps = rng.normal(difference, 1.0, (20_000, count))
-        return (stats.ttest_1samp(gaps, 0, axis=1).pvalue < 0.05).mean()
-
-    assert found(seeds) > 0.79  # A share of 20,000 is known to 0.3 %.
-    assert found(seeds - 1) < 0.81
-    assert statistics.seeds_needed(0.0, 1.0) == np.inf
 
 
 def test_what_is_calibrated_on_is_tested_by_no_table():
