@@ -1,4 +1,4 @@
-# `make run` trains the first example; `make test` runs the quick tests, `make test-all` all that need
+# `make run` runs the first example; `make test` runs the quick tests, `make test-all` all that need
 # no accelerator; `make lint` checks style and types; `make minima` tests the oldest dependencies.
 # Everything lives in this folder: environments in .venv and .venv-minima, compiled programs in .cache.
 
@@ -16,7 +16,7 @@ export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 .PHONY: run test test-all lint minima package notebooks clean
 
 run: .venv/installed
-	$(BIN)/fedjax-fair run
+	$(BIN)/fedjax-fair run groups
 
 test: .venv/installed-test
 	$(BIN)/python $(PYTEST)

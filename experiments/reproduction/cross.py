@@ -41,9 +41,7 @@ def main() -> None:
     config = replace(config, data=replace(config.data, dir=options.tfds_dir, per_run=True))
     file = options.output / f"cross-{options.data}-runs.csv"
     if not options.only_write:
-        runs.run_missing(
-            config, config.methods, range(options.seeds), file, SUMMARIES, OF_ROUNDS, cohorts=False
-        )
+        runs.run_missing(config, config.methods, range(options.seeds), file, SUMMARIES, OF_ROUNDS)
     write_table(options.data, file)
 
 

@@ -83,7 +83,7 @@ def main() -> None:
     config = replace(config, training=replace(config.training, rounds=rounds))
     file = options.output / f"equitable-{options.what}-{options.data}-runs.csv"
     if not options.only_write:
-        runs.run_missing(config, names, seeds, file, SUMMARIES, OF_ROUNDS, cohorts=False)
+        runs.run_missing(config, names, seeds, file, SUMMARIES, OF_ROUNDS)
     if options.what == "grid":
         write_grid(file)
     else:

@@ -47,7 +47,6 @@ def run_missing(
     file: Path,
     summaries: Sequence[str] = SUMMARIES,
     of_rounds: Sequence[str] = OF_ROUNDS,
-    cohorts: bool = True,
     prepare: Callable[[FederatedData], FederatedData] | None = None,
 ) -> None:
     """Trains what the file does not hold yet, a few seeds after the other, as pairs stay whole.
@@ -60,7 +59,6 @@ def run_missing(
         summaries: What is kept of every evaluation.
         of_rounds: What is kept of the rounds since the evaluation before, as a mean over them and
             over the cohort; empty for methods that do not have it.
-        cohorts: Whether to keep who trained; for runs with an evaluation after every round.
         prepare: Makes the federation that is trained on of the one that the setting describes.
     """
     seeds, cores = list(seeds), len(os.sched_getaffinity(0))
@@ -83,7 +81,7 @@ def run_missing(
                     mesh=experiment.mesh,
                 )
                 for seed in group:
-                    rows = _rows(done.sel(seed=[seed]), summaries, of_rounds, cohorts)
+                    rows = _rows(done.sel(seed=[seed]), summaries, of_rounds)
                     _append(name, seed, rows, file)
                 took = time.perf_counter() - started
                 print(f"{name}, seeds {group}: {took:.0f} s", flush=True)
@@ -156,15 +154,13 @@ def collect(names: Iterable[str], file: Path) -> xr.Dataset:
     return runs.sel(algorithm=wanted)
 
 
-def _rows(
-    run: xr.Dataset, summaries: Sequence[str], of_rounds: Sequence[str], cohorts: bool
-) -> pd.DataFrame:
-    """One row an evaluation."""
+def _rows(run: xr.Dataset, summaries: Sequence[str], of_rounds: Sequence[str]) -> pd.DataFrame:
+    """One row an evaluation; with who trained, where there is one after every round."""
     if any("_by_mix" in name for name in summaries):
         run = run.merge(by_mix(run))
     run = run.isel(seed=0, drop=True)
     rows = run[list(summaries)].to_dataframe()
-    if cohorts:
+    if run.sizes["training_round"] + 1 == len(rows):
         chosen = (" ".join(map(str, ids)) for ids in run["cohort_clients"].values.astype(int))
         rows["cohort"] = ["", *chosen]
     for name in of_rounds:

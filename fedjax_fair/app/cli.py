@@ -39,7 +39,7 @@ from fedjax_fair.training.fit import SimulationError
 
 __all__ = ["main"]
 
-DEFAULT_PRESET = "groups"
+DEFAULT_PRESET = "digits"
 HELP = {"-h", "--help"}
 
 Run = Annotated[str, tyro.conf.arg(metavar="RUN")]

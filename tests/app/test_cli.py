@@ -154,8 +154,16 @@ def test_an_interruption_says_how_to_go_on(monkeypatch, capsys, tmp_path):
 
 def test_methods_are_listed(capsys):
     assert main(["methods"]) == 0
-    listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert listed == {name: method.summary for name, method in registry.METHODS.items()}
+    _, *lines = capsys.readouterr().out.splitlines()
+    listed = dict(line.split(maxsplit=1) for line in lines)
+    assert listed.keys() == registry.METHODS.keys()
+    for name, method in registry.METHODS.items():
+        weights, summary = listed[name][:9].strip(), listed[name][9:]
+        assert summary == method.summary
+        assert (weights == method.average) != (weights in ("its own", "-")), name
+    assert listed["power_of_choice"].startswith("uniform ")
+    assert listed["fedavg"].startswith("size ")
+    assert listed["agnostic"].startswith("its own ")
 
 
 def test_data_sets_are_listed(capsys):

@@ -25,8 +25,8 @@ WRITERS = {
         for name in TABLES_OF_SELECTION
     ],
 }
-TABLES_OF_SELECTION = ("table1",)
 """By the file of their runs, without ``-runs.csv``."""
+TABLES_OF_SELECTION = ("table1",)
 
 
 def test_no_file_of_runs_is_left_out():

@@ -127,7 +127,8 @@ def cells(table):
 
 
 def test_the_table_of_groups_shows_them(dataset):
-    _, table = tables(dataset)
+    _, table, differences = tables(dataset)
+    assert differences.columns[-1].header == "gap of groups"
     shown = cells(table)
     assert [str(column.header).split("\n")[0] for column in table.columns] == [
         "method",
