@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from fedjax_fair.results import History
 from fedjax_fair.simulate import RoundState
+from fedjax_fair.training.fingerprint import differences
 
 __all__ = ["Checkpoints"]
 
@@ -23,13 +25,17 @@ class Checkpoints:
     Args:
         folder: Where to keep them; created if needed.
         seeds: The seeds of the run, to refuse the checkpoints of another one.
+        description: What else the run is made of (`training.fingerprint`), for the same purpose.
     """
 
-    def __init__(self, folder: str | Path, seeds: tuple[int, ...]) -> None:
+    def __init__(
+        self, folder: str | Path, seeds: tuple[int, ...], description: dict[str, str]
+    ) -> None:
         import orbax.checkpoint as ocp
 
         self._arguments = ocp.args
         self._seeds = np.asarray(seeds, np.int64)
+        self._description = description
         self._manager = ocp.CheckpointManager(
             Path(folder).absolute(),
             options=ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False),
@@ -48,7 +54,8 @@ class Checkpoints:
 
     def save(self, state: RoundState, history: History) -> None:
         """Writes a checkpoint for the round the history has reached."""
-        recorded = {"seeds": self._seeds, **history.arrays()}
+        described = np.frombuffer(json.dumps(self._description).encode(), np.uint8)
+        recorded = {"seeds": self._seeds, "description": described, **history.arrays()}
         self._manager.save(
             history.round,
             args=self._arguments.Composite(
@@ -67,22 +74,34 @@ class Checkpoints:
             The state and the history.
 
         Raises:
-            ValueError: If the checkpoint belongs to a run with other seeds or another structure.
+            ValueError: If the checkpoint belongs to a run with other seeds, data or settings.
         """
+        history = self._manager.restore(
+            self.latest, args=self._arguments.Composite(history=self._arguments.StandardRestore())
+        )["history"]
+        recorded: dict[str, Any] = jax.tree.map(np.asarray, history)
+        self._require_the_same(recorded)
         restored = self._manager.restore(
             self.latest,
             args=self._arguments.Composite(
                 state=self._arguments.StandardRestore(_plain(state)),
-                history=self._arguments.StandardRestore(),
             ),
         )
-        recorded: dict[str, Any] = jax.tree.map(np.asarray, restored["history"])
+        return _like(state, restored["state"]), History.from_arrays(recorded)
+
+    def _require_the_same(self, recorded: dict[str, Any]) -> None:
+        """Raises unless the checkpoint is of this run; says where it differs."""
+        where = f"the checkpoints in {self._manager.directory} are of a run with"
         if not np.array_equal(recorded["seeds"], self._seeds):
             raise ValueError(
-                f"seeds={self._seeds.tolist()}: the checkpoints in {self._manager.directory} are "
-                f"of a run with seeds {recorded['seeds'].tolist()}."
+                f"seeds={self._seeds.tolist()}: {where} seeds {recorded['seeds'].tolist()}."
             )
-        return _like(state, restored["state"]), History.from_arrays(recorded)
+        kept = json.loads(recorded["description"].tobytes()) if "description" in recorded else {}
+        gaps = differences(self._description, kept)
+        if gaps:
+            place, own, other = gaps[0]
+            more = f" ({len(gaps) - 1} more differences)" if len(gaps) > 1 else ""
+            raise ValueError(f"{place}={own}: {where} {other}{more}.")
 
 
 def _plain(state: RoundState) -> Any:

@@ -19,6 +19,7 @@ from fedjax_fair.base import ClientMetrics
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.checkpoints import Checkpoints
+from fedjax_fair.training.fingerprint import describe
 from fedjax_fair.training.programs import Programs
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def fit(
             training examples.
         callbacks: Called at the start, every evaluation and the end; any may stop the run.
         checkpoints: A folder for checkpoints, one after every evaluation. If it holds one already,
-            the run continues from there and ends exactly as an uninterrupted one.
+            the run continues from there and ends exactly as an uninterrupted one; more rounds than
+            were asked for then may be asked for now.
         mesh: Devices to assign the clients to, from ``parallel.client_mesh``, or the cores of
             ``parallel.core_mesh``; by default all are on one device. With several processes each
             makes the same call and gets the same results, and callbacks must return the same.
@@ -245,10 +247,23 @@ def fit_batch(
         stops = [callback.on_evaluation(evaluation) for callback in callbacks]
         return any(stop is True for stop in stops)
 
-    with nullcontext() if checkpoints is None else Checkpoints(checkpoints, seeds) as store:
+    if checkpoints is None:
+        keep = nullcontext()
+    else:
+        schedule = {"eval_every": eval_every, "train_loss": train_loss}
+        own = data._replace(name="")  # What it is called does not matter.
+        keep = Checkpoints(
+            checkpoints, seeds, describe(method=make, points=points, data=own, **schedule)
+        )
+    with keep as store:
         stop = False
         if store is not None and store.latest is not None:
             state, history = store.restore(state)
+            if history.round > rounds:
+                raise ValueError(
+                    f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
+                    f"{history.round}."
+                )
         else:
             stop = record(programs.empty_cohort)
         while not stop and history.round < rounds:

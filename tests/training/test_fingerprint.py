@@ -1,0 +1,111 @@
+"""A run is told from another one by what it is made of."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conftest import linear_model, make_federation
+
+from fedjax_fair import aggregators, models, selectors, solvers
+from fedjax_fair.app import presets, registry
+from fedjax_fair.app.build import method_round, method_settings, relevant
+from fedjax_fair.app.config import Config
+from fedjax_fair.simulate import make_round
+from fedjax_fair.training.fingerprint import describe, differences
+from fedjax_fair.training.fit import fit
+
+
+def of_round(selector=None, solver=None, aggregator=None, model=None):
+    return make_round(
+        model or linear_model(),
+        selector or selectors.uniform(2),
+        solver or solvers.sgd(0.1, 2, steps=2),
+        aggregator or aggregators.mean(),
+    )
+
+
+def test_settings_are_found_by_their_names():
+    described = describe(round=of_round(selector=selectors.subtrunc(2, 0.5)))
+    settings = {place.rsplit(".", 1)[-1]: text for place, text in described.items()}
+    assert settings["learning_rate"] == "0.1"
+    assert settings["lam"] == "0.5"
+
+
+def test_the_same_round_made_twice_is_the_same():
+    def made():
+        return of_round(
+            selectors.divfl(2, gradients=selectors.gradients.refresh_every(3)),
+            solvers.sgd(optax.cosine_decay_schedule(0.1, 10), 2, steps=2, momentum=0.9),
+            aggregators.mean(server_optimizer=optax.adam(0.1)),
+            models.mlp(3, hidden=(8,)),
+        )
+
+    assert describe(round=made()) == describe(round=made())
+
+
+CONFIG = replace(
+    presets.resolve(replace(presets.PRESETS["equitable"].config, methods=("fedavg",))),
+    selector=replace(Config().selector, cohort_size=4),
+    solver=replace(Config().solver, learning_rate=0.1, batch_size=10, steps=2),
+)
+
+
+@pytest.mark.parametrize("name", sorted(set(registry.METHODS) - {"centralized"}))
+def test_every_number_of_every_method_counts(name):
+    config = relevant(replace(CONFIG, methods=(name,)))
+    for section, settings in method_settings(config, name).items():
+        for key, setting in settings.items():
+            if not setting.traced:
+                continue
+            one, other = (
+                describe(round=method_round(config, f"{name}:{section}.{key}={value}", 10))
+                for value in ((2, 3) if setting.kind is int else (0.25, 0.5))
+            )
+            assert one != other, (section, key)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (selectors.uniform(2), selectors.by_size(2)),
+        (selectors.uniform(2), selectors.uniform(3)),
+        (lambda x: x + 1, lambda x: x + 2),
+        (lambda x: x + 1, lambda x: x - 1),
+        (partial(max, 1), partial(max, 2)),
+        (np.arange(3), np.arange(3) + 1),
+        (jnp.arange(3), jnp.arange(3.0)),
+        (models.mlp(3, hidden=(8,)), models.mlp(3, hidden=(9,))),
+        (optax.sgd(0.1), optax.sgd(0.2)),
+        (Config(), Config(methods=("divfl",))),
+    ],
+    ids=range(10),
+)
+def test_what_differs_is_described_otherwise(one, other):
+    assert differences(describe(a=one), describe(a=other))
+    assert not differences(describe(a=one), describe(a=one))
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_says_where(tmp_path):
+    data = make_federation()
+    moved = data._replace(train=data.train._replace(features=data.train.features + 1))
+    settings = {"rounds": 4, "eval_every": 2, "checkpoints": tmp_path}
+    fit(of_round(), data, **settings)
+    for round, own, changed, message in (
+        (of_round(solver=solvers.sgd(0.2, 2, steps=2)), data, {}, r"learning_rate=0.2: .* 0\.1\."),
+        (of_round(selector=selectors.by_size(2)), data, {}, "selector.*by_size.* of a run with .*uniform"),
+        (of_round(), moved, {}, "data.train.features=float32"),
+        (of_round(), data, {"eval_every": 1}, "eval_every=1: .* a run with 2"),
+        (of_round(), data, {"rounds": 2}, "rounds=2: the checkpoints in .* has done 4"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit(round, own, **(settings | changed))
+
+
+def test_a_finished_run_goes_on_as_if_it_had_been_asked_for_at_once(tmp_path):
+    data, settings = make_federation(), {"eval_every": 2, "seeds": (0, 3)}
+    fit(of_round(), data, rounds=4, checkpoints=tmp_path, **settings)
+    longer = fit(of_round(), data, rounds=8, checkpoints=tmp_path, **settings)
+    assert longer.identical(fit(of_round(), data, rounds=8, **settings))
