@@ -14,6 +14,7 @@ import types
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -117,7 +118,7 @@ def _name(value: Any) -> str:
 def _array(value: Any) -> str:
     if isinstance(value, Tracer):
         return f"{value.dtype}{value.shape}"
-    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     array = np.ascontiguousarray(np.asarray(value))
     if array.ndim == 0:

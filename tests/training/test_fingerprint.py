@@ -95,7 +95,12 @@ def test_a_checkpoint_of_another_run_is_refused_and_says_where(tmp_path):
     fit(of_round(), data, **settings)
     for round, own, changed, message in (
         (of_round(solver=solvers.sgd(0.2, 2, steps=2)), data, {}, r"learning_rate=0.2: .* 0\.1\."),
-        (of_round(selector=selectors.by_size(2)), data, {}, "selector.*by_size.* of a run with .*uniform"),
+        (
+            of_round(selector=selectors.by_size(2)),
+            data,
+            {},
+            "selector.*by_size.* of a run with .*uniform",
+        ),
         (of_round(), moved, {}, "data.train.features=float32"),
         (of_round(), data, {"eval_every": 1}, "eval_every=1: .* a run with 2"),
         (of_round(), data, {"rounds": 2}, "rounds=2: the checkpoints in .* has done 4"),
