@@ -94,7 +94,7 @@ def _client_examples(features: Any, labels: Any, partition: Partition) -> Client
     # NumPy's arrays where the container names JAX's: the training loop moves them once.
     arrays: Any = (
         _as_features(features),
-        as_integers("labels", labels).astype(np.int32, copy=False),
+        _as_int32("labels", as_integers("labels", labels)),
         partition.order,
         offsets.astype(np.int32),
         partition.sizes,
@@ -104,13 +104,25 @@ def _client_examples(features: Any, labels: Any, partition: Partition) -> Client
 
 def _as_features(features: Any) -> np.ndarray:
     array = np.asarray(features)
+    if 0 in array.shape[1:]:
+        raise ValueError(f"features of shape {array.shape}: expected numbers for every example.")
     if array.dtype == np.uint8:
         return array[..., None] if array.ndim == 3 else array
     if np.issubdtype(array.dtype, np.floating):
         return array.astype(np.float32, copy=False)
     if np.issubdtype(array.dtype, np.integer):
-        return array.astype(np.int32, copy=False)
+        return _as_int32("features", array)
     raise ValueError(f"features of {array.dtype}: expected uint8, integers or floats.")
+
+
+def _as_int32(name: str, values: np.ndarray) -> np.ndarray:
+    """The same integers in 32 bits; those that do not fit would become others."""
+    limits = np.iinfo(np.int32)
+    if values.size and not limits.min <= values.min() <= values.max() <= limits.max:
+        raise ValueError(
+            f"{name} span [{values.min()}, {values.max()}]: expected integers of 32 bits."
+        )
+    return values.astype(np.int32, copy=False)
 
 
 def from_arrays(
@@ -156,6 +168,7 @@ def from_arrays(
         ([4, 4], [1, 1], 2)
     """
     labels = as_integers("labels", labels)
+    _require_as_many("features", features, labels)
     partition = explicit(client_indices).split(labels, seed)
     if groups is not None:
         partition = owned(
@@ -165,6 +178,7 @@ def from_arrays(
     given = [test_features is not None, test_labels is not None, test_client_indices is not None]
     if test_client_indices is not None and all(given):
         test_labels = as_integers("test_labels", test_labels)
+        _require_as_many("test_features", test_features, test_labels)
         order, sizes = join_indices(test_client_indices, len(test_labels))
         test = (test_features, test_labels, owned(order, sizes, len(test_labels)))
     elif any(given):
@@ -184,6 +198,12 @@ def from_arrays(
         test_fraction=test_fraction,
         seed=seed,
     )
+
+
+def _require_as_many(name: str, features: Any, labels: np.ndarray) -> None:
+    shape = np.shape(features)
+    if shape[:1] != labels.shape:
+        raise ValueError(f"{name} of shape {shape}: expected one for each of {labels.size} labels.")
 
 
 def from_npz(
@@ -239,11 +259,19 @@ def from_npz(
         test_labels=arrays.get("test_labels"),
         test_client_indices=test_client_indices,
         groups=arrays.get("groups"),
-        num_classes=int(arrays["num_classes"]) if "num_classes" in arrays else None,
+        num_classes=_num_classes(arrays.get("num_classes")),
         name=os.path.splitext(os.path.basename(path))[0],
         test_fraction=test_fraction,
         seed=seed,
     )
+
+
+def _num_classes(given: np.ndarray | None) -> int | None:
+    if given is None:
+        return None
+    if given.ndim or not np.issubdtype(given.dtype, np.integer):
+        raise ValueError(f"num_classes={given.tolist()!r}: expected one integer.")
+    return int(given)
 
 
 def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:

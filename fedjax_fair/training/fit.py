@@ -222,6 +222,11 @@ def fit_batch(
     checks.positive_int("eval_every", eval_every)
     seeds = tuple(map(int, seeds))
     validate(data)
+    if not np.asarray(data.test.sizes).any():
+        raise ValueError(
+            "data.test: no client has test examples; expected some, as evaluations need them "
+            "(from_arrays holds out test_fraction of each client's)."
+        )
     if data.num_partitions not in (None, len(seeds)):
         raise ValueError(f"{seeds=}: expected one for each of {data.num_partitions} partitions.")
     started = time.perf_counter()

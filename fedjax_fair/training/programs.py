@@ -93,6 +93,7 @@ class Programs:
         with ThreadPoolExecutor(1 if jax.process_count() > 1 else None) as pool:
             init_run = jax.jit(over_runs(init)).lower(own, self._data)
             self._state = init_run.out_info
+            _require_outputs(model, self._state.variables, data)
             options = _INIT_OPTIONS.get(jax.default_backend())
             initializing = pool.submit(init_run.compile, options)
             chunk = self._lower(eval_every)
@@ -160,6 +161,23 @@ class Programs:
     @staticmethod
     def _evaluated(state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
         return state.variables, state.participation, cohort
+
+
+def _require_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
+    """Raises if a model has fewer outputs than there are classes, which would be NaN later on."""
+    if np.issubdtype(data.train.labels.dtype, np.floating):
+        return
+
+    def outputs(variables, features):
+        return model.apply(*variables, features, train=False, key=None)[0]
+
+    one_run = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), variables)
+    features = jax.ShapeDtypeStruct((1, *data.train.features.shape[1:]), data.train.features.dtype)
+    width = jax.eval_shape(outputs, one_run, features).shape[-1]
+    if width < data.num_classes:
+        raise ValueError(
+            f"model with {width} outputs: expected at least {data.num_classes}, one for each class."
+        )
 
 
 def _bytes(tree: PyTree) -> int:

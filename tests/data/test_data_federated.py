@@ -153,6 +153,15 @@ def test_groups_are_checked(groups):
         ({"labels": np.zeros(TOTAL)}, "labels of float64"),
         ({"labels": np.zeros(TOTAL - 1, int)}, "expected"),
         ({"features": np.full((TOTAL, 2), "x")}, "features of <U1"),
+        ({"labels": np.arange(TOTAL) % 3 + 2**32}, "labels span .*: expected integers of 32 bits"),
+        ({"features": np.full((TOTAL, 2), 2**40)}, "features span .*: expected integers of 32"),
+        ({"features": np.zeros((TOTAL + 1, 2))}, r"features of shape \(13, 2\).* 12 labels"),
+        ({"features": np.zeros((TOTAL - 1, 2))}, r"features of shape \(11, 2\).* 12 labels"),
+        ({"features": np.zeros((TOTAL, 0))}, r"features of shape \(9, 0\): expected numbers"),
+        (
+            {"test_features": np.zeros((2, 2)), "test_labels": [0], "test_client_indices": [[0]]},
+            r"test_features of shape \(2, 2\).* 1 labels",
+        ),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(changes, message):
@@ -190,6 +199,8 @@ def test_a_file_equals_its_arrays(tmp_path):
         ({"test_client": np.array(["b"])}, r"test_client of shape \(1,\)"),
         ({"test_labels": None}, "test_client|all three"),
         ({"features": np.array([object()] * 6)}, "plain arrays"),
+        ({"num_classes": np.array(2.7)}, r"num_classes=2.7: expected one integer"),
+        ({"num_classes": np.array([4])}, r"num_classes=\[4\]: expected one integer"),
     ],
 )
 def test_a_bad_file_is_refused(tmp_path, changes, message):

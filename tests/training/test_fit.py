@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import make_federation
+from conftest import linear_model, make_federation
 
 from fedjax_fair import aggregators, results, selectors, solvers
 from fedjax_fair.base import Cohort, Selector
@@ -242,6 +242,20 @@ def test_bad_settings_are_named(model, federation, settings, message):
     with pytest.raises(ValueError, match=message):
         fit(make(model), federation, **settings, callbacks=[recorder])
     assert recorder.events == []
+
+
+def test_a_federation_without_test_examples_is_refused(model, federation):
+    empty = federation.test._replace(
+        order=federation.test.order[:0], offsets=np.zeros(6, "int32"), sizes=np.zeros(6, "int32")
+    )
+    with pytest.raises(ValueError, match="no client has test examples"):
+        fit(make(model), federation._replace(test=empty), rounds=1)
+
+
+def test_a_model_with_fewer_outputs_than_classes_is_refused(federation):
+    narrow = make(linear_model(2))
+    with pytest.raises(ValueError, match="model with 2 outputs: expected at least 3"):
+        fit(narrow, federation, rounds=1)
 
 
 def test_a_cohort_larger_than_the_federation_is_refused(model, federation):
