@@ -57,7 +57,7 @@ def test_show_prints_the_table_of_results(folder, capsys):
     shown = capsys.readouterr().out
     dataset = results.open(folder).isel(round=-1)
     for i, method in enumerate(METHODS):
-        (row,) = (line for line in shown.splitlines() if method in line)
+        row = next(line for line in shown.splitlines() if method in line)
         for name in (
             "accuracy_mean_clients",
             "accuracy_worst_tenth",
