@@ -137,7 +137,9 @@ def test_the_log_says_what_the_results_say(finished):
             assert line[name] == (expected if np.isfinite(expected) else None), name
 
 
-@pytest.mark.parametrize("stopped", [("fedavg", 0), ("unionfl:window=2", 4)])
+@pytest.mark.parametrize(
+    "stopped", [pytest.param(("fedavg", 0), marks=pytest.mark.slow), ("unionfl:window=2", 4)]
+)
 def test_an_interrupted_run_ends_like_an_uninterrupted_one(ready, finished, tmp_path, stopped):
     method, round = stopped
     folder = RunFolder.create(replace(SMALL, output=str(tmp_path)), "small")

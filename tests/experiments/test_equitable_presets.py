@@ -63,7 +63,7 @@ def test_every_preset_can_be_built(name):
     "name",
     [
         "equitable-cifar10",
-        "equitable-femnist",
+        pytest.param("equitable-femnist", marks=pytest.mark.slow),
         pytest.param("equitable-cifar100", marks=pytest.mark.slow),
     ],
 )

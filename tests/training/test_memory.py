@@ -40,7 +40,7 @@ print(watch.reported, resident("VmHWM") - watch.before)
     ("runs", "rounds", "eval_every", "clients", "width"),
     [
         pytest.param(80, 2, 2, 10, 16_384, id="models", marks=pytest.mark.slow),
-        pytest.param(100, 300, 1, 300, 2, id="records"),
+        pytest.param(100, 300, 1, 300, 2, id="records", marks=pytest.mark.slow),
     ],
 )
 def test_the_estimate_is_near_what_is_used(runs, rounds, eval_every, clients, width):
