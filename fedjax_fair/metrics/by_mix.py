@@ -93,15 +93,7 @@ def summarize(
         sizes = jnp.sum(examples, axis=1)
 
         def summaries(values: Array):
-            return jnp.stack(
-                [
-                    performance.mean_over_clients(values),
-                    performance.worst_tenth(values),
-                    fairness.standard_deviation(values),
-                    fairness.sigma_acc(values, sizes),
-                    fairness.client_dissimilarity(values),
-                ]
-            )
+            return jnp.stack([summary(values, sizes) for summary in _SUMMARIES.values()])
 
         values = accuracy_by_mix(class_accuracy, examples)
         errors = standard_error(lambda values: values, class_accuracy, examples)
@@ -123,10 +115,10 @@ def summarize(
     return measured
 
 
-_SUMMARIES = (
-    "accuracy_mean_clients",
-    "accuracy_worst_tenth",
-    "accuracy_standard_deviation",
-    "sigma_acc",
-    "client_dissimilarity",
-)
+_SUMMARIES: dict[str, Callable[[Array, Array], Array]] = {
+    "accuracy_mean_clients": lambda values, sizes: performance.mean_over_clients(values),
+    "accuracy_worst_tenth": lambda values, sizes: performance.worst_tenth(values),
+    "accuracy_standard_deviation": lambda values, sizes: fairness.standard_deviation(values),
+    "sigma_acc": fairness.sigma_acc,
+    "client_dissimilarity": lambda values, sizes: fairness.client_dissimilarity(values),
+}

@@ -99,10 +99,8 @@ def _closure(function: types.FunctionType) -> dict[str, Any]:
         except ValueError:  # A function that refers to itself before it is there.
             continue
     code = function.__code__
-    installed = "site-packages" in code.co_filename
-    if not installed and not (function.__module__ or "").startswith(
-        _LIBRARY
-    ):  # Those may be newer now.
+    ours = (function.__module__ or "").startswith(_LIBRARY)
+    if not ours and "site-packages" not in code.co_filename:  # What is installed may be newer now.
         parts["code"] = hashlib.blake2b(code.co_code, digest_size=8).hexdigest()
         constants = (one for one in code.co_consts if not isinstance(one, types.CodeType))
         parts["constants"] = repr(tuple(constants))

@@ -109,8 +109,8 @@ def fit(
             training examples.
         callbacks: Called at the start, every evaluation and the end; any may stop the run.
         checkpoints: A folder for checkpoints, one after every evaluation. If it holds one already,
-            the run continues from there and ends exactly as an uninterrupted one; more rounds than
-            were asked for then may be asked for now.
+            the run continues from there and ends exactly as an uninterrupted one. A finished run
+            is extended by a larger ``rounds``.
         mesh: Devices to assign the clients to, from ``parallel.client_mesh``, or the cores of
             ``parallel.core_mesh``; by default all are on one device. With several processes each
             makes the same call and gets the same results, and callbacks must return the same.
