@@ -128,7 +128,7 @@ def _planted(
     data, own_model, cohort_size, groups, learning_rate = _PLANTED[setting]
     return Config(
         methods=methods,
-        data=DataConfig(name=data, partition="planted_clusters", clusters=setting),
+        data=DataConfig(name=data, partition="planted_clusters", clusters=setting, per_run=True),
         model=ModelConfig(name=model or own_model),
         solver=SolverConfig(
             learning_rate=learning_rate,
