@@ -1,28 +1,28 @@
-"""Table 2 of the Equitable-FL paper beside what is measured here, and its curves.
+"""Tables 2, 4 and 5 of the Equitable-FL paper beside what is measured here, and their curves.
 
     python -m experiments.reproduction.equitable grid --data mnist --tfds-dir FOLDER
     python -m experiments.reproduction.equitable table --data mnist --tfds-dir FOLDER --seeds 5
+    python -m experiments.reproduction.equitable ablations --data mnist --tfds-dir FOLDER --seeds 4
 
 Runs whatever is missing. The grid shows, for every method, which step size and strength serve it
 best after few rounds, with seeds that no table uses and tested on a fifth of the training examples;
-the preset holds what was chosen.
+the presets hold what was chosen. The ablations vary the clusters, epochs and pull of Equitable-FL.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import xarray as xr
 
 from experiments.reproduction import paper, runs, tables
-from experiments.reproduction.presets import PAPERS
+from experiments.reproduction.presets import ABLATIONS, PAPERS
 from experiments.reproduction.tables import Column, Layout
-from fedjax_fair.app.config import Config
 from fedjax_fair.report.plots import learning_curves
 
 SUMMARIES = (
@@ -65,8 +65,8 @@ GRID_ROUNDS, GRID_SEEDS, GRID_LAST = 30, (100, 101), 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Table 2 of the Equitable-FL paper.")
-    parser.add_argument("what", choices=("grid", "table"))
+    parser = argparse.ArgumentParser(description="Tables of the Equitable-FL paper.")
+    parser.add_argument("what", choices=("grid", "table", "ablations"))
     parser.add_argument("--data", choices=tuple(paper.EQUITABLE), default="mnist")
     parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each method")
@@ -75,21 +75,34 @@ def main() -> None:
     parser.add_argument("--only-write", action="store_true", help="run nothing")
     options = parser.parse_args()
 
-    config = PAPERS[f"equitable-{options.data}"].config
-    config = replace(config, data=replace(config.data, dir=options.tfds_dir))
-    rounds = options.rounds or (GRID_ROUNDS if options.what == "grid" else config.training.rounds)
-    config = replace(config, training=replace(config.training, rounds=rounds))
-    file = options.output / f"equitable-{options.what}-{options.data}-runs.csv"
-    run = partial(runs.run_missing, config, file=file, summaries=SUMMARIES, of_rounds=OF_ROUNDS)
+    def run(preset: str, names: Iterable[str], seeds: Iterable[int], rounds: int | None, **given):
+        if options.only_write:
+            return
+        config = PAPERS[preset].config
+        rounds = options.rounds or rounds or config.training.rounds
+        config = replace(
+            config,
+            data=replace(config.data, dir=options.tfds_dir),
+            training=replace(config.training, rounds=rounds),
+        )
+        runs.run_missing(config, names, seeds, file, SUMMARIES, OF_ROUNDS, **given)
+
+    data, seeds = options.data, range(options.seeds)
+    file = options.output / f"equitable-{options.what}-{data}-runs.csv"
+    table = f"equitable-{data}"
     if options.what == "grid":
-        if not options.only_write:
-            run(step_sizes(), GRID_SEEDS, prepare=runs.held_out)
-            run(strengths(chosen(file)), GRID_SEEDS, prepare=runs.held_out)
+        tested = {"prepare": runs.held_out}
+        run(table, step_sizes(), GRID_SEEDS, GRID_ROUNDS, **tested)
+        run(table, strengths(chosen(file)), GRID_SEEDS, GRID_ROUNDS, **tested)
         write_grid(file)
+    elif options.what == "table":
+        run(table, PAPERS[table].config.methods, seeds, None)
+        write_table(data, file)
     else:
-        if not options.only_write:
-            run(config.methods, range(options.seeds))
-        write_table(config, options.data, file)
+        for name in ABLATIONS:
+            preset = f"equitable-{name}-{data}"
+            run(preset, PAPERS[preset].config.methods, seeds, None)
+        write_ablations(data, file)
 
 
 def step_sizes() -> list[str]:
@@ -146,26 +159,54 @@ def chosen(file: Path) -> dict[str, str]:
     return dict(zip(best["method"], best["settings"], strict=True))
 
 
-def write_table(config: Config, data: str, file: Path) -> None:
+def write_table(data: str, file: Path) -> None:
     """Writes the table as CSV and Markdown, and the curves, beside the file of runs."""
-    measured = short(runs.collect(config.methods, file))
-    seeds = measured.sizes["seed"]
-    table = tables.summarize(measured, LAYOUT, paper.EQUITABLE[data])
+    measured = short(runs.collect(PAPERS[f"equitable-{data}"].config.methods, file))
     stem = file.parent / f"equitable-table-{data}"
+    _write(stem, measured, LAYOUT, paper.EQUITABLE[data])
+    for name in ("accuracy_mean_examples", "sigma_acc", "client_disagreement", "aggregation_nmi"):
+        _draw(stem, measured, name)
+
+
+def write_ablations(data: str, file: Path) -> None:
+    """Writes a table and the curves of disagreement of each setting that is varied."""
+    for name in ABLATIONS:
+        measured = varied(runs.collect(PAPERS[f"equitable-{name}-{data}"].config.methods, file))
+        stem = file.parent / f"equitable-{name}-{data}"
+        first = str(measured["algorithm"].values[0])
+        layout = LAYOUT._replace(
+            compared=("sigma", "disagreement", "accuracy"), baselines={first: first}
+        )
+        _write(stem, measured, layout, {})
+        _draw(stem, measured, "client_disagreement")
+
+
+def _write(stem: Path, measured: xr.Dataset, layout: Layout, reported: Mapping[str, Any]) -> None:
+    table, seeds = tables.summarize(measured, layout, reported), measured.sizes["seed"]
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4f")
-    stem.with_suffix(".md").write_text(tables.markdown(table, seeds, LAYOUT))
-    for name in ("sigma_acc", "client_disagreement", "aggregation_nmi"):
-        so_far = cumulative(measured[name]).dropna("algorithm", how="all").to_dataset()
-        figure = learning_curves(so_far, name)
-        suffix = name.removeprefix("aggregation_")
-        figure.savefig(stem.with_name(f"{stem.name}-{suffix}.png"), dpi=110)
+    stem.with_suffix(".md").write_text(tables.markdown(table, seeds, layout))
     print(f"{stem}: {seeds} seeds")
+
+
+def _draw(stem: Path, measured: xr.Dataset, name: str) -> None:
+    """Running means of a number, as the paper draws them."""
+    so_far = cumulative(measured[name]).dropna("algorithm", how="all").to_dataset()
+    suffix = name.removeprefix("aggregation_").removesuffix("_mean_examples")
+    learning_curves(so_far, name).savefig(stem.with_name(f"{stem.name}-{suffix}.png"), dpi=110)
 
 
 def short(measured: xr.Dataset) -> xr.Dataset:
     """Methods under their names, without settings."""
     names = [str(name).partition(":")[0] for name in measured["algorithm"].values]
     return measured.assign_coords(algorithm=names)
+
+
+def varied(measured: xr.Dataset) -> xr.Dataset:
+    """Methods under the one setting in which they differ."""
+    settings = [str(name).rpartition(":")[2].split(",") for name in measured["algorithm"].values]
+    shared = set(settings[0]).intersection(*settings)
+    (names,) = zip(*([one for one in own if one not in shared] for own in settings), strict=True)
+    return measured.assign_coords(algorithm=list(names))
 
 
 def cumulative(values: xr.DataArray) -> xr.DataArray:

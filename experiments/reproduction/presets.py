@@ -6,6 +6,7 @@ of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fedjax_fair.app.config import (
@@ -19,7 +20,7 @@ from fedjax_fair.app.config import (
 )
 from fedjax_fair.app.presets import PRESETS, Preset
 
-__all__ = ["PAPERS", "SELECTION_TABLES"]
+__all__ = ["ABLATIONS", "PAPERS", "SELECTION_TABLES"]
 
 
 def _table(data: str, *methods: str) -> Config:
@@ -104,7 +105,19 @@ _PLANTED = {
     "cifar100": _Planted("cifar100", "cifar100_cnn", 4, 3, 0.01),
     "femnist": _Planted("emnist/byclass", "femnist_cnn", 18, 5, 0.01),
 }
-_TUNED = (
+_TUNED = {
+    "mnist": (
+        "centralized:epochs=1",
+        "fedprox:prox=0.01",
+        "clustered_by_similarity:prox=0.001",
+        "power_of_choice:prox=0.1",
+        "fairfed:prox=0.1,beta=0.1",
+        "gifair:prox=0,strength=0.9",
+        "equitable:prox=0.001",
+    )
+}
+"""What a grid chose, by setting (docs/reproduction/equitable.md)."""
+_UNTUNED = (
     "centralized:epochs=1",
     "fedprox:prox=0.01",
     "clustered_by_similarity:prox=0.001",
@@ -113,7 +126,12 @@ _TUNED = (
     "gifair:prox=0,strength=0.9",
     "equitable:prox=0.001",
 )
-"""The strengths that a grid on MNIST chose; elsewhere they are a start."""
+"""Strengths where there was no grid."""
+
+
+def _tuned(setting: str) -> tuple[str, ...]:
+    """The methods of table 2 as they were tuned, Equitable-FL last."""
+    return _TUNED.get(setting, _UNTUNED)
 
 
 def _planted(
@@ -123,7 +141,7 @@ def _planted(
 
     It does not print batch size, nor the strengths of FedProx, FairFed and GIFAIR. Batches of 64
     are customary; on MNIST the rest was chosen from a grid with the same budget for every method
-    (docs/reproduction/equitable.md).
+    (docs/reproduction/equitable.md). Every seed has a partition of its own.
     """
     data, own_model, cohort_size, groups, learning_rate = _PLANTED[setting]
     return Config(
@@ -142,6 +160,22 @@ def _planted(
     )
 
 
+ABLATIONS = {
+    "clusters": ("number of clusters", {"num_clusters": (2, 3, 4)}),
+    "epochs": ("local epochs", {"epochs": (1, 5, 10)}),
+    "prox": ("FedProx's pull", {"prox": (0, 0.01, 0.1, 1)}),
+}
+"""What tables 4 and 5 of the Equitable-FL paper vary, besides the tuned settings."""
+
+
+def _varied(setting: str, varied: Mapping[str, Iterable[object]]) -> tuple[str, ...]:
+    """Equitable-FL with one setting varied, the others as tuned."""
+    ((name, values),) = varied.items()
+    tuned = _tuned(setting)[-1].partition(":")[2]
+    kept = [pair for pair in tuned.split(",") if not pair.startswith(f"{name}=")]
+    return tuple(f"equitable:{','.join([*kept, f'{name}={value}'])}" for value in values)
+
+
 def _equitable_presets() -> dict[str, Preset]:
     presets = {
         "cross-mnist": Preset(
@@ -149,24 +183,20 @@ def _equitable_presets() -> dict[str, Preset]:
             _planted("mnist", PRESETS["cross"].config.methods, 100),
         ),
     }
-    for setting in ("mnist", "cifar10", "cifar100", "femnist"):
+    for setting in _PLANTED:
+        methods = _tuned(setting)
         presets[f"equitable-{setting}"] = Preset(
-            f"Equitable-FL, table 2, {setting}", _planted(setting, _TUNED, 250)
+            f"Equitable-FL, table 2, {setting}", _planted(setting, methods, 250)
         )
         presets[f"equitable-resnet18-{setting}"] = Preset(
             f"Equitable-FL, table 3, {setting}: ResNet-18",
-            _planted(setting, _TUNED, 100, "resnet18"),
+            _planted(setting, methods, 100, "resnet18"),
         )
-    ablations = {
-        "clusters": ("number of clusters", [f"equitable:num_clusters={c}" for c in (2, 3, 4)]),
-        "epochs": ("local epochs", [f"equitable:epochs={epochs}" for epochs in (1, 5, 10)]),
-        "prox": ("FedProx's pull", [f"equitable:prox={mu}" for mu in (0, 0.01, 0.1, 1)]),
-    }
     for setting, model in {"mnist": None, "cifar100": "resnet18"}.items():
-        for name, (what, methods) in ablations.items():
+        for name, (summary, varied) in ABLATIONS.items():
             presets[f"equitable-{name}-{setting}"] = Preset(
-                f"Equitable-FL, {'table 5' if name == 'prox' else 'table 4'}, {setting}: {what}",
-                _planted(setting, ("fedprox", *methods), 50, model),
+                f"Equitable-FL, {'table 5' if name == 'prox' else 'table 4'}, {setting}: {summary}",
+                _planted(setting, _varied(setting, varied), 50, model),
             )
     return presets
 
