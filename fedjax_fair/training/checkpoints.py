@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from fedjax_fair.parallel import processes
 from fedjax_fair.results import History
+from fedjax_fair.results.files import write_text
 from fedjax_fair.simulate import RoundState
 from fedjax_fair.training.fingerprint import differences
 
 __all__ = ["Checkpoints"]
 
+_DIGEST = "sha256"
+
 
 class Checkpoints:
-    """A folder with the latest state of a run and what it has recorded so far.
+    """A folder with the latest states of a run and what it has recorded so far.
 
-    A checkpoint is complete or absent: Orbax writes it under another name and renames it, and the
-    previous one is deleted only afterwards.
+    A checkpoint is complete or absent: Orbax writes it under another name and renames it, and older
+    ones are deleted only afterwards. The last two are kept, each with a digest of its files, which
+    Orbax does not check: where the newest is damaged the one before is read.
 
     Args:
         folder: Where to keep them; created if needed.
         seeds: The seeds of the run, to refuse the checkpoints of another one.
         description: What else the run is made of (`training.fingerprint`), for the same purpose.
+
+    Attributes:
+        history: What the run has recorded so far, or None before the first checkpoint.
+
+    Raises:
+        ValueError: If there are checkpoints, of a run with other seeds, data or settings, or all of
+            them damaged.
     """
 
     def __init__(
@@ -36,10 +50,16 @@ class Checkpoints:
         self._arguments = ocp.args
         self._seeds = np.asarray(seeds, np.int64)
         self._description = description
+        self._folder = Path(folder).absolute()
         self._manager = ocp.CheckpointManager(
-            Path(folder).absolute(),
-            options=ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False),
+            self._folder,
+            options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False),
         )
+        self.history: History | None = None
+        recorded = self._newest_intact()
+        if recorded is not None:
+            self._require_the_same(recorded)
+            self.history = History.from_arrays(recorded)
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -53,7 +73,15 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(self, state: RoundState, history: History) -> None:
-        """Writes a checkpoint for the round the history has reached."""
+        """Writes a checkpoint for the round the history has reached.
+
+        Raises:
+            FileNotFoundError: If the folder was deleted since.
+        """
+        if not self._folder.is_dir():  # Orbax would make a new one, without what was in it.
+            raise FileNotFoundError(
+                f"checkpoints={str(self._folder)!r}: the folder was deleted during the run."
+            )
         described = np.frombuffer(json.dumps(self._description).encode(), np.uint8)
         recorded = {"seeds": self._seeds, "description": described, **history.arrays()}
         self._manager.save(
@@ -63,31 +91,43 @@ class Checkpoints:
                 history=self._arguments.StandardSave(recorded),
             ),
         )
+        if processes.is_first():
+            _sign(self._folder / str(history.round))
 
-    def restore(self, state: RoundState) -> tuple[RoundState, History]:
-        """Reads the latest checkpoint.
+    def restore(self, state: RoundState) -> RoundState:
+        """Reads the state that belongs to ``history``.
 
         Args:
             state: A state of the same run, for its structure, shapes and types.
-
-        Returns:
-            The state and the history.
-
-        Raises:
-            ValueError: If the checkpoint belongs to a run with other seeds, data or settings.
         """
-        history = self._manager.restore(
-            self.latest, args=self._arguments.Composite(history=self._arguments.StandardRestore())
-        )["history"]
-        recorded: dict[str, Any] = jax.tree.map(np.asarray, history)
-        self._require_the_same(recorded)
+        assert self.history is not None
         restored = self._manager.restore(
-            self.latest,
-            args=self._arguments.Composite(
-                state=self._arguments.StandardRestore(_plain(state)),
-            ),
+            self.history.round,
+            args=self._arguments.Composite(state=self._arguments.StandardRestore(_plain(state))),
         )
-        return _like(state, restored["state"]), History.from_arrays(recorded)
+        return _like(state, restored["state"])
+
+    def _newest_intact(self) -> dict[str, Any] | None:
+        """What the newest undamaged checkpoint recorded; damaged ones are deleted."""
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        for step in steps:
+            try:
+                _require_intact(self._folder / str(step))
+                history = self._manager.restore(
+                    step, args=self._arguments.Composite(history=self._arguments.StandardRestore())
+                )["history"]
+            except Exception as error:  # Orbax raises whatever the damage leads to.
+                reason = " ".join(str(error).split())
+                damaged = f"the checkpoint of round {step} in {self._folder} is damaged ({reason})"
+                if step == steps[-1]:
+                    raise ValueError(
+                        f"{damaged} and none is left; delete the folder to start anew."
+                    ) from error
+                warnings.warn(f"{damaged}; continuing from the one before.", stacklevel=2)
+                self._manager.delete(step)
+            else:
+                return jax.tree.map(np.asarray, history)
+        return None
 
     def _require_the_same(self, recorded: dict[str, Any]) -> None:
         """Raises unless the checkpoint is of this run; says where it differs."""
@@ -102,6 +142,28 @@ class Checkpoints:
             place, own, other = gaps[0]
             more = f" ({len(gaps) - 1} more differences)" if len(gaps) > 1 else ""
             raise ValueError(f"{place}={own}: {where} {other}{more}.")
+
+
+def _sign(checkpoint: Path) -> None:
+    """Leaves a digest of its files in a checkpoint."""
+    write_text(checkpoint / _DIGEST, _digest(checkpoint))
+
+
+def _require_intact(checkpoint: Path) -> None:
+    """Compares a checkpoint to its digest, which one that was just being written lacks."""
+    signed = checkpoint / _DIGEST
+    if signed.exists() and signed.read_text() != _digest(checkpoint):
+        raise ValueError("its files have changed since they were written")
+
+
+def _digest(checkpoint: Path) -> str:
+    """SHA-256 over the names and contents of all files."""
+    digest = hashlib.sha256()
+    files = (path for path in checkpoint.rglob("*") if path.is_file() and path.name != _DIGEST)
+    for path in sorted(files):
+        digest.update(str(path.relative_to(checkpoint)).encode() + b"\0")
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _plain(state: RoundState) -> Any:

@@ -233,25 +233,6 @@ def fit_batch(
     for callback in callbacks:
         callback.on_start(rounds, seeds)
 
-    programs = Programs(make, points, seeds, data, min(eval_every, rounds), train_loss, mesh)
-    needed = programs.num_bytes(rounds)
-    if memory_limit is not None and needed > memory_limit:
-        raise MemoryLimitError(needed, programs.shared_bytes, memory_limit)
-    for callback in callbacks:
-        callback.on_compiled(needed)
-    state = programs.init()
-    history = results.History()
-    diverged = np.full(len(seeds), -1)
-
-    def record(cohort: Int[np.ndarray, "seeds cohort"]) -> bool:
-        summaries, clients = jax.device_get(programs.evaluate(state, cohort))
-        done = int(jax.device_get(state.round)[0])
-        history.add_evaluation(done, summaries, clients)
-        seconds = time.perf_counter() - started
-        evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds)
-        stops = [callback.on_evaluation(evaluation) for callback in callbacks]
-        return any(stop is True for stop in stops)
-
     if checkpoints is None:
         keep = nullcontext()
     else:
@@ -261,14 +242,34 @@ def fit_batch(
             checkpoints, seeds, describe(method=make, points=points, data=own, **schedule)
         )
     with keep as store:
+        kept = None if store is None else store.history
+        history = results.History() if kept is None else kept
+        if history.round > rounds:
+            raise ValueError(
+                f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
+                f"{history.round}."
+            )
+        programs = Programs(make, points, seeds, data, min(eval_every, rounds), train_loss, mesh)
+        needed = programs.num_bytes(rounds)
+        if memory_limit is not None and needed > memory_limit:
+            raise MemoryLimitError(needed, programs.shared_bytes, memory_limit)
+        for callback in callbacks:
+            callback.on_compiled(needed)
+        state = programs.init()
+        diverged = np.full(len(seeds), -1)
+
+        def record(cohort: Int[np.ndarray, "seeds cohort"]) -> bool:
+            summaries, clients = jax.device_get(programs.evaluate(state, cohort))
+            done = int(jax.device_get(state.round)[0])
+            history.add_evaluation(done, summaries, clients)
+            seconds = time.perf_counter() - started
+            evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds)
+            stops = [callback.on_evaluation(evaluation) for callback in callbacks]
+            return any(stop is True for stop in stops)
+
         stop = False
-        if store is not None and store.latest is not None:
-            state, history = store.restore(state)
-            if history.round > rounds:
-                raise ValueError(
-                    f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
-                    f"{history.round}."
-                )
+        if store is not None and kept is not None:
+            state = store.restore(state)
         else:
             stop = record(programs.empty_cohort)
         while not stop and history.round < rounds:

@@ -1,0 +1,40 @@
+"""Results: recorded during a run as a ``History``, kept as one ``xarray.Dataset``.
+
+Plots and notebooks read nothing but the Dataset.
+
+Dimensions:
+
+* ``algorithm``: the name of the method, where several are compared (``method`` would collide with a
+  parameter of ``Dataset.sel``);
+* ``seed``: the runs;
+* ``round``: rounds done when the model was evaluated, 0 before training;
+* ``client``: the clients of the federation;
+* ``planted_group``: their groups, where they are known;
+* ``class``: the classes of the data;
+* ``training_round`` and ``slot``: every round, and the slots of its cohort.
+
+Variables over ``(seed, round, client)`` are ``test_accuracy``, ``test_loss``, ``train_loss`` and
+``participation``; ``class_accuracy`` is over ``(seed, round, class)``. Every summary metric is one
+over ``(seed, round)``, named as in ``fedjax_fair.metrics.SUMMARIES``, whose attributes say
+population and weighting. Rounds themselves are over ``(seed, training_round, slot)``:
+``cohort_clients``, ``cohort_weights``, ``cohort_loss`` and ``cohort_steps``. Info of the selector
+is over ``(seed, training_round)``, as ``selection_<name>``, and so is that of the aggregator, as
+``aggregation_<name>``, some of it for every ``slot``. ``train_examples`` and ``test_examples`` are
+over ``(client, class)``, and over ``seed`` where every run has a partition of its own.
+"""
+
+from fedjax_fair.results.compared import by_mix, combine, compare, final
+from fedjax_fair.results.files import open, save
+from fedjax_fair.results.recorded import RECORDED, History, to_dataset
+
+__all__ = [
+    "RECORDED",
+    "History",
+    "by_mix",
+    "combine",
+    "compare",
+    "final",
+    "open",
+    "save",
+    "to_dataset",
+]

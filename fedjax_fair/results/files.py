@@ -1,0 +1,87 @@
+"""Results in files: written whole or not at all, and never read where they are damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["open", "save", "write_text"]
+
+_MARK = b"SHA-256:"
+"""Stands between a file and its digest. Readers of HDF5 ignore what follows the end of its data."""
+
+
+def save(dataset: xr.Dataset, path: str | Path) -> None:
+    """Writes a Dataset as NetCDF; a reader never sees half a file.
+
+    The file ends with a digest of itself, so that ``open`` notices any damage; other programs read
+    it as they read any NetCDF.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.partial")
+    dataset.to_netcdf(partial, engine="h5netcdf")
+    digest = _digest(partial, os.path.getsize(partial))
+    with partial.open("ab") as file:
+        file.write(_MARK + digest)
+    partial.replace(path)
+
+
+def open(path: str | Path) -> xr.Dataset:
+    """Reads results.
+
+    Args:
+        path: A run folder, or a ``results.nc``.
+
+    Returns:
+        The Dataset, in memory.
+
+    Raises:
+        ValueError: If there are no results, or the file is damaged.
+    """
+    import xarray as xr
+
+    path = Path(path)
+    file = path / "results.nc" if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"path={str(path)!r}: expected a run folder or a results.nc file.")
+    try:
+        _require_intact(file)
+        # How numbers were stored says nothing about what they may become, such as NaN.
+        return xr.load_dataset(file, engine="h5netcdf").drop_encoding()
+    except Exception as error:  # HDF5, h5py and xarray each have their own.
+        reason = " ".join(str(error).split())
+        raise ValueError(f"path={str(file)!r}: expected undamaged results ({reason}).") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file that a reader sees whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf8")
+    partial.replace(path)
+
+
+def _require_intact(file: Path) -> None:
+    """Compares a file to the digest at its end; files that others wrote have none."""
+    length = os.path.getsize(file) - len(_MARK) - hashlib.sha256().digest_size
+    if length < 0:
+        return
+    with file.open("rb") as content:
+        content.seek(length)
+        end = content.read()
+    if end.startswith(_MARK) and end.removeprefix(_MARK) != _digest(file, length):
+        raise ValueError("its content has changed since it was written")
+
+
+def _digest(file: Path, length: int) -> bytes:
+    """SHA-256 of the first bytes of a file."""
+    digest = hashlib.sha256()
+    with file.open("rb") as content:
+        while length and (block := content.read(min(length, 2**20))):
+            digest.update(block)
+            length -= len(block)
+    return digest.digest()

@@ -1,0 +1,118 @@
+"""Checkpoints notice damage, fall back to the one before, and never take another run's place."""
+
+import shutil
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import fedjax_fair as ff
+from fedjax_fair.training.fit import Callback
+
+
+class Stop(Callback):
+    """Stops after a round."""
+
+    def __init__(self, round):
+        self._round = round
+
+    def on_evaluation(self, evaluation):
+        return evaluation.round == self._round
+
+
+@pytest.fixture(scope="module")
+def data():
+    return ff.data.load("digits", ff.data.iid(5))
+
+
+@pytest.fixture(scope="module")
+def train(data):
+    method = ff.make_round(
+        ff.models.logistic(data.num_classes),
+        ff.selectors.uniform(2),
+        ff.solvers.sgd(0.1, 10, steps=2),
+        ff.aggregators.mean(),
+    )
+
+    def train(folder=None, callbacks=()):
+        return ff.fit(method, data, rounds=6, eval_every=2, checkpoints=folder, callbacks=callbacks)
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(train):
+    return train()
+
+
+@pytest.fixture(scope="module")
+def stopped(train, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stopped")
+    train(folder, [Stop(4)])
+    return folder
+
+
+@pytest.fixture
+def kept(stopped, tmp_path):
+    return shutil.copytree(stopped, tmp_path / "kept")
+
+
+def files_of(folder, step):
+    return [path for path in sorted((folder / str(step)).rglob("*")) if path.is_file()]
+
+
+def flip(path, position):
+    content = bytearray(path.read_bytes())
+    content[position % len(content)] ^= 1 << position % 8
+    path.write_bytes(content)
+
+
+def test_two_are_kept(kept):
+    assert sorted(path.name for path in kept.iterdir() if path.name.isdigit()) == ["2", "4"]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_flipped_bit_in_the_newest_goes_back_to_the_one_before(
+    kept, train, uninterrupted, number
+):
+    rng = np.random.default_rng(number)
+    files = [path for path in files_of(kept, 4) if path.stat().st_size]
+    flip(files[rng.integers(len(files))], int(rng.integers(2**20)))
+    with pytest.warns(UserWarning, match=r"checkpoint of round 4 in .* is damaged .*continuing"):
+        resumed = train(kept)
+    xr.testing.assert_identical(resumed, uninterrupted)
+
+
+def test_a_missing_file_goes_back_as_well(kept, train, uninterrupted):
+    shutil.rmtree(kept / "4" / "state")
+    with pytest.warns(UserWarning, match="round 4 .* is damaged"):
+        xr.testing.assert_identical(train(kept), uninterrupted)
+
+
+def test_without_a_digest_it_is_one_that_was_just_being_written(kept, train, uninterrupted):
+    (kept / "4" / "sha256").unlink()
+    xr.testing.assert_identical(train(kept), uninterrupted)
+
+
+def test_with_all_of_them_damaged_nothing_is_trained(kept, train):
+    for step in (2, 4):
+        (kept / str(step) / "sha256").write_text("0")
+    with (
+        pytest.warns(UserWarning, match="round 4"),
+        pytest.raises(ValueError, match="round 2 in .* is damaged .* none is left"),
+    ):
+        train(kept)
+    assert (kept / "2").is_dir()
+
+
+def test_a_folder_that_is_deleted_is_not_made_again(train, tmp_path):
+    folder = tmp_path / "kept"
+
+    class Delete(Callback):
+        def on_evaluation(self, evaluation):
+            if evaluation.round == 4:
+                shutil.rmtree(folder)
+
+    with pytest.raises(FileNotFoundError, match="deleted during the run"):
+        train(folder, [Delete()])
+    assert not folder.exists()
