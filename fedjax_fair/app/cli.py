@@ -11,6 +11,7 @@ import io
 import itertools
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from fedjax_fair.app.presets import PRESETS, Preset, resolve
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import closest, lookup, read
 from fedjax_fair.app.sweep import sweep
+from fedjax_fair.app.termination import Terminated, Termination
 from fedjax_fair.parallel import processes
 from fedjax_fair.training.fit import SimulationError
 
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] =
 
     Returns:
         The exit status: 0; 2 after a mistake that the user can mend, which one line on the standard
-        error names; 130 after an interruption.
+        error names; 130 after an interruption, 143 after SIGTERM.
     """
     _keep_programs()
     try:
@@ -69,10 +71,22 @@ def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] =
             traceback.print_exc()
             processes.abort(1)
         raise
-    except KeyboardInterrupt:
-        print("fedjax-fair: interrupted; `fedjax-fair resume` continues", file=sys.stderr)
-        return 130
+    except (KeyboardInterrupt, Terminated) as end:
+        word, status = ("terminated", 143) if isinstance(end, Terminated) else ("interrupted", 130)
+        print(f"fedjax-fair: {word}", *getattr(end, "__notes__", ()), sep="; ", file=sys.stderr)
+        processes.abort(status)
+        return status
     return 0
+
+
+@contextlib.contextmanager
+def _advice(text: str) -> Iterator[None]:
+    """What to type after an end that was asked for."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as end:
+        end.add_note(text)
+        raise
 
 
 def _keep_programs() -> None:
@@ -93,6 +107,9 @@ class Resume:
     def __call__(self) -> None:
         folder = RunFolder(self.run)
         config = folder.config()
+        if isinstance(config, Maximize):
+            _maximize(maximize.task_of(config), config, folder)
+            return
         if config.distributed:
             processes.initialize()
         _execute(build(config), folder)
@@ -169,7 +186,7 @@ class Exemplars(MaximizeExemplars):
     """Chooses public images of digits that represent the private ones of all clients."""
 
     def __call__(self) -> None:
-        _maximize(maximize.exemplars(self.clients), self)
+        _start_maximizing(self)
 
 
 @dataclass(frozen=True)
@@ -177,7 +194,7 @@ class Movielens(MaximizeMovielens):
     """Chooses movies such that every user finds one to its taste."""
 
     def __call__(self) -> None:
-        _maximize(maximize.movielens(self.data.name, self.data.dir), self)
+        _start_maximizing(self)
 
 
 @dataclass(frozen=True)
@@ -283,13 +300,13 @@ def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     chosen: dict[str, Any] = {name: getattr(settings, name) for name in given}
     base = relevant(resolve(replace(Config(**chosen), output=config.output)), base=config)
     print(f"Sweep folder: {settings.output}")
-    with Bars() as bars:
+    with _advice("the same command continues"), Termination() as end, Bars() as bars:
         swept = sweep(
             base,
             seeds=seeds,
             folder=settings.output,
             points_per_batch=settings.points_per_batch,
-            watch=bars.watch,
+            watch=lambda runs: end.watch(bars.watch(runs)),
             **varied,
         )
     Console().print(sweep_table(swept, list(varied)))
@@ -301,17 +318,26 @@ def _execute(ready: Experiment, folder: RunFolder) -> None:
         experiment.execute(ready, folder)
         return
     print(f"Run folder: {folder.path}")
-    with Bars() as bars:
-        combined = experiment.execute(ready, folder, bars.watch)
+    with _resumable(folder), Termination() as end, Bars() as bars:
+        combined = experiment.execute(ready, folder, lambda method: end.watch(bars.watch(method)))
     Console().print(*tables(combined))
     print(f"Results: {folder.results}\nPlots: {folder.plots}\nReport: {folder.report}")
 
 
-def _maximize(task: maximize.Task, config: Maximize) -> None:
+def _resumable(folder: RunFolder) -> contextlib.AbstractContextManager[None]:
+    return _advice(f"`fedjax-fair resume {shlex.quote(str(folder.path))}` continues")
+
+
+def _start_maximizing(config: Maximize) -> None:
+    task = maximize.task_of(config)
     maximize.check(config, task)
-    folder = RunFolder.create(config, task.name.replace("/", "-"))
+    _maximize(task, config, RunFolder.create(config, task.name.replace("/", "-")))
+
+
+def _maximize(task: maximize.Task, config: Maximize, folder: RunFolder) -> None:
     print(f"Run folder: {folder.path}")
-    compared = maximize.execute(task, config, folder)
+    with _resumable(folder), Termination(at_once=True):
+        compared = maximize.execute(task, config, folder)
     Console().print(*tables(compared))
     print(f"Results: {folder.results}\nPlots: {folder.plots}")
 

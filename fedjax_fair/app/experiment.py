@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from fedjax_fair import results
 from fedjax_fair.app.build import Experiment
-from fedjax_fair.app.run_folder import MetricsLog, RunFolder
+from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
 from fedjax_fair.training.fit import Callback, fit
 
@@ -40,9 +40,23 @@ def execute(
 
     Raises:
         SimulationError: If a method diverges. The methods before it are saved.
+        ValueError: If another process is working in the folder.
     """
+    if not processes.is_first():
+        return results.combine(_train(experiment, folder, None))
+    with locked(folder.path):
+        folder.environment()  # What is lost is noticed before hours of training.
+        _train(experiment, folder, watch)
+        combined = results.open(folder.results)
+        draw(combined, folder)
+        return combined
+
+
+def _train(
+    experiment: Experiment, folder: RunFolder, watch: Callable[[str], Callback] | None
+) -> dict[str, xr.Dataset]:
+    """Results by method; the process that watches writes them too."""
     training: Any = experiment.config.training  # Resolved: the number of rounds is there.
-    writes = processes.is_first()
     done: dict[str, xr.Dataset] = {}
     for name, round in experiment.rounds.items():
         done[name] = fit(
@@ -51,17 +65,13 @@ def execute(
             rounds=training.rounds,
             seeds=training.seeds,
             eval_every=training.eval_every,
-            callbacks=[MetricsLog(folder.metrics, name), watch(name)] if writes else [],
+            callbacks=[MetricsLog(folder.metrics, name), watch(name)] if watch else [],
             checkpoints=folder.checkpoints / quote(name, safe="=,"),
             mesh=experiment.mesh,
         )
-        if writes:
+        if watch:
             results.save(results.combine(done), folder.results)
-    if not writes:
-        return results.combine(done)
-    combined = results.open(folder.results)
-    draw(combined, folder)
-    return combined
+    return done
 
 
 def draw(dataset: xr.Dataset, folder: RunFolder) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from fedjax_fair import checks, data, results
-from fedjax_fair.app.config import Maximize
-from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.config import Maximize, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.app.run_folder import RunFolder, locked
 from fedjax_fair.data.ratings import read_ratings
 from fedjax_fair.report.maximization import figures
 from fedjax_fair.submodular import federated as fed
@@ -21,7 +21,16 @@ from fedjax_fair.submodular.federated import comparison
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Task", "check", "execute", "exemplars", "movielens", "similarity", "solve"]
+__all__ = [
+    "Task",
+    "check",
+    "execute",
+    "exemplars",
+    "movielens",
+    "similarity",
+    "solve",
+    "task_of",
+]
 
 
 class Task(NamedTuple):
@@ -42,6 +51,14 @@ class Task(NamedTuple):
     labels: np.ndarray
     pictures: np.ndarray | None
     num_clients: int
+
+
+def task_of(config: Maximize) -> Task:
+    """The problem that a configuration is about."""
+    if isinstance(config, MaximizeMovielens):
+        return movielens(config.data.name, config.data.dir)
+    assert isinstance(config, MaximizeExemplars)
+    return exemplars(config.clients)
 
 
 def exemplars(num_clients: int) -> Task:
@@ -111,11 +128,12 @@ def movielens(name: str, data_dir: str | None) -> Task:
 
 def execute(task: Task, config: Maximize, folder: RunFolder) -> xr.Dataset:
     """Compares all methods on a task, and leaves results and figures in the folder."""
-    compared = solve(task, config)
-    results.save(compared, folder.results)
-    folder.plots.mkdir(exist_ok=True)
-    for name, figure in figures(compared).items():
-        figure.savefig(folder.plots / f"{name}.png", dpi=150)
+    with locked(folder.path):
+        compared = solve(task, config)
+        results.save(compared, folder.results)
+        folder.plots.mkdir(exist_ok=True)
+        for name, figure in figures(compared).items():
+            figure.savefig(folder.plots / f"{name}.png", dpi=150)
     return compared
 
 

@@ -13,25 +13,36 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import platform
 import subprocess
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
+from filelock import FileLock, Timeout
 
+from fedjax_fair import metrics
 from fedjax_fair.app import settings
 from fedjax_fair.app.config import Config, Maximize
+from fedjax_fair.results.files import write_text
 from fedjax_fair.training.fit import Callback, Evaluation
 
-__all__ = ["MetricsLog", "RunFolder", "environment"]
+if TYPE_CHECKING:
+    import xarray as xr
 
+__all__ = ["MetricsLog", "RunFolder", "environment", "locked"]
+
+SUMMARY_NAMES = [one.name for one in metrics.SUMMARIES + metrics.GROUP_SUMMARIES]
 PACKAGES = ("fedjax-fair", "jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -57,37 +68,74 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: Config | Maximize, name: str) -> RunFolder:
-        """Makes a new folder under ``config.output``, named after the time and ``name``."""
-        path = _unused(Path(config.output), f"{datetime.now():%Y%m%d-%H%M%S}-{name}")
-        (path / "env.json").write_text(json.dumps(environment(), indent=2) + "\n")
-        settings.save(config, path / "config.json")
-        return cls(path)
+        """Makes a new folder under ``config.output``, named after the time and ``name``.
+
+        It appears with its configuration in it, under a name that no other has.
+        """
+        parent = Path(config.output)
+        parent.mkdir(parents=True, exist_ok=True)
+        unfinished = parent / f".unfinished-{uuid.uuid4().hex}"
+        unfinished.mkdir()
+        write_text(unfinished / "env.json", _as_text(environment()))
+        settings.save(config, unfinished / "config.json")
+        stem = f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+        for number in itertools.count(1):
+            path = parent / (stem if number == 1 else f"{stem}-{number}")
+            try:
+                unfinished.rename(path)
+            except OSError:
+                if not path.exists():
+                    raise
+            else:
+                return cls(path)
+        raise AssertionError
 
     @property
     def _config(self) -> Path:
         return self.path / "config.json"
 
-    def config(self) -> Config:
+    def config(self) -> Config | Maximize:
         """Reads the configuration of the run."""
         return settings.load(self._config)
 
     def environment(self) -> dict[str, Any]:
-        """Reads what the run was started with."""
-        return json.loads((self.path / "env.json").read_text())
-
-
-def _unused(parent: Path, name: str) -> Path:
-    """Makes a folder that was not there before, whoever else tries the same name."""
-    parent.mkdir(parents=True, exist_ok=True)
-    number = 1
-    while True:
-        path = parent / (name if number == 1 else f"{name}-{number}")
+        """Reads what the run was started with; what this process sees, where that is lost."""
+        file = self.path / "env.json"
         try:
-            path.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            return path
+            return dict(json.loads(file.read_text(encoding="utf8")))
+        except (OSError, ValueError, TypeError):
+            warnings.warn(f"{file} is missing or damaged; written anew.", stacklevel=2)
+            found = environment()
+            write_text(file, _as_text(found))
+            return found
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes from working in a folder; a crash releases it.
+
+    Raises:
+        ValueError: If another one does.
+    """
+    lock, holder = FileLock(folder / ".lock"), folder / ".holder"
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        known = f" ({holder.read_text()})" if holder.exists() else ""
+        raise ValueError(
+            f"folder={str(folder)!r}: another process{known} is working in it."
+        ) from None
+    try:
+        text = f"number {os.getpid()} on {platform.node()}, since {datetime.now():%H:%M:%S}"
+        write_text(holder, text)
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def _as_text(found: dict[str, Any]) -> str:
+    return json.dumps(found, indent=2) + "\n"
 
 
 def environment() -> dict[str, Any]:
@@ -125,11 +173,15 @@ class MetricsLog(Callback):
     """Appends a line of JSON for every evaluation and seed of one method.
 
     A resumed run repeats the evaluations after its checkpoint; a line that is there already is not
-    written twice, and half a line, left by a run that was killed, is dropped.
+    written twice, and half a line, left by a run that was killed, is dropped. Lines that were lost
+    are written at the end, without a time.
 
     Args:
         path: The file, ``metrics.jsonl``.
         method: Name of the method.
+
+    Raises:
+        ValueError: If the file holds other lines.
     """
 
     def __init__(self, path: Path, method: str) -> None:
@@ -139,26 +191,35 @@ class MetricsLog(Callback):
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Writes what is new."""
-        lines = [self._line(evaluation, index) for index in range(len(evaluation.seeds))]
-        new = [line for line in lines if _identity(line) not in self._written]
-        with self._path.open("a") as file:
-            file.writelines(json.dumps(line, allow_nan=False) + "\n" for line in new)
+        for index, seed in enumerate(evaluation.seeds):
+            summaries = {name: value[index] for name, value in evaluation.summaries.items()}
+            self._write(seed, evaluation.round, round(evaluation.seconds, 3), summaries)
 
-    def _line(self, evaluation: Evaluation, index: int) -> dict[str, Any]:
-        return {
-            "algorithm": self._method,
-            "seed": evaluation.seeds[index],
-            "round": evaluation.round,
-            "seconds": round(evaluation.seconds, 3),
-            **{name: _number(value[index]) for name, value in evaluation.summaries.items()},
-        }
+    def on_end(self, results: xr.Dataset) -> None:
+        """Writes what is missing."""
+        names = [name for name in SUMMARY_NAMES if name in results]
+        for seed in results["seed"].values.tolist():
+            for done in results["round"].values.tolist():
+                cell = results.sel(seed=seed, round=done)
+                self._write(seed, done, None, {name: cell[name].item() for name in names})
+
+    def _write(
+        self, seed: int, done: int, seconds: float | None, summaries: dict[str, Any]
+    ) -> None:
+        line = {"algorithm": self._method, "seed": seed, "round": done, "seconds": seconds}
+        if _identity(line) in self._written:
+            return
+        self._written.add(_identity(line))
+        line |= {name: _number(value) for name, value in summaries.items()}
+        with self._path.open("a") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
 
 
 def _identity(line: dict[str, Any]) -> tuple[str, int, int]:
     return line["algorithm"], line["seed"], line["round"]
 
 
-def _number(value: np.floating) -> float | None:
+def _number(value: Any) -> float | None:
     """A number that JSON knows; NaN and infinities become null."""
     return float(value) if math.isfinite(value) else None
 
@@ -169,5 +230,16 @@ def _complete_lines(path: Path) -> list[dict[str, Any]]:
         return []
     content = path.read_bytes()
     end = content.rfind(b"\n") + 1
+    lines = []
+    for number, text in enumerate(content[:end].splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            _identity(line)
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(
+                f"path={str(path)!r}: line {number} is damaged; expected JSON with algorithm, seed "
+                "and round. Without the file, its lines are written anew."
+            ) from None
+        lines.append(line)
     os.truncate(path, end)
-    return [json.loads(line) for line in content[:end].splitlines()]
+    return lines

@@ -13,11 +13,17 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedjax_fair.app.config import Config, Maximize
+from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
+
+from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.results.files import write_text
 
 __all__ = ["closest", "load", "lookup", "override", "places", "read", "save"]
 
 T = TypeVar("T")
+
+MAXIMIZE = {"maximize exemplars": MaximizeExemplars, "maximize movielens": MaximizeMovielens}
+"""What the commands that maximize are set by."""
 
 
 def override(
@@ -134,32 +140,50 @@ def _described(kind: Any) -> str:
 
 def save(config: Config | Maximize, path: str | Path) -> None:
     """Writes a configuration as JSON, such that ``load`` gives back an equal one."""
-    Path(path).write_text(json.dumps(asdict(config), indent=2) + "\n")
+    command = [name for name, kind in MAXIMIZE.items() if isinstance(config, kind)]
+    named = {"command": command[0]} if command else {}
+    write_text(Path(path), json.dumps(named | asdict(config), indent=2) + "\n")
 
 
-def load(path: str | Path) -> Config:
+def load(path: str | Path) -> Config | Maximize:
     """Reads what ``save`` wrote.
 
     Raises:
-        ValueError: If the file is not JSON or names a setting that does not exist.
+        ValueError: If the file is not JSON, names a setting that does not exist, or holds a value
+            of another kind than the setting's.
     """
     try:
-        values = json.loads(Path(path).read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"path={str(path)!r}: expected JSON ({error}).") from None
-    return _build(Config, values)
+        values = json.loads(Path(path).read_text(encoding="utf8"))
+        if not isinstance(values, dict):
+            raise ValueError(f"expected settings by name, got {values!r}")
+        if (command := values.pop("command", None)) is not None:
+            return _build(lookup("command", str(command), MAXIMIZE), values)
+        return _build(Config, values)
+    except ValueError as error:  # What is not JSON, or not text, raises one of its kinds.
+        raise ValueError(f"path={str(path)!r}: not a configuration: {error}.") from None
 
 
-def _build(kind: Any, values: Any) -> Any:
+def _build(kind: Any, values: Mapping[str, Any]) -> Any:
     """The inverse of ``asdict``: sequences are tuples, sections are dataclasses."""
-    if not is_dataclass(kind):
-        return tuple(values) if isinstance(values, list) else values
-    assert isinstance(kind, type)
     known = {item.name: item.name for item in fields(kind)}
-    for name in values:
+    kinds, built = get_type_hints(kind), {}
+    for name, value in values.items():
         lookup("setting", name, known)
-    kinds = get_type_hints(kind)
-    return kind(**{name: _build(kinds[name], value) for name, value in values.items()})
+        if is_dataclass(kinds[name]):
+            if not isinstance(value, dict):
+                raise ValueError(f"{name}={value!r}: expected settings by name")
+            built[name] = _build(kinds[name], value)
+            continue
+        built[name] = tuple(value) if isinstance(value, list) else value
+        try:
+            check_type(
+                built[name],
+                kinds[name],
+                collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS,
+            )
+        except TypeCheckError:
+            raise ValueError(f"{name}={value!r}: expected {_described(kinds[name])}") from None
+    return kind(**built)
 
 
 def lookup(kind: str, name: str, table: Mapping[str, T], shown: Iterable[str] | None = None) -> T:

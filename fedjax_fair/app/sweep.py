@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import asdict, replace
 from functools import partial
@@ -26,9 +27,11 @@ from fedjax_fair import checks, results
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, method_round, method_settings
 from fedjax_fair.app.config import Config
+from fedjax_fair.app.run_folder import locked
 from fedjax_fair.app.settings import lookup, places
 from fedjax_fair.app.signatures import Setting
 from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.results.files import write_text
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
 
@@ -102,7 +105,8 @@ def sweep(
 
     Raises:
         ValueError: If a setting does not exist, is read by no method, has no values or one that
-            does not fit, or the folder holds another sweep.
+            does not fit, or the folder holds another sweep or
+            is being worked in.
 
     Examples:
         >>> from fedjax_fair.app import presets
@@ -123,14 +127,15 @@ def sweep(
     groups = list(_groups(config, axes))
     store = _Store(folder, config, axes)
     parts = []
-    for number, group in enumerate(groups):
-        for part in _finish(group, store, f"{number:03d}", points_per_batch, watch):
-            # A setting that a method does not read is run once, and labels every value.
-            for others in product(*(axis.values for axis in group.unread)):
-                parts.append(_labeled(group, part, others))
-    whole = _joined(parts, [axis.name for axis in axes])
-    if folder is not None:
-        results.save(whole, Path(folder) / "results.nc")
+    with store.locked():
+        for number, group in enumerate(groups):
+            for part in _finish(group, store, f"{number:03d}", points_per_batch, watch):
+                # A setting that a method does not read is run once, and labels every value.
+                for others in product(*(axis.values for axis in group.unread)):
+                    parts.append(_labeled(group, part, others))
+        whole = _joined(parts, [axis.name for axis in axes])
+        if folder is not None:
+            results.save(whole, Path(folder) / "results.nc")
     return whole
 
 
@@ -300,7 +305,11 @@ class _Store:
         if file.exists() and file.read_text() != described:
             raise ValueError(f"folder={str(folder)!r}: expected this sweep, found another one.")
         self._folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(described)
+        write_text(file, described)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keeps other processes away until all is done."""
+        return nullcontext() if self._folder is None else locked(self._folder)
 
     def parts(self, key: str) -> list[xr.Dataset]:
         """What is finished of a group."""

@@ -67,13 +67,11 @@ def write_text(path: Path, text: str) -> None:
 
 def _require_intact(file: Path) -> None:
     """Compares a file to the digest at its end; files that others wrote have none."""
-    length = os.path.getsize(file) - len(_MARK) - hashlib.sha256().digest_size
-    if length < 0:
-        return
+    size = os.path.getsize(file)
     with file.open("rb") as content:
-        content.seek(length)
-        end = content.read()
-    if end.startswith(_MARK) and end.removeprefix(_MARK) != _digest(file, length):
+        content.seek(max(0, size - len(_MARK) - hashlib.sha256().digest_size))
+        _, mark, digest = content.read().partition(_MARK)
+    if mark and digest != _digest(file, size - len(mark) - len(digest)):
         raise ValueError("its content has changed since it was written")
 
 

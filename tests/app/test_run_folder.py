@@ -1,6 +1,10 @@
 """Run folders keep what a run has, and let it continue."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +18,8 @@ from fedjax_fair import report, results
 from fedjax_fair.app import experiment, presets, settings
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig, TrainingConfig
-from fedjax_fair.app.run_folder import MetricsLog, RunFolder, environment
+from fedjax_fair.app.run_folder import MetricsLog, RunFolder, environment, locked
+from fedjax_fair.app.termination import Terminated, Termination
 from fedjax_fair.training.fit import Callback, Evaluation
 
 SMALL = presets.resolve(
@@ -86,12 +91,63 @@ def test_configurations_survive_the_file(tmp_path_factory, data):
     assert settings.load(path) == config
 
 
-@pytest.mark.parametrize("content", ["{", '{"dta": {}}', '{"data": {"nme": "digits"}}'])
-def test_a_damaged_configuration_is_refused(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "Expecting property name"),
+        (b"null", "expected settings by name, got None"),
+        (b"[1]", r"expected settings by name, got \[1\]"),
+        (b"\xff\xfe", "can't decode"),
+        (b'{"dta": {}}', "did you mean 'data'"),
+        (b'{"data": {"nme": "digits"}}', "did you mean 'name'"),
+        (b'{"data": null}', "data=None: expected settings by name"),
+        (b'{"methods": 3}', "methods=3: expected"),
+        (b'{"methods": ["fedavg", 3]}', "methods=.*3.*: expected"),
+        (b'{"training": {"rounds": "ten"}}', "rounds='ten': expected int"),
+        (b'{"command": "maximise"}', "expected one of maximize exemplars"),
+        (b'{"command": "maximize exemplars", "k": "all"}', "k='all': expected int"),
+    ],
+)
+def test_a_damaged_configuration_is_refused(tmp_path, content, message):
     path = tmp_path / "config.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=r"expected JSON|did you mean '(data|name)'"):
-        settings.load(path)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"config\.json'.*{message}"):
+        RunFolder(tmp_path).config()
+
+
+def test_a_folder_appears_with_its_configuration_or_not_at_all(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(settings, "save", fail)
+    with pytest.raises(KeyboardInterrupt):
+        RunFolder.create(replace(SMALL, output=str(tmp_path)), "small")
+    assert all(path.name.startswith(".") for path in tmp_path.iterdir())
+
+
+def test_one_process_at_a_time_works_in_a_folder(tmp_path):
+    with locked(tmp_path):
+        with (
+            pytest.raises(ValueError, match=rf"process \(number {os.getpid()} on .*\) is working"),
+            locked(tmp_path),
+        ):
+            pass
+        assert (tmp_path / ".holder").exists()  # The other left it alone.
+    with locked(tmp_path):
+        pass
+
+
+def test_a_crash_releases_the_folder(tmp_path):
+    program = f"""
+import os, pathlib
+from fedjax_fair.app.run_folder import locked
+with locked(pathlib.Path({str(tmp_path)!r})):
+    os._exit(9)
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 9
+    assert (tmp_path / ".holder").exists()
+    with locked(tmp_path):
+        pass
 
 
 def test_a_new_folder_never_takes_the_place_of_another(tmp_path):
@@ -114,7 +170,7 @@ def test_the_environment_is_recorded(finished):
 
 def test_a_finished_run_has_everything(finished):
     assert {path.name for path in finished.path.iterdir()} == {
-        "config.json", "env.json", "metrics.jsonl", "checkpoints", "results.nc", "plots",
+        ".lock", "config.json", "env.json", "metrics.jsonl", "checkpoints", "results.nc", "plots",
         "report.html",
     }  # fmt: skip
     dataset = results.open(finished.path)
@@ -160,6 +216,65 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(ready, finished, tmp_
         assert counts["fedavg"].rounds == []
         # The checkpoint of the round that was interrupted had not been written.
         assert counts[method].rounds == [4, 6]
+
+
+class Kill(Callback):
+    """Sends this process a signal after a round."""
+
+    def __init__(self, round: int) -> None:
+        self._round = round
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        if evaluation.round == self._round:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm_ends_after_the_checkpoint(ready, finished, tmp_path):
+    config = replace(SMALL, methods=("fedavg",), output=str(tmp_path))
+    folder = RunFolder.create(config, "small")
+    only = ready._replace(config=config, rounds={"fedavg": ready.rounds["fedavg"]})
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated), Termination() as end:
+        experiment.execute(only, folder, lambda method: end.watch(Kill(2)))
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not folder.results.exists()
+    kept = [path.name for path in (folder.checkpoints / "fedavg").iterdir()]
+    assert "2" in kept
+    assert "4" not in kept
+
+    # What else may have been lost or torn until it goes on.
+    (folder.path / "env.json").write_text('{"versions')
+    lines = folder.metrics.read_text().splitlines(keepends=True)
+    folder.metrics.write_text("".join(lines[1:]))
+    with pytest.warns(UserWarning, match=r"env\.json is missing or damaged"):
+        resumed = experiment.execute(only, folder)
+    whole = results.open(finished.path).sel(algorithm=["fedavg"])
+    for name in ("test_accuracy", "cohort_clients", "accuracy_mean_clients"):
+        np.testing.assert_array_equal(resumed[name], whole[name])
+    assert folder.environment() == environment()
+    written = sorted((line["round"], line["seed"]) for line in read_metrics(folder))
+    assert written == [(round, seed) for round in (0, 2, 4, 6) for seed in (1, 3)]
+    again = {(line["round"], line["seed"]): line for line in read_metrics(folder)}
+    first = json.loads(lines[0])
+    assert again[0, first["seed"]] == first | {"seconds": None}
+
+
+def test_a_second_sigterm_ends_at_once():
+    with Termination() as end:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert end.asked
+        with pytest.raises(Terminated):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("line", ["[1]", "null", '{"algorithm": "fedavg"}', "{", "\x00"])
+def test_foreign_lines_of_metrics_are_refused(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    good = '{"algorithm": "fedavg", "seed": 0, "round": 0}'
+    path.write_text(f"{good}\n{line}\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl': line 2 is damaged"):
+        MetricsLog(path, "fedavg")
+    assert path.read_text() == f"{good}\n{line}\n"
 
 
 def test_what_is_not_a_number_is_null(tmp_path):

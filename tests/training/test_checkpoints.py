@@ -85,7 +85,7 @@ def test_a_flipped_bit_in_the_newest_goes_back_to_the_one_before(
 
 def test_a_missing_file_goes_back_as_well(kept, train, uninterrupted):
     shutil.rmtree(kept / "4" / "state")
-    with pytest.warns(UserWarning, match="round 4 .* is damaged"):
+    with pytest.warns(UserWarning, match=r"round 4 .* is damaged"):
         xr.testing.assert_identical(train(kept), uninterrupted)
 
 
@@ -99,7 +99,7 @@ def test_with_all_of_them_damaged_nothing_is_trained(kept, train):
         (kept / str(step) / "sha256").write_text("0")
     with (
         pytest.warns(UserWarning, match="round 4"),
-        pytest.raises(ValueError, match="round 2 in .* is damaged .* none is left"),
+        pytest.raises(ValueError, match=r"round 2 in .* is damaged .* none is left"),
     ):
         train(kept)
     assert (kept / "2").is_dir()

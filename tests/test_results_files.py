@@ -1,0 +1,65 @@
+"""Files of results: any damage is noticed, and other programs read them."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedjax_fair import results
+
+RNG = np.random.default_rng(0)
+DATASET = xr.Dataset(
+    {"accuracy": (("algorithm", "seed"), RNG.uniform(size=(2, 3)))},
+    {"algorithm": ["fedavg", "divfl"], "seed": [0, 1, 2]},
+    {"data": "digits"},
+)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("results") / "results.nc"
+    results.save(DATASET, path)
+    return path
+
+
+def test_they_come_back(file):
+    xr.testing.assert_identical(results.open(file), DATASET)
+    xr.testing.assert_identical(results.open(file.parent), DATASET)
+
+
+def test_other_programs_read_them_and_theirs_are_read(file, tmp_path):
+    xr.testing.assert_identical(xr.load_dataset(file, engine="h5netcdf"), DATASET)
+    DATASET.to_netcdf(tmp_path / "own.nc", engine="h5netcdf")
+    xr.testing.assert_identical(results.open(tmp_path / "own.nc"), DATASET)
+
+
+@given(st.integers(min_value=0), st.integers(0, 7))
+def test_no_flipped_bit_changes_what_is_read(file, position, bit):
+    content = bytearray(file.read_bytes())
+    content[position % len(content)] ^= 1 << bit
+    damaged = file.with_name("damaged.nc")
+    damaged.write_bytes(content)
+    try:
+        found = results.open(damaged)
+    except ValueError as error:
+        assert "damaged.nc" in str(error)  # noqa: PT017
+        assert "\n" not in str(error)  # noqa: PT017
+    else:  # Of the mark before the digest, without which nothing is compared.
+        xr.testing.assert_identical(found, DATASET)
+        assert content[-40:-32] != b"SHA-256:"
+
+
+@pytest.mark.parametrize("content", [b"", b"not a file of results", b"\x89HDF\r\n\x1a\n"])
+def test_foreign_files_are_refused(tmp_path, content):
+    (tmp_path / "foreign.nc").write_bytes(content)
+    with pytest.raises(ValueError, match=r"foreign\.nc'.*expected undamaged results"):
+        results.open(tmp_path / "foreign.nc")
+
+
+def test_a_truncated_file_is_refused(file, tmp_path):
+    content = file.read_bytes()
+    for length in (len(content) - 1, len(content) - 32, len(content) // 2, 100):
+        (tmp_path / "short.nc").write_bytes(content[:length])
+        with pytest.raises(ValueError, match="short"):
+            results.open(tmp_path / "short.nc")
