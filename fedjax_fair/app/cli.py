@@ -30,7 +30,7 @@ from fedjax_fair import data, results
 from fedjax_fair.app import experiment, maximize, registry
 from fedjax_fair.app.build import Experiment, build, relevant
 from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
-from fedjax_fair.app.console import Bars, sweep_table, tables
+from fedjax_fair.app.console import Bars, tables
 from fedjax_fair.app.presets import PRESETS, Preset, resolve
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import closest, lookup, read
@@ -123,7 +123,12 @@ class Show:
     """The run folder, or a results.nc."""
 
     def __call__(self) -> None:
-        Console().print(*tables(results.open(self.run)))
+        dataset = results.open(self.run)
+        try:
+            shown = tables(dataset)
+        except ValueError as error:
+            raise ValueError(f"run={self.run!r}: {error}") from None
+        Console().print(*shown)
 
 
 @dataclass(frozen=True)
@@ -309,7 +314,7 @@ def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
             watch=lambda runs: end.watch(bars.watch(runs)),
             **varied,
         )
-    Console().print(sweep_table(swept, list(varied)))
+    Console().print(*tables(swept))
     print(f"Results: {Path(settings.output) / 'results.nc'}")
 
 

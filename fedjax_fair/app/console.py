@@ -75,9 +75,18 @@ class _Bar(Callback):
 
 
 def tables(results: xr.Dataset) -> list[Table]:
-    """What a person sees of results: the methods, their planted groups, and their differences."""
+    """What a person sees of results: the methods, their planted groups, and their differences.
+
+    Raises:
+        ValueError: If they are none of a command.
+    """
+    if "algorithm" not in results.dims or not {"found", "accuracy_mean_clients"} & set(results):
+        raise ValueError("results: expected those of a run, a sweep or a maximization.")
     if "found" in results:
         return [maximization_table(results)]
+    dims = results["accuracy_mean_clients"].dims
+    if varied := [str(name) for name in dims if name not in ("algorithm", "seed", "round")]:
+        return [sweep_table(results, varied)]
     shown = [summary_table(results)]
     if "group_accuracy" in results:
         shown.append(group_table(results))

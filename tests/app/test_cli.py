@@ -5,10 +5,12 @@ import subprocess
 import sys
 
 import pytest
+import xarray as xr
 
 from fedjax_fair import results
 from fedjax_fair.app import cli, presets, registry
 from fedjax_fair.app.cli import main
+from fedjax_fair.app.termination import Terminated
 
 METHODS = ["fedavg", "subtrunc:lam=0.1,b=5"]
 SMALL = [
@@ -149,7 +151,24 @@ def test_an_interruption_says_how_to_go_on(monkeypatch, capsys, tmp_path):
 
     monkeypatch.setattr(cli.experiment, "execute", interrupt)
     assert main(["run", *SMALL, "--output", str(tmp_path)]) == 130
-    assert "resume" in capsys.readouterr().err
+    (folder,) = tmp_path.iterdir()
+    expected = f"fedjax-fair: interrupted; `fedjax-fair resume {folder}` continues\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_sigterm_says_how_to_go_on_with_a_sweep(monkeypatch, capsys, tmp_path):
+    def end(*arguments, **settings):
+        raise Terminated
+
+    monkeypatch.setattr(cli, "sweep", end)
+    assert main(["sweep", "digits", "lam=0,0.5", *SMALL, "--output", str(tmp_path)]) == 143
+    assert capsys.readouterr().err == "fedjax-fair: terminated; the same command continues\n"
+
+
+def test_results_of_something_else_are_not_shown(capsys, tmp_path):
+    xr.Dataset({"x": ("y", [1.0])}).to_netcdf(tmp_path / "foreign.nc", engine="h5netcdf")
+    assert main(["show", str(tmp_path / "foreign.nc")]) == 2
+    assert "foreign.nc': results: expected those of a run" in capsys.readouterr().err
 
 
 def test_methods_are_listed(capsys):
@@ -190,7 +209,10 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
     best = dataset["accuracy_mean_clients"].isel(round=-1).mean("seed").max()
     assert f"{100 * float(best):.1f}" in rows[0]
     assert main(command) == 0  # Nothing is run again.
-    assert "MiB" not in capsys.readouterr().out
+    again = capsys.readouterr().out
+    assert "MiB" not in again
+    assert main(["show", str(tmp_path)]) == 0
+    assert capsys.readouterr().out in again
 
 
 @pytest.mark.parametrize(

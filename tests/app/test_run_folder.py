@@ -205,7 +205,9 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(ready, finished, tmp_
         file.write('{"algorithm": "fedp')  # What a kill may leave.
 
     counts = {name: Count() for name in SMALL.methods}
-    resumed = experiment.execute(build(folder.config()), folder, counts.__getitem__)
+    config = folder.config()
+    assert isinstance(config, Config)
+    resumed = experiment.execute(build(config), folder, counts.__getitem__)
     xr.testing.assert_identical(resumed, results.open(finished.path))
 
     def without_time(lines):
