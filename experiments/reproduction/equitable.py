@@ -47,14 +47,14 @@ LAYOUT = Layout(
     compared=("sigma", "between", "accuracy"),
     baselines={"fedprox": "FedProx"},
 )
-RATES = (0.001, 0.01, 0.1, 0.3)
+RATES = (0.001, 0.01, 0.1, 0.3, 1.0)
 PROX = ("prox", (0.01, 0.0, 0.001, 0.1, 1.0))
 GRID: Mapping[str, tuple[str, tuple[float, ...]] | None] = {
     "centralized:epochs=1": None,
     "fedprox": PROX,
     "clustered_by_similarity": PROX,
     "power_of_choice": PROX,
-    "fairfed:prox=0.01": ("beta", (0.1, 0.01, 0.5, 1.0, 5.0)),
+    "fairfed:prox=0.01": ("beta", (0.1, 0.0, 0.01, 0.5, 1.0)),
     "gifair:prox=0": ("strength", (0.5, 0.1, 0.3, 0.9, 1.0)),
     "equitable": PROX,
 }
@@ -140,17 +140,16 @@ def write_grid(file: Path) -> None:
 def summarize_grid(file: Path) -> pd.DataFrame:
     """Accuracy and sigma_acc in %, means over seeds and the last few evaluations."""
     rows = runs.load(file)
-    ends = rows[rows["round"].isin(sorted(rows["round"].unique())[-GRID_LAST:])]
-    means = ends.groupby("algorithm", sort=False)[["accuracy_mean_examples", "sigma_acc"]].mean()
-    names = means.index.str.partition(":")
-    return pd.DataFrame(
-        {
-            "method": names.get_level_values(0),
-            "settings": names.get_level_values(2),
-            "accuracy": 100 * means["accuracy_mean_examples"].values,
-            "sigma": 100 * means["sigma_acc"].values,
+    ends = rows[rows["round"].isin(sorted(set(rows["round"]))[-GRID_LAST:])]
+    table = []
+    for name, own in ends.groupby("algorithm", sort=False):
+        method, _, settings = str(name).partition(":")
+        means = {
+            "accuracy": 100 * own["accuracy_mean_examples"].mean(),
+            "sigma": 100 * own["sigma_acc"].mean(),
         }
-    ).sort_values(["method", "accuracy"], ascending=[True, False])
+        table.append({"method": method, "settings": settings, **means})
+    return pd.DataFrame(table).sort_values(["method", "accuracy"], ascending=[True, False])
 
 
 def chosen(file: Path) -> dict[str, str]:
