@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from fedjax_fair.app.build import build, relevant
 from fedjax_fair.app.config import Config
 from fedjax_fair.data import ClientExamples, FederatedData, stack
 from fedjax_fair.results import by_mix
-from fedjax_fair.training.fit import fit
+from fedjax_fair.simulate import Round
+from fedjax_fair.training.fit import fit_batch
 
 __all__ = ["collect", "held_out", "load", "run_missing"]
 
@@ -48,6 +50,8 @@ def run_missing(
     summaries: Sequence[str] = SUMMARIES,
     of_rounds: Sequence[str] = OF_ROUNDS,
     prepare: Callable[[FederatedData], FederatedData] | None = None,
+    *,
+    continue_on_divergence: bool = False,
 ) -> None:
     """Trains what the file does not hold yet, a few seeds after the other, as pairs stay whole.
 
@@ -60,6 +64,8 @@ def run_missing(
         of_rounds: What is kept of the rounds since the evaluation before, as a mean over them and
             over the cohort; empty for methods that do not have it.
         prepare: Makes the federation that is trained on of the one that the setting describes.
+        continue_on_divergence: Whether a run whose update is not finite counts as it then stands,
+            as on a grid that has to find where step sizes are too large.
     """
     seeds, cores = list(seeds), len(os.sched_getaffinity(0))
     for first in range(0, len(seeds), cores):  # Each core makes a run.
@@ -71,13 +77,15 @@ def run_missing(
                 experiment = build(own, prepare(experiment.data))
             for name, round in experiment.rounds.items():
                 started = time.perf_counter()
-                done = fit(
-                    round,
+                done = fit_batch(
+                    partial(_same, round),
+                    (),
                     experiment.data,
                     rounds=experiment.config.training.rounds or 0,
                     seeds=group,
                     eval_every=own.training.eval_every,
                     train_loss=False,
+                    continue_on_divergence=continue_on_divergence,
                     mesh=experiment.mesh,
                 )
                 for seed in group:
@@ -85,6 +93,10 @@ def run_missing(
                     _append(name, seed, rows, file)
                 took = time.perf_counter() - started
                 print(f"{name}, seeds {group}: {took:.0f} s", flush=True)
+
+
+def _same(round: Round, point: tuple[()]) -> Round:
+    return round
 
 
 def _missing(
