@@ -14,12 +14,8 @@ WRITERS = {
     "cross-digits": lambda file: cross.write_table("digits", file),
     "cross-mnist": lambda file: cross.write_table("mnist", file),
     "equitable-grid-mnist": lambda file: equitable.write_grid(file),
-    "equitable-table-cifar10": lambda file: equitable.write_table(
-        PAPERS["equitable-cifar10"].config, "cifar10", file
-    ),
-    "equitable-table-mnist": lambda file: equitable.write_table(
-        PAPERS["equitable-mnist"].config, "mnist", file
-    ),
+    "equitable-table-cifar10": lambda file: equitable.write_table("cifar10", file),
+    "equitable-table-mnist": lambda file: equitable.write_table("mnist", file),
     "selection-mnist": lambda file: [
         selection.write_table(name, SELECTION_TABLES["mnist"][name], "mnist", file)
         for name in TABLES_OF_SELECTION
@@ -42,6 +38,16 @@ def test_tables_are_those_of_their_runs(name, tmp_path):
     assert len(written) > 1
     for path in written:
         assert path.read_text() == (PAGES / path.name).read_text(), path.name
+
+
+def test_presets_hold_what_the_grid_chose():
+    chosen = equitable.chosen(PAGES / "equitable-grid-mnist-runs.csv")
+    assert chosen["fairfed"] == "prox=0.01,learning_rate=0.3,beta=0.0"  # FedProx, by another name.
+    chosen["fairfed"] = "prox=0.01,learning_rate=0.3,beta=0.01"
+    own = PAPERS["equitable-mnist"].config.methods
+    assert list(own) == [
+        f"{name.partition(':')[0]}:{chosen[name.partition(':')[0]]}" for name in own
+    ]
 
 
 def test_presets_hold_what_was_calibrated():

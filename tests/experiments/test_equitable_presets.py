@@ -1,5 +1,6 @@
 """The presets of the Equitable-FL paper, on generated data of the shape of the real."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -8,11 +9,11 @@ import pytest
 import xarray as xr
 
 from experiments.reproduction import cross, equitable, paper, runs
-from experiments.reproduction.presets import PAPERS
+from experiments.reproduction.presets import ABLATIONS, PAPERS
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, relevant
 from fedjax_fair.app.config import ModelConfig
-from fedjax_fair.app.presets import PRESETS
+from fedjax_fair.app.presets import PRESETS, Preset
 from fedjax_fair.data import sources
 from fedjax_fair.metrics import paired
 from fedjax_fair.training.fit import fit
@@ -57,6 +58,7 @@ def test_every_preset_can_be_built(name):
     clients = {"emnist/byclass": (90, 18)}.get(config.data.name, (10, 4))
     assert (ready.data.num_clients, config.selector.cohort_size) == clients
     assert (config.solver.epochs, config.training.seeds) == (5, (0, 1, 2))
+    assert config.data.per_run == (name != "cross" and name != "equitable")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def small(names):
     return replace(config, training=replace(config.training, rounds=4, eval_every=2))
 
 
-def test_a_table_of_runs_shows_what_they_measured(tmp_path):
+def test_a_table_of_runs_shows_what_they_measured(tmp_path, monkeypatch):
     names = ("fedprox:prox=0.5", "equitable")
     file = tmp_path / "equitable-table-mnist-runs.csv"
     config = small(names)
@@ -114,7 +116,8 @@ def test_a_table_of_runs_shows_what_they_measured(tmp_path):
     )
     assert kept.aggregation_nmi.sel(algorithm="fedprox:prox=0.5").isnull().all()
 
-    equitable.write_table(config, "mnist", file)
+    monkeypatch.setitem(PAPERS, "equitable-mnist", Preset("", config))
+    equitable.write_table("mnist", file)
     table = pd.read_csv(tmp_path / "equitable-table-mnist.csv").set_index(["method", "moment"])
     last = kept.sigma_acc.isel(round=-1)
     gaps = last.sel(algorithm="equitable") - last.sel(algorithm="fedprox:prox=0.5")
@@ -127,18 +130,53 @@ def test_a_table_of_runs_shows_what_they_measured(tmp_path):
 
 
 def test_the_grid_gives_every_method_the_same_budget():
-    count = {}
-    for name in equitable.variants():
-        method, _, settings = name.partition(":")
-        count[method] = count.get(method, 0) + 1
-        assert settings
+    first = equitable.step_sizes()
+    best = {}
+    for name in first:
+        best.setdefault(name.partition(":")[0], name.partition(":")[2])
+    names = first + equitable.strengths(best)
+    assert len(set(names)) == len(names)
+    count = Counter(name.partition(":")[0] for name in names)
     assert count.pop("centralized") == len(equitable.RATES)
     assert set(count) == {
         name.partition(":")[0] for name in PRESETS["equitable"].config.methods
     } - {"centralized"}
-    assert set(count.values()) == {4 * len(equitable.RATES)}
-    ready = build(relevant(presets.resolve(small(tuple(equitable.variants())))))
-    assert len(ready.rounds) == len(equitable.variants())
+    assert set(count.values()) == {len(equitable.RATES) + 4}
+    ready = build(relevant(presets.resolve(small(tuple(names)))))
+    assert len(ready.rounds) == len(names)
+
+
+def test_the_grid_tries_strengths_with_the_best_step_size(tmp_path):
+    rows = [
+        {"algorithm": f"fedprox:learning_rate={rate},prox={prox}", "seed": seed, "round": round,
+         "accuracy_mean_examples": accuracy + seed * 0.1, "sigma_acc": 0.2}
+        for rate, prox, accuracy in ((0.1, 0.01, 0.5), (0.3, 0.01, 0.7), (0.3, 1.0, 0.6))
+        for seed in (0, 1)
+        for round in (0, 5, 10)
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv(tmp_path / "runs.csv", index=False)
+    chosen = equitable.chosen(tmp_path / "runs.csv")
+    assert chosen == {"fedprox": "learning_rate=0.3,prox=0.01"}
+    others = {"centralized": "epochs=1"}
+    others |= {name.partition(":")[0]: "learning_rate=0.1" for name in equitable.GRID}
+    names = [name for name in equitable.strengths(others | chosen) if name.startswith("fedprox")]
+    assert names == [f"fedprox:learning_rate=0.3,prox={mu}" for mu in (0.0, 0.001, 0.1, 1.0)]
+
+
+def test_ablations_vary_one_tuned_setting(tmp_path):
+    tuned = dict(pair.split("=") for pair in PAPERS["equitable-mnist"].config.methods[-1]
+                 .partition(":")[2].split(","))  # fmt: skip
+    for name, (_, varied) in ABLATIONS.items():
+        ((setting, values),) = varied.items()
+        config = PAPERS[f"equitable-{name}-mnist"].config
+        assert (config.training.rounds, config.data.per_run) == (50, True)
+        for method, value in zip(config.methods, values, strict=True):
+            own = dict(pair.split("=") for pair in method.partition(":")[2].split(","))
+            assert own == tuned | {setting: str(value)}
+    shape = ("algorithm", "seed")
+    measured = xr.Dataset({"x": (shape, np.zeros((4, 2)))}, {"algorithm": list(config.methods)})
+    labels = equitable.varied(measured)["algorithm"].values.tolist()
+    assert labels == ["prox=0", "prox=0.01", "prox=0.1", "prox=1"]
 
 
 def test_running_means_start_with_the_first_number():
