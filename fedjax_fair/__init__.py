@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from fedjax_fair import (
         aggregators,
         data,
+        faults,
         metrics,
         models,
         parallel,
@@ -31,6 +32,7 @@ __all__ = [
     "SimulationError",
     "aggregators",
     "data",
+    "faults",
     "fit",
     "fit_batch",
     "make_centralized",

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair.data.federated import ClientExamples
 
@@ -24,9 +24,11 @@ __all__ = [
     "ClientMetrics",
     "Cohort",
     "Context",
+    "Faults",
     "Info",
     "Integer",
     "LocalResult",
+    "Member",
     "Metric",
     "Model",
     "Number",
@@ -144,11 +146,35 @@ class Cohort(NamedTuple):
         weights: The selector's own aggregation weights, non-negative, summing to 1.
         instructions: What members receive besides the model, by name, leaves ``[cohort, ...]``. A
             solver follows the instructions that it knows; see `fedjax_fair.solvers.sgd`.
+        answers: Whether the result of each member has arrived; None where nothing can go wrong
+            (`fedjax_fair.faults`). Results of the others are zeros, and weights, states and
+            histories are of those who answered alone. None have arrived before local training.
     """
 
     clients: Int[Array, " cohort"]
     weights: Float[Array, " cohort"]
     instructions: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
+    answers: Bool[Array, " cohort"] | None = None
+
+    @property
+    def answered(self) -> Int[Array, " cohort"]:
+        """Ids of those who answered, and one that no client has for the others.
+
+        What is written at these places with ``mode="drop"`` leaves the others as they were.
+        """
+        if self.answers is None:
+            return self.clients
+        return jnp.where(self.answers, self.clients, jnp.iinfo(self.clients.dtype).max)
+
+    def among_answers(self, weights: Float[Array, " cohort"]) -> Float[Array, " cohort"]:
+        """Weights divided by the sum over those who answered; zeros for the others, or all."""
+        if self.answers is None:
+            return weights
+        kept = jnp.where(self.answers, weights, 0)
+        total = jnp.sum(kept)
+        renormalized = kept / jnp.where(total > 0, total, 1)
+        # Not by a sum that is nearly 1 where everybody answered.
+        return jnp.where(jnp.all(self.answers), weights, renormalized)
 
 
 class ClientGradients(NamedTuple):
@@ -232,6 +258,8 @@ class Context(NamedTuple):
         weighted_sum: ``weighted_sum(weights, updates)``: the sum of stacked updates of a cohort.
         map_clients: ``map_clients(function, clients, values=None) -> [ids, ...]``: a function of
             each client, for example of its examples or its own of the stacked updates.
+        available: Which clients can take part, or None where all can. A selector that chooses
+            another one gets no answer from it.
     """
 
     round: Int[Array, ""]
@@ -245,6 +273,7 @@ class Context(NamedTuple):
     client_means: ClientMeansFn
     weighted_sum: Callable[[Float[Array, " cohort"], PyTree], PyTree]
     map_clients: MapClientsFn
+    available: Bool[Array, " clients"] | None = None
 
     @property
     def sizes(self) -> Int[Array, " clients"]:
@@ -393,6 +422,42 @@ class Aggregator(NamedTuple):
     aggregate: AggregateFn
     prepare: PrepareFn = _keep_cohort
     weigh: WeighFn | None = None
+
+
+class Member(NamedTuple):
+    """Whom a fault befalls, and when.
+
+    Attributes:
+        client: Its id.
+        round: The absolute round.
+        num_clients: Clients of the federation.
+    """
+
+    client: Int[Array, ""]
+    round: Int[Array, ""]
+    num_clients: int
+
+
+class Faults(NamedTuple):
+    """What goes wrong with clients; parts that are None do not.
+
+    A key belongs to a client and a round, so that what befalls a client does not depend on who else
+    was chosen.
+
+    Attributes:
+        available: ``available(key, round, num_clients) -> [clients]``: who can be selected.
+        answers: ``answers(key, member) -> bool``: whether a member's result arrives.
+        instruct: ``instruct(key, member) -> dict``: instructions to the solver of a member, numbers
+            of which the smallest counts if several faults give one.
+        send: ``send(key, member, update) -> update``: what a member sends in place of its update.
+        collude: ``collude(cohort, updates, context) -> updates``, with all updates, stacked, known.
+    """
+
+    available: Callable[..., Bool[Array, " clients"]] | None = None
+    answers: Callable[..., Bool[Array, ""]] | None = None
+    instruct: Callable[..., dict[str, PyTree]] | None = None
+    send: Callable[..., Variables] | None = None
+    collude: Callable[..., Variables] | None = None
 
 
 class ClientMetrics(NamedTuple):

@@ -14,12 +14,15 @@ import numpy as np
 from jax.core import Tracer
 
 __all__ = [
+    "below_half",
     "finite",
     "items",
     "non_negative",
+    "non_negative_int",
     "one_of",
     "positive",
     "positive_int",
+    "probability",
     "seeds",
     "unit_interval",
 ]
@@ -53,12 +56,28 @@ def unit_interval(name: str, value: Any) -> None:
     _judge(name, value, lambda x: (x >= 0) & (x < 1), "a number in [0, 1)")
 
 
+def probability(name: str, value: Any) -> None:
+    """Requires a number, or numbers, in ``[0, 1]``; traced ones pass."""
+    _judge(name, value, lambda x: (x >= 0) & (x <= 1), "a probability in [0, 1]")
+
+
+def below_half(name: str, value: Any) -> None:
+    """Requires a number in ``[0, 0.5)``; a traced one passes."""
+    _judge(name, value, lambda x: (x >= 0) & (x < 0.5), "a number in [0, 0.5)")
+
+
 def positive_int(name: str, value: Any, *, at_most: float = math.inf) -> None:
     """Requires a Python (or NumPy) integer in ``[1, at_most]``; it decides a shape."""
     limit = "" if at_most == math.inf else f" and <= {at_most}"
     integral = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not integral or not 1 <= value <= at_most:
         raise ValueError(f"{name}={value!r}: expected an integer >= 1{limit}.")
+
+
+def non_negative_int(name: str, value: Any) -> None:
+    """Requires a Python (or NumPy) integer of at least zero."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{name}={value!r}: expected an integer >= 0.")
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from fedjax_fair.base import (
     Client,
     Cohort,
     Context,
+    Faults,
     Info,
     LocalResult,
     Model,
@@ -26,6 +27,7 @@ from fedjax_fair.base import (
 )
 from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.faults import applied
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 
@@ -56,6 +58,7 @@ class Purpose(IntEnum):
     INIT = 0
     SELECT = 1
     SOLVE = 2
+    FAULTS = 3
 
 
 class RoundState(NamedTuple):
@@ -82,11 +85,12 @@ class RoundInfo(NamedTuple):
     """What a person wants to know about a round.
 
     Attributes:
-        clients: Ids of the clients that trained, ``[cohort]``.
+        clients: Ids of the clients that were chosen to train, ``[cohort]``.
         weights: The weight each had in the update, ``[cohort]``.
         loss: Mean minibatch loss of each during local training, ``[cohort]``, nats.
         steps: Local steps of each, ``[cohort]``.
         finite: Whether the update was finite. One that is not leaves the global model as it was.
+        answers: Whether the result of each has arrived, ``[cohort]``.
         selector: Info of the selector, scalars by name.
         aggregator: Info of the aggregator, scalars or ``[cohort]`` by name.
     """
@@ -96,6 +100,7 @@ class RoundInfo(NamedTuple):
     loss: Float[Array, " cohort"]
     steps: Int[Array, " cohort"]
     finite: Bool[Array, ""]
+    answers: Bool[Array, " cohort"]
     selector: Info
     aggregator: Info
 
@@ -131,6 +136,8 @@ def make_round(
     solver: Solver,
     aggregator: Aggregator,
     *,
+    faults: Sequence[Faults] = (),
+    drop_nonfinite: bool = False,
     clients_per_batch: int | None = None,
 ) -> Round:
     """Puts a model and three roles together into one round of federated learning.
@@ -144,6 +151,10 @@ def make_round(
         selector: Chooses the clients that train.
         solver: Trains each of them.
         aggregator: Weighs their updates.
+        faults: What goes wrong with clients, from `fedjax_fair.faults`, in this order. A round in
+            which nobody answers leaves the model and the aggregator as they were.
+        drop_nonfinite: Whether a member whose update is not finite counts as one that has not
+            answered. Otherwise the update of the round is not finite either.
         clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow
             each other. More use more memory. It changes results only by floating-point
             reassociation. The default is all of them on an accelerator. On a CPU it is as many as
@@ -182,9 +193,14 @@ def make_round(
             participation=jnp.zeros(data.num_clients, jnp.int32),
         )
 
+    faults, may_fail = tuple(faults), bool(faults) or drop_nonfinite
+
     def step(state, data):
         data = jax.tree.map(jnp.asarray, data)
-        context = make_context(model, state.round, state.variables, data)
+        key_faults = derive_key(state.key, Purpose.FAULTS, state.round)
+        context = make_context(model, state.round, state.variables, data)._replace(
+            available=applied.available(faults, key_faults, state.round, data.num_clients)
+        )
         cohort, selector_state, selector_info = selector.select(
             derive_key(state.key, Purpose.SELECT, state.round), state.selector, context
         )
@@ -192,19 +208,32 @@ def make_round(
         weights = None
         if aggregator.weigh is not None:
             weights = aggregator.weigh(state.aggregator, cohort, context)
-        results = _train_cohort(model, solver, state, data, cohort, weights, clients_per_batch)
+        train = partial(_train_cohort, model, solver, state, data, clients_per_batch)
+        if may_fail:
+            cohort, answers = applied.befall(faults, key_faults, cohort, context)
+            send = partial(applied.send, faults, key_faults, drop_nonfinite, context)
+            cohort, results = train(cohort, weights, answers, send)
+            results = applied.collude(faults, cohort, results, weights, context)
+        else:
+            cohort, results = train(cohort, weights)
         update, aggregator_state, aggregation = aggregator.aggregate(
             state.aggregator, cohort, results, context
         )
-        finite = _all_finite(update)
-        update = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.zeros_like(leaf)), update)
+        finite = changes = _all_finite(update)
+        if cohort.answers is not None:
+            somebody = jnp.any(cohort.answers)
+            finite, changes = finite | ~somebody, finite & somebody
+            aggregator_state = jax.tree.map(
+                partial(jnp.where, somebody), aggregator_state, state.aggregator
+            )
+        update = jax.tree.map(lambda leaf: jnp.where(changes, leaf, jnp.zeros_like(leaf)), update)
         new_state = RoundState(
             key=state.key,
             round=state.round + 1,
             variables=jax.tree.map(jnp.add, state.variables, update),
             selector=selector.observe(selector_state, cohort, results, context),
             aggregator=aggregator_state,
-            participation=state.participation.at[cohort.clients].add(1),
+            participation=state.participation.at[cohort.answered].add(1, mode="drop"),
         )
         return new_state, RoundInfo(
             clients=cohort.clients,
@@ -212,6 +241,7 @@ def make_round(
             loss=results.loss,
             steps=results.steps,
             finite=finite,
+            answers=_known(cohort),
             selector=selector_info,
             aggregator=aggregation.info,
         )
@@ -275,19 +305,22 @@ def _train_cohort(
     solver: Solver,
     state: RoundState,
     data: FederatedData,
+    clients_per_batch: int | None,
     cohort: Cohort,
     weights: Float[Array, " cohort"] | None,
-    clients_per_batch: int | None,
-) -> LocalResult:
+    answers: Bool[Array, " cohort"] | None = None,
+    send: Callable[..., tuple[LocalResult, Bool[Array, ""]]] | None = None,
+) -> tuple[Cohort, LocalResult]:
     """Trains every member of the cohort; the results get a leading axis ``cohort``.
 
-    Updates are summed on the way if their weights are known.
+    Updates are summed on the way if their weights are known. Of a member that does not answer there
+    are zeros, and no loss.
     """
     key = derive_key(state.key, Purpose.SOLVE, state.round)
     examples = data.train
 
     def train(client, own):
-        occurrence, instructions = own
+        occurrence, instructions, answers = own
         member = Client(
             model=model,
             examples=examples,
@@ -297,9 +330,10 @@ def _train_cohort(
             instructions=instructions,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        return solver.solve(key_client, state.variables, member)
+        result = solver.solve(key_client, state.variables, member)
+        return (result, None) if send is None else send(client, result, answers)
 
-    own = (_occurrences(cohort.clients), cohort.instructions)
+    own = (_occurrences(cohort.clients), cohort.instructions, answers)
     size = collectives.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:
         clients_per_batch = _default_clients_per_batch(solver, state.variables, size)
@@ -308,18 +342,27 @@ def _train_cohort(
     batch_size = side_by_side if side_by_side > 1 else None
     total = None
     if weights is None:
-        results = collectives.map_local_clients(examples, train, cohort.clients, own, batch_size)
+        results, arrived = collectives.map_local_clients(
+            examples, train, cohort.clients, own, batch_size
+        )
     else:
 
         def train_and_weigh(client, own):
-            result = train(client, own)
-            return result, result.update
+            result, arrived = train(client, own)
+            return (result, arrived), result.update
 
-        results, total = collectives.map_and_sum(
+        (results, arrived), total = collectives.map_and_sum(
             examples, train_and_weigh, weights, cohort.clients, own, batch_size
         )
-    loss, steps = collectives.all_reduce(examples, (results.loss, results.steps))
-    return results._replace(loss=loss, steps=steps, weighted_sum=total)
+    loss, steps, counts = collectives.all_reduce(
+        examples, (results.loss, results.steps, jax.tree.map(jnp.int32, arrived))
+    )
+    results = results._replace(loss=loss, steps=steps, weighted_sum=total)
+    return cohort._replace(answers=None if counts is None else counts > 0), results
+
+
+def _known(cohort: Cohort) -> Bool[Array, " cohort"]:
+    return jnp.ones(cohort.clients.shape, bool) if cohort.answers is None else cohort.answers
 
 
 def _default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:

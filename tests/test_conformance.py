@@ -84,6 +84,12 @@ AGGREGATORS = {
     "gifair": partial(aggregators.gifair, 0.5),
     "q_fedavg": partial(aggregators.q_fedavg, 1.0, learning_rate=0.1),
     "tilted": partial(aggregators.tilted, 1.0),
+    "median": aggregators.median,
+    "trimmed_mean": partial(aggregators.trimmed_mean, 0.4),
+    "krum": partial(aggregators.krum, 0, selected=2),
+    "geometric_median": aggregators.geometric_median,
+    "norm_clipping": partial(aggregators.norm_clipping, 0.1, "size"),
+    "centered_clipping": partial(aggregators.centered_clipping, 0.1, iterations=2),
 }
 BASELINE = ("uniform", "sgd", "mean")
 COMBINATIONS = (

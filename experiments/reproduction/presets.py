@@ -116,8 +116,8 @@ _TUNED = {
         "equitable:learning_rate=0.3,prox=0.01",
     )
 }
-"""What a grid chose, by setting (docs/reproduction/equitable.md). For FairFed it chose a ``beta`` of
-0, which is FedProx; here is the smallest that is not."""
+"""What a grid chose, by setting (docs/reproduction/equitable.md). It chose a ``beta`` of 0 for
+FairFed, which is FedProx; here is the smallest that is not."""
 _UNTUNED = (
     "centralized:epochs=1",
     "fedprox:prox=0.01",

@@ -97,12 +97,17 @@ def equitable(
     def aggregate(state, cohort, results, context):
         planted = None if context.groups is None else context.groups[cohort.clients]
         if groups == "oracle" and planted is not None:
-            members, labels = jnp.ones(planted.shape, bool), planted
+            members = jnp.ones(planted.shape, bool)
+            if cohort.answers is not None:
+                members = cohort.answers
+            labels = jnp.where(members, planted, -1)
         else:
             vectors = activation_vectors(
                 cohort, results, context, layer=layer, model=model, examples=examples
             )
             members = jnp.all(jnp.isfinite(vectors), axis=1)
+            if cohort.answers is not None:
+                members &= cohort.answers
             key = jax.random.fold_in(jax.random.key(0), context.round)
             similarity = _similarity(vectors, members, center, cosine)
             labels = _clusters(key, similarity, members, num_clusters)

@@ -59,12 +59,14 @@ def fairfed(beta: Number = 1.0) -> Aggregator:
         by_size = weights_before("size", cohort, context)
         accuracy = context.accuracies(context.variables, cohort.clients)
         deviation = jnp.abs(accuracy - jnp.sum(by_size * accuracy))
-        moved = state[cohort.clients] - beta * (deviation - jnp.mean(deviation))
-        moved = jnp.maximum(moved, 0)
+        average = jnp.mean(deviation, where=cohort.answers)
+        moved = jnp.maximum(state[cohort.clients] - beta * (deviation - average), 0)
+        if cohort.answers is not None:
+            moved = jnp.where(cohort.answers, moved, 0)
         total = jnp.sum(moved)
         weights = jnp.where(total > 0, moved / jnp.where(total > 0, total, 1), by_size)
         update = context.weighted_sum(weights, results.update)
-        state = state.at[cohort.clients].set(moved)
+        state = state.at[cohort.answered].set(moved, mode="drop")
         return update, state, Aggregation(weights, {"deviation": deviation})
 
     return Aggregator(init, aggregate)

@@ -74,7 +74,12 @@ def gifair(strength: Number = 0.1) -> Aggregator:
     def aggregate(state, cohort, results, context):
         weights = weights_before("size", cohort, context)
         losses = _trained_losses(cohort, results, context)
-        losses = jnp.where(jnp.isfinite(losses), losses, jnp.nan)
+        counts = (
+            jnp.isfinite(losses)
+            if cohort.answers is None
+            else cohort.answers & jnp.isfinite(losses)
+        )
+        losses = jnp.where(counts, losses, jnp.nan)
         latest = by_group.means(losses, context.groups[cohort.clients], context.num_clients)
         state = jnp.where(jnp.isnan(latest), state, latest)
         update = context.weighted_sum(weights, results.update)

@@ -66,11 +66,14 @@ def mean(
 def weights_before(
     weights: Literal["uniform", "size", "cohort"], cohort: Cohort, context: Context
 ) -> Float[Array, " cohort"]:
-    """The weights of a cohort that do not depend on its results, as ``mean`` describes them."""
+    """The weights of a cohort that do not depend on its results, as ``mean`` describes them.
+
+    Once it is known who answered, they are those of these members alone.
+    """
     given = cohort.weights
     if weights == "uniform":
-        return jnp.full_like(given, 1 / given.shape[0])
-    if weights == "size":
+        given = jnp.full_like(given, 1 / given.shape[0])
+    elif weights == "size":
         sizes = context.sizes[cohort.clients].astype(given.dtype)
-        return sizes / jnp.sum(sizes)
-    return given
+        given = sizes / jnp.sum(sizes)
+    return cohort.among_answers(given)

@@ -58,7 +58,7 @@ def q_fedavg(q: Number = 1.0, *, learning_rate: Number) -> Aggregator:
 
     def aggregate(state, cohort, results, context):
         losses = context.losses(context.variables, cohort.clients) + _OFFSET
-        weights = jax.nn.softmax(q * jnp.log(losses))
+        weights = jax.nn.softmax(q * jnp.log(losses), where=cohort.answers)
         squared = context.map_clients(_squared_length, cohort.clients, results.update.params)
         shortening = 1 + q / learning_rate * jnp.sum(weights * squared / losses)
         mean = context.weighted_sum(weights, results.update)

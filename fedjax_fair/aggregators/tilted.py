@@ -48,7 +48,7 @@ def tilted(
     def aggregate(state, cohort, results, context):
         shares = weights_before(weights, cohort, context)
         losses = context.losses(context.variables, cohort.clients)
-        given = jax.nn.softmax(jnp.log(shares) + tilt * losses)
+        given = jax.nn.softmax(jnp.log(shares) + tilt * losses, where=cohort.answers)
         update = context.weighted_sum(given, results.update)
         return update, state, Aggregation(given, {"received_loss": losses})
 

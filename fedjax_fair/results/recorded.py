@@ -31,6 +31,7 @@ _PER_SLOT = {
     "weights": ("Aggregation weight", "1"),
     "loss": ("Mean minibatch loss in local training", "nat"),
     "steps": ("Local steps", "steps"),
+    "answers": ("Whether the result has arrived", "1"),
 }
 
 
@@ -63,7 +64,10 @@ class History:
 
     def add_rounds(self, info: RoundInfo) -> None:
         """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
-        self._rounds.append({name: getattr(info, name) for name in _PER_SLOT})
+        own = {name: getattr(info, name) for name in _PER_SLOT}
+        # Not as truth values, which could not be missing where another method has more slots.
+        own["answers"] = own["answers"].astype(np.int8)
+        self._rounds.append(own)
         self._selection.append({name: np.asarray(value) for name, value in info.selector.items()})
         self._aggregation.append(
             {name: np.asarray(value) for name, value in info.aggregator.items()}
@@ -142,7 +146,7 @@ def to_dataset(
             described = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
             dims = ("seed", "training_round", "slot")[: values.ndim]
             columns[f"{role}_{name}"] = (dims, values, described)
-    columns |= _communication(recorded["metrics"]["participation"], variables)
+    columns |= _communication(recorded, variables)
     columns |= _ownership(data)
     columns |= _of_groups(recorded["metrics"], data)
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
@@ -180,16 +184,21 @@ def _group_means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> np.
     return np.divide(total, count, out=np.full(num_groups, np.nan), where=count > 0)
 
 
-def _communication(participation: np.ndarray, variables: Variables) -> dict[str, Any]:
-    """Traffic up to every evaluation: a client moves one model each way in a round it trains in."""
+def _communication(recorded: dict[str, Any], variables: Variables) -> dict[str, Any]:
+    """Traffic up to every evaluation: members receive a model, and send one if they answer."""
     moved = bytes_per_round(variables, cohort_size=1)
-    rounds = participation.sum(axis=-1, dtype=np.int64)
+    arrived = np.zeros((recorded["metrics"]["participation"].shape[0], 0, 0), np.int64)
+    arrived = recorded["rounds"].get("answers", arrived).astype(np.int64)
+    up, down = (
+        np.pad(counts.sum(axis=2).cumsum(axis=1), [(0, 0), (1, 0)])[:, recorded["evaluated"]]
+        for counts in (arrived, np.ones_like(arrived))
+    )
     attributes = {"units": "byte", "population": "all clients", "weighting": "sum"}
-    up = {"long_name": "Sent by clients so far", **attributes}
-    down = {"long_name": "Sent to clients so far", **attributes}
+    sent = {"long_name": "Sent by clients so far", **attributes}
+    received = {"long_name": "Sent to clients so far", **attributes}
     return {
-        "bytes_up": (("seed", "round"), rounds * moved, up),
-        "bytes_down": (("seed", "round"), rounds * moved, down),
+        "bytes_up": (("seed", "round"), up * moved, sent),
+        "bytes_down": (("seed", "round"), down * moved, received),
     }
 
 

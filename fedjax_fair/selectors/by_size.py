@@ -41,8 +41,13 @@ def by_size(cohort_size: int) -> Selector:
     def select(key, state, context):
         # The state is where the examples of each client end if laid out on a line. The owner of a
         # uniform example is a client drawn in proportion to its size.
-        example = jax.random.randint(key, (cohort_size,), 0, state[-1])
-        clients = jnp.searchsorted(state, example, side="right").astype(jnp.int32)
+        ends = state
+        if context.available is not None:
+            ends = jnp.cumsum(jnp.where(context.available, context.sizes, 0))
+        # With nobody available it is the last client, who does not answer.
+        example = jax.random.randint(key, (cohort_size,), 0, jnp.maximum(ends[-1], 1))
+        clients = jnp.searchsorted(ends, example, side="right").astype(jnp.int32)
+        clients = jnp.minimum(clients, context.num_clients - 1)
         return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state, {}
 
     return Selector(init, select)

@@ -56,7 +56,9 @@ def clustered_by_size(cohort_size: int) -> Selector:
         return rows_by_size(context.sizes, cohort_size)
 
     def select(key, state, context):
-        return _draw(key, state), state, {}
+        if context.available is None:
+            return _draw(key, state), state, {}
+        return _draw(key, rows_by_size(_masses(context), cohort_size)), state, {}
 
     return Selector(init, select)
 
@@ -110,12 +112,13 @@ def clustered_by_similarity(
         distances = _MEASURES[measure](updates)
         if ward_input == "rows":
             distances = pairwise_distances(distances)
-        remainders = _remainders(context.sizes, cohort_size)
-        groups = ward_groups(distances, remainders, jnp.sum(context.sizes))
+        sizes = _masses(context)
+        remainders = _remainders(sizes, cohort_size)
+        groups = ward_groups(distances, remainders, jnp.sum(sizes))
         rows = jnp.where(
             (updates == 0).all(),
-            rows_by_size(context.sizes, cohort_size),
-            rows_by_groups(key_rows, context.sizes, cohort_size, groups),
+            rows_by_size(sizes, cohort_size),
+            rows_by_groups(key_rows, sizes, cohort_size, groups),
         )
         return _draw(key_draw, rows), state, {}
 
@@ -125,9 +128,17 @@ def clustered_by_similarity(
         # Of a client that was drawn more than once the last slot counts, on any device.
         slots = jnp.arange(cohort.clients.shape[0], dtype=jnp.int32)
         last = jnp.zeros(state.shape[0], jnp.int32).at[cohort.clients].max(slots)
-        return state.at[cohort.clients].set(new[last[cohort.clients]])
+        return state.at[cohort.answered].set(new[last[cohort.clients]], mode="drop")
 
     return Selector(init, select, observe)
+
+
+def _masses(context: Context) -> Int[Array, " clients"]:
+    """Examples of the clients that are available; of all, if none is."""
+    if context.available is None:
+        return context.sizes
+    some = context.available | ~jnp.any(context.available)
+    return jnp.where(some, context.sizes, 0)
 
 
 def rows_by_size(sizes: Int[Array, " clients"], cohort_size: int) -> Int[Array, "slots clients"]:

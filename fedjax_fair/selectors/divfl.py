@@ -21,9 +21,9 @@ from fedjax_fair.base import (
     empty_state,
 )
 from fedjax_fair.numerics.distances import nearest, pairwise_distances
-from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.selectors import gradients as sources
 from fedjax_fair.selectors.gradients import GradientSource
+from fedjax_fair.selectors.uniform import draw
 from fedjax_fair.submodular import (
     SetFunction,
     facility_location_from_distances,
@@ -151,16 +151,17 @@ def representatives(
         known, memory = source.read(memory, context)
         known, finite = _without_non_finite(known)
         key_pool, key = (key, key) if pool is None else jax.random.split(key)
-        items = _pool(key_pool, context.num_clients, pool)
+        items = _pool(key_pool, context, pool)
+        eligible = finite if context.available is None else finite & context.available
         factor = 1 / context.num_clients if scale == "mean" else 1.0
         function = represent = scaled(_representation(known, finite, items, pool), factor)
         if (added := term.function(own, context, known.loss, items)) is not None:
             function = sum_of(represent, added)
         if candidates in ("all", function.size):
-            chosen = greedy(function, cohort_size, available=finite[items])
+            chosen = greedy(function, cohort_size, available=eligible[items])
         else:
             chosen = stochastic_greedy(
-                key, function, cohort_size, candidates=candidates, available=finite[items]
+                key, function, cohort_size, candidates=candidates, available=eligible[items]
             )
         clients = items[chosen.items]
         mask = jnp.zeros(function.size, bool).at[chosen.items].set(True)
@@ -173,12 +174,12 @@ def representatives(
         }
         info |= term.info(own, context, known.loss, clients)
         cohort = Cohort(clients, shares)
-        state = source.refresh(memory, context, cohort), term.remember(own, context, clients)
-        return cohort, state, info
+        return cohort, (memory, own), info
 
     def observe(state, cohort, results, context):
         memory, own = state
-        return source.observe(memory, cohort, results, context), own
+        memory = source.observe(memory, cohort, results, context)
+        return memory, term.remember(own, context, cohort.answered)
 
     return Selector(init, select, observe)
 
@@ -198,11 +199,11 @@ def _check_sizes(
         checks.positive_int("candidates", candidates, at_most=at_most)
 
 
-def _pool(key: Key[Array, ""], num_clients: int, pool: int | None) -> Int[Array, " items"]:
+def _pool(key: Key[Array, ""], context: Context, pool: int | None) -> Int[Array, " items"]:
     """Ids of the clients among which the cohort is chosen, ascending."""
-    if pool is None or pool == num_clients:
-        return jnp.arange(num_clients, dtype=jnp.int32)
-    return jnp.sort(permutation_at(key, jnp.arange(pool, dtype=jnp.int32), num_clients))
+    if pool is None or pool == context.num_clients:
+        return jnp.arange(context.num_clients, dtype=jnp.int32)
+    return jnp.sort(draw(key, pool, context))
 
 
 def _representation(

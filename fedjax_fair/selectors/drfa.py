@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Number, Selector
-from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.selectors.agnostic import ascend, mixture_info, uniform_mixture
+from fedjax_fair.selectors.uniform import draw
 
 __all__ = ["drfa"]
 
@@ -68,14 +68,18 @@ def drfa(
     def select(key, state, context):
         key_clients, key_snapshot, key_reporting = jax.random.split(key, 3)
         count, mixture = context.num_clients, state.mixture
-        clients = jax.random.choice(key_clients, count, (cohort_size,), p=mixture)
+        likely = mixture
+        if context.available is not None:
+            likely = jnp.where(context.available, mixture, 0)
+            likely = jnp.where(jnp.sum(likely) > 0, likely, mixture)
+        clients = jax.random.choice(key_clients, count, (cohort_size,), p=likely)
         snapshot_step = jax.random.randint(key_snapshot, (), 1, local_steps + 1, jnp.int32)
         cohort = Cohort(
             clients=clients.astype(jnp.int32),
             weights=uniform_mixture(cohort_size),
             instructions={"snapshot_step": jnp.broadcast_to(snapshot_step, (cohort_size,))},
         )
-        reporting = permutation_at(key_reporting, slots, count)
+        reporting = draw(key_reporting, cohort_size, context)
         return cohort, _State(mixture, reporting), mixture_info(mixture)
 
     def observe(state, cohort, results, context):
@@ -83,9 +87,12 @@ def drfa(
             raise ValueError(
                 f"reports={sorted(results.reports)}: expected a solver that reports a snapshot."
             )
-        average = context.weighted_sum(cohort.weights, results.reports["snapshot"])
+        weights = cohort.among_answers(cohort.weights)
+        average = context.weighted_sum(weights, results.reports["snapshot"])
         copies = jax.tree.map(jnp.add, context.variables, average)
         losses = context.losses(copies, state.reporting) * (context.num_clients / cohort_size)
+        if context.available is not None:
+            losses = jnp.where(context.available[state.reporting], losses, 0)
         reported = jnp.zeros_like(state.mixture).at[state.reporting].set(losses)
         mixture = ascend(state.mixture, mixture_learning_rate * local_steps, reported)
         return _State(mixture, state.reporting)

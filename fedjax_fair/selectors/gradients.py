@@ -49,14 +49,6 @@ class ReadFn(Protocol):
         ...
 
 
-class RefreshFn(Protocol):
-    """Refreshes the gradients of a cohort."""
-
-    def __call__(self, memory: PyTree, context: Context, cohort: Cohort) -> PyTree:
-        """Returns the new memory; members have received the model and not trained yet."""
-        ...
-
-
 class GradientSource(NamedTuple):
     """A way to keep track of every client's loss and gradient.
 
@@ -64,14 +56,12 @@ class GradientSource(NamedTuple):
         init: ``init(context) -> memory``.
         read: ``read(memory, context) -> (ClientGradients, memory)`` of all clients, before the
             choice.
-        refresh: ``refresh(memory, context, cohort) -> memory``, once the cohort is known: its
-            members have received the model and not trained yet.
-        observe: ``observe(memory, cohort, results, context) -> memory``, after local training.
+        observe: ``observe(memory, cohort, results, context) -> memory``, after local training; the
+            context is that of the start of the round.
     """
 
     init: InitFn
     read: ReadFn
-    refresh: RefreshFn
     observe: ObserveFn = keep_state
 
 
@@ -103,7 +93,7 @@ def fresh(project: Project = ravel) -> GradientSource:
     def read(memory, context):
         return context.gradients(context.variables, project=project), memory
 
-    return GradientSource(empty_state, read, _no_refresh)
+    return GradientSource(empty_state, read)
 
 
 def stale(project: Project = ravel) -> GradientSource:
@@ -178,7 +168,7 @@ def updates(learning_rate: Number, project: Project = ravel) -> GradientSource:
         )
         return _renew_rows(state, cohort, ClientGradients(results.loss, moved * scale[:, None]))
 
-    return GradientSource(remembered.init, remembered.read, _no_refresh, observe)
+    return GradientSource(remembered.init, remembered.read, observe)
 
 
 def _remembered(project: Project, renew: Callable) -> GradientSource:
@@ -191,11 +181,11 @@ def _remembered(project: Project, renew: Callable) -> GradientSource:
         memory = renew(memory, context)
         return memory, memory
 
-    def refresh(memory, context, cohort):
+    def observe(state, cohort, results, context):
         new = context.gradients(context.variables, cohort.clients, project)
-        return _renew_rows(memory, cohort, new)
+        return _renew_rows(state, cohort, new)
 
-    return GradientSource(init, read, refresh)
+    return GradientSource(init, read, observe)
 
 
 def last_layer(name: str = "head") -> Project:
@@ -222,8 +212,5 @@ def last_layer(name: str = "head") -> Project:
 
 
 def _renew_rows(memory: ClientGradients, cohort: Cohort, new: ClientGradients) -> ClientGradients:
-    return jax.tree.map(lambda old, new: old.at[cohort.clients].set(new), memory, new)
-
-
-def _no_refresh(memory, context, cohort):
-    return memory
+    clients = cohort.answered
+    return jax.tree.map(lambda old, new: old.at[clients].set(new, mode="drop"), memory, new)

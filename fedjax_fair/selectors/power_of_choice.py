@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Context, Selector
 from fedjax_fair.numerics.permutation import permutation_at
+from fedjax_fair.selectors.uniform import draw
 
 __all__ = ["power_of_choice"]
 
@@ -81,12 +82,14 @@ def power_of_choice(
 
     def select(key, state, context):
         key_first, key_pool, key_batch = jax.random.split(key, 3)
-        positions = jnp.arange(cohort_size, dtype=jnp.int32)
-        uniform = permutation_at(key_first, positions, context.num_clients)
+        uniform = draw(key_first, cohort_size, context)
         size = min(2 * cohort_size, context.num_clients) if pool is None else pool
-        drawn = _by_size(key_pool, context.sizes, size)
+        drawn = _by_size(key_pool, context, size)
         losses = losses_of(key_batch, state, context, drawn)
-        ranked = jnp.argsort(jnp.where(jnp.isnan(losses), -jnp.inf, losses), descending=True)
+        worth = jnp.where(jnp.isnan(losses), -jnp.inf, losses)
+        if context.available is not None:
+            worth = jnp.where(context.available[drawn], worth, -jnp.inf)
+        ranked = jnp.argsort(worth, descending=True)
         highest = drawn[ranked[:cohort_size]]
         cohort = Cohort(
             clients=jnp.where(context.round == 0, uniform, highest),
@@ -95,20 +98,23 @@ def power_of_choice(
         return cohort, state, {"pool_loss": jnp.mean(losses, where=jnp.isfinite(losses))}
 
     def observe(state, cohort, results, context):
-        return state.at[cohort.clients].set(results.loss) if variant == "rpow" else state
+        if variant != "rpow":
+            return state
+        return state.at[cohort.answered].set(results.loss, mode="drop")
 
     return Selector(init, select, observe)
 
 
-def _by_size(
-    key: Key[Array, ""], sizes: Int[Array, " clients"], count: int
-) -> Int[Array, " count"]:
+def _by_size(key: Key[Array, ""], context: Context, count: int) -> Int[Array, " count"]:
     """Draws clients one by one, each in proportion to its size among those left.
 
     The largest of ``log(size)`` plus Gumbel noise, in descending order, have that law.
     """
-    noise = jax.random.gumbel(key, sizes.shape)
-    _, drawn = jax.lax.top_k(jnp.log(sizes.astype(noise.dtype)) + noise, count)
+    noise = jax.random.gumbel(key, context.sizes.shape)
+    logits = jnp.log(context.sizes.astype(noise.dtype)) + noise
+    if context.available is not None:
+        logits = jnp.where(context.available, logits, -jnp.inf)
+    _, drawn = jax.lax.top_k(logits, count)
     return drawn.astype(jnp.int32)
 
 

@@ -58,9 +58,11 @@ def submodular(
     def select(key, state, context):
         function = function_of_context(context)
         if candidates == "all":
-            chosen = greedy(function, cohort_size)
+            chosen = greedy(function, cohort_size, available=context.available)
         else:
-            chosen = stochastic_greedy(key, function, cohort_size, candidates=candidates)
+            chosen = stochastic_greedy(
+                key, function, cohort_size, candidates=candidates, available=context.available
+            )
         weights = jnp.full(cohort_size, 1 / cohort_size, jnp.float32)
         return Cohort(chosen.items, weights), state, {"objective": chosen.value}
 

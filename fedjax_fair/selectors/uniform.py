@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+from jaxtyping import Array, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Selector
+from fedjax_fair.base import Cohort, Context, Selector
 from fedjax_fair.numerics.permutation import permutation_at
 
-__all__ = ["uniform"]
+__all__ = ["draw", "uniform"]
 
 
 def uniform(cohort_size: int) -> Selector:
     """Draws distinct clients, each equally likely.
 
-    The cost does not depend on the number of clients.
+    The cost does not depend on the number of clients, unless some are not available.
 
     Args:
         cohort_size: Clients per round, at most the number of clients.
@@ -39,8 +40,17 @@ def uniform(cohort_size: int) -> Selector:
         return ()
 
     def select(key, state, context):
-        positions = jnp.arange(cohort_size, dtype=jnp.int32)
-        clients = permutation_at(key, positions, context.num_clients)
+        clients = draw(key, cohort_size, context)
         return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state, {}
 
     return Selector(init, select)
+
+
+def draw(key: Key[Array, ""], count: int, context: Context) -> Int[Array, " count"]:
+    """Ids of distinct clients, each equally likely; of those that are available, if enough are."""
+    if context.available is None:
+        return permutation_at(key, jnp.arange(count, dtype=jnp.int32), context.num_clients)
+    order = permutation_at(
+        key, jnp.arange(context.num_clients, dtype=jnp.int32), context.num_clients
+    )
+    return order[jnp.argsort(~context.available[order], stable=True)[:count]]

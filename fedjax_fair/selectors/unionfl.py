@@ -81,7 +81,7 @@ def unionfl(
         return {"penalty": mu * repeated.astype(jnp.float32), "repeated": repeated}
 
     def remember(last, context, clients):
-        return last.at[clients].set(context.round)
+        return last.at[clients].set(context.round, mode="drop")
 
     return representatives(
         cohort_size, Term(init, function, info, remember), candidates, pool, gradients, scale

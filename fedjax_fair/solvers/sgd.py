@@ -50,8 +50,9 @@ def sgd(
 
     Instructions that it follows: ``loss_weight``, a factor of the client's loss, which leaves the
     proximal term and the decay alone; ``snapshot_step``, the number of steps after which to keep a
-    copy of the model, at most all. Reports: ``last_batch``, the rows of the examples in the last
-    minibatch, -1 in lanes without one; ``snapshot``, the update after ``snapshot_step`` steps.
+    copy of the model, at most all; ``max_steps`` >= 1, after which a client stops. Reports:
+    ``last_batch``, the rows of the examples in the last minibatch, -1 in lanes without one;
+    ``snapshot``, the update after ``snapshot_step`` steps.
 
     Args:
         learning_rate: Step size, >= 0, or a schedule: a function from the absolute round to it.
@@ -104,6 +105,7 @@ def sgd(
         transformation = optimizer(rate)
         loss_weight = client.instructions.get("loss_weight")
         snapshot_step = client.instructions.get("snapshot_step")
+        max_steps = client.instructions.get("max_steps")
 
         def loss_fn(params, state, batch, key):
             features = client.examples.features[batch.rows]
@@ -141,12 +143,16 @@ def sgd(
         kept = None if snapshot_step is None else variables
         carry = (variables, transformation.init(variables.params), jnp.zeros(()), kept)
         if epochs is None:
-            taken = jnp.asarray(steps, jnp.int32)
-            trained, _, total, kept = steps_from(0, steps, steps, carry)
+            taken, stop = jnp.asarray(steps, jnp.int32), steps
+            if max_steps is not None:
+                taken = stop = jnp.minimum(taken, max_steps)
+            trained, _, total, kept = steps_from(0, steps, stop, carry)
         else:
             # A traced number of steps makes these while loops: a small client stops early where
             # clients run one after another, and is frozen by vmap's rule where they run together.
             taken = epochs * _ceil_div(client.size, batch_size)
+            if max_steps is not None:
+                taken = jnp.minimum(taken, max_steps)
 
             def block(number, carry):
                 first = number * _PLANNED

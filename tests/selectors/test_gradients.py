@@ -33,7 +33,7 @@ def remembering(source, watched):
         log = jax.tree.map(lambda kept, leaf: kept.at[context.round].set(leaf), log, known)
         clients = (2 * context.round + jnp.arange(2, dtype=jnp.int32)) % context.num_clients
         cohort = Cohort(clients, jnp.full(2, 0.5))
-        return cohort, (source.refresh(memory, context, cohort), log), {}
+        return cohort, (memory, log), {}
 
     def observe(state, cohort, results, context):
         return source.observe(state[0], cohort, results, context), state[1]

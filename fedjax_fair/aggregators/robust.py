@@ -1,0 +1,349 @@
+"""Aggregators that a few bad updates cannot lead astray.
+
+All of them need the updates of the whole cohort at once, on every device: memory of ``cohort_size``
+models. An update that has not arrived, or is not finite, does not count. Where only a number of
+members is known to be honest, no weight that a member could choose may count, so median, trimmed
+mean and Krum take every member alike; the others take the weights of `mean`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, PyTree
+
+from fedjax_fair import checks
+from fedjax_fair.aggregators.mean import weights_before
+from fedjax_fair.base import (
+    Aggregation,
+    Aggregator,
+    Cohort,
+    Context,
+    LocalResult,
+    Number,
+    Variables,
+    empty_state,
+)
+from fedjax_fair.numerics.distances import pairwise_distances
+from fedjax_fair.numerics.sketch import ravel
+
+__all__ = [
+    "centered_clipping",
+    "geometric_median",
+    "krum",
+    "median",
+    "norm_clipping",
+    "trimmed_mean",
+]
+
+Weights = Literal["uniform", "size", "cohort"]
+
+
+def median() -> Aggregator:
+    """The median of every coordinate.
+
+    While fewer than half of the members lie, it lies between the honest values.
+
+    Returns:
+        An ``Aggregator``. The weights it reports are uniform over the members that count.
+
+    References:
+        Yin, Chen, Ramchandran, Bartlett, *Byzantine-Robust Distributed Learning: Towards Optimal
+        Statistical Rates*, 2018, https://arxiv.org/abs/1803.01498
+
+    Examples:
+        >>> aggregator = median()
+    """
+
+    def middle(ranked, count):
+        low = jnp.take(ranked, jnp.maximum(count - 1, 0) // 2, axis=0)
+        return (low + jnp.take(ranked, count // 2, axis=0)) / 2
+
+    return _of_order(middle)
+
+
+def trimmed_mean(trim: Number = 0.1) -> Aggregator:
+    """The mean of every coordinate without its smallest and largest values.
+
+    While at most ``floor(trim * members)`` members lie, it lies between the honest values.
+
+    Args:
+        trim: The part that is cut off at each end, in ``[0, 0.5)``, rounded down to members; may be
+            traced. With 0 it is ``mean()``.
+
+    Returns:
+        An ``Aggregator``. The weights it reports are uniform over the members that count.
+
+    Raises:
+        ValueError: If ``trim`` is out of range.
+
+    References:
+        Yin, Chen, Ramchandran, Bartlett, *Byzantine-Robust Distributed Learning: Towards Optimal
+        Statistical Rates*, 2018, https://arxiv.org/abs/1803.01498
+
+    Examples:
+        >>> aggregator = trimmed_mean(0.2)
+    """
+    checks.below_half("trim", trim)
+
+    def inner(ranked, count):
+        # Not quite down: 0.3 times 10 is a little less than 3.
+        cut = jnp.floor(trim * count.astype(jnp.float32) + 1e-4).astype(jnp.int32)
+        ranks = jnp.arange(ranked.shape[0], dtype=jnp.int32)
+        kept = (ranks >= cut) & (ranks < count - cut)
+        kept = kept.reshape(-1, *[1] * (ranked.ndim - 1))
+        total = jnp.sum(jnp.where(kept, ranked, 0), axis=0)
+        return total / jnp.maximum(count - 2 * cut, 1).astype(ranked.dtype)
+
+    return _of_order(inner)
+
+
+def krum(byzantine: int, *, selected: int = 1) -> Aggregator:
+    r"""The mean of the updates that have the closest neighbors.
+
+    The score of an update is the sum of squared distances to the nearest :math:`n - f - 2` others
+    of the :math:`n` that count; those with the smallest scores are averaged. It tolerates
+    :math:`f` liars of :math:`n \ge 2 f + 3`.
+
+    Args:
+        byzantine: Liars :math:`f` in a cohort, at most.
+        selected: Updates to average; more than one is *multi-Krum*.
+
+    Returns:
+        An ``Aggregator``. Its weights are uniform over those selected. Info: the ``score`` of every
+        member, infinite for one that does not count.
+
+    Raises:
+        ValueError: If a number is out of range, or (when a round is traced) the cohort smaller than
+            ``2 byzantine + 3``.
+
+    References:
+        Blanchard, El Mhamdi, Guerraoui, Stainer, *Machine Learning with Adversaries: Byzantine
+        Tolerant Gradient Descent*, 2017, https://arxiv.org/abs/1703.02757
+
+    Examples:
+        >>> aggregator = krum(byzantine=2, selected=3)
+    """
+    checks.non_negative_int("byzantine", byzantine)
+    checks.positive_int("selected", selected)
+
+    def aggregate(state, cohort, results, context):
+        size = cohort.clients.shape[0]
+        if size < 2 * byzantine + 3:
+            raise ValueError(
+                f"{byzantine=}: expected a cohort of at least {2 * byzantine + 3}, got {size}."
+            )
+        checks.positive_int("selected", selected, at_most=size)
+        updates, members = _gathered(cohort, results, context)
+        vectors = jax.vmap(ravel)(updates.params)
+        apart = members[:, None] & members[None, :] & ~jnp.eye(size, dtype=bool)
+        squared = jnp.where(apart, pairwise_distances(vectors) ** 2, jnp.inf)
+        neighbors = jnp.sum(members, dtype=jnp.int32) - byzantine - 2
+        near = jnp.arange(size, dtype=jnp.int32)[None, :] < jnp.maximum(neighbors, 1)
+        scores = jnp.sum(jnp.where(near, jnp.sort(squared, axis=1), 0), axis=1)
+        scores = jnp.where(members, scores, jnp.inf)
+        places = jnp.argsort(jnp.argsort(scores, stable=True), stable=True)
+        weights = _normalized((places < selected) & members)
+        return _weighted(updates, weights), state, Aggregation(weights, {"score": scores})
+
+    return Aggregator(empty_state, aggregate)
+
+
+def geometric_median(weights: Weights = "uniform", *, iterations: int = 8) -> Aggregator:
+    """The point with the smallest sum of distances to the updates.
+
+    While those who lie weigh less than half, it stays near the honest updates. It is approached
+    by Weiszfeld's iterations from the mean.
+
+    Args:
+        weights: What a distance counts, as for `mean`.
+        iterations: How many.
+
+    Returns:
+        An ``Aggregator``. Its weights are those of the last iteration.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
+    References:
+        Pillutla, Kakade, Harchaoui, *Robust Aggregation for Federated Learning*, 2022,
+        https://arxiv.org/abs/1912.13445
+
+    Examples:
+        >>> aggregator = geometric_median("size")
+    """
+    checks.one_of("weights", weights, ("uniform", "size", "cohort"))
+    checks.positive_int("iterations", iterations)
+
+    def aggregate(state, cohort, results, context):
+        updates, members = _gathered(cohort, results, context)
+        shares = jnp.where(members, weights_before(weights, cohort, context), 0)
+        shares = shares / jnp.maximum(jnp.sum(shares), 1e-30)
+
+        def closer(_, given):
+            distances = _distances(updates, _weighted(updates, given))
+            # Not far below the others, where an update is the median itself.
+            least = 1e-6 * jnp.sum(shares * distances) + 1e-30
+            pull = shares / jnp.maximum(distances, least)
+            return pull / jnp.maximum(jnp.sum(pull), 1e-30)
+
+        given = jax.lax.fori_loop(0, iterations, closer, shares)
+        return _weighted(updates, given), state, Aggregation(given, {})
+
+    return Aggregator(empty_state, aggregate)
+
+
+def norm_clipping(bound: Number, weights: Weights = "uniform") -> Aggregator:
+    """The mean of updates that are shortened to a length.
+
+    A liar moves the mean by its weight times the bound, at most.
+
+    Args:
+        bound: The length, > 0; may be traced.
+        weights: As for `mean`.
+
+    Returns:
+        An ``Aggregator``. Info: the ``length`` of every update before it was shortened.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
+    References:
+        Sun, Kairouz, Suresh, McMahan, *Can You Really Backdoor Federated Learning?*, 2019,
+        https://arxiv.org/abs/1911.07963
+
+    Examples:
+        >>> aggregator = norm_clipping(1.0)
+    """
+    checks.positive("bound", bound)
+    checks.one_of("weights", weights, ("uniform", "size", "cohort"))
+
+    def aggregate(state, cohort, results, context):
+        updates, members = _gathered(cohort, results, context)
+        given = jnp.where(members, weights_before(weights, cohort, context), 0)
+        given = given / jnp.maximum(jnp.sum(given), 1e-30)
+        origin = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), updates)
+        lengths = _distances(updates, origin)
+        shortened = _mean_of_clipped(updates, origin, lengths, bound, given)
+        return shortened, state, Aggregation(given, {"length": lengths})
+
+    return Aggregator(empty_state, aggregate)
+
+
+def centered_clipping(
+    bound: Number, weights: Weights = "uniform", *, iterations: int = 1
+) -> Aggregator:
+    r"""The mean of updates that are shortened to a length around the update of the round before.
+
+    From :math:`v`, what was last added to the model, :math:`v \leftarrow v + \sum_k p_k (u_k - v)
+    \min(1, \tau / \lVert u_k - v \rVert)`.
+
+    Args:
+        bound: The length :math:`\tau`, > 0; may be traced.
+        weights: The shares :math:`p_k`, as for `mean`.
+        iterations: How often.
+
+    Returns:
+        An ``Aggregator``. Info: the ``length`` :math:`\lVert u_k - v \rVert` of every member in the
+        last iteration.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
+    References:
+        Karimireddy, He, Jaggi, *Learning from History for Byzantine Robust Optimization*, 2021,
+        https://arxiv.org/abs/2012.10333
+
+    Examples:
+        >>> aggregator = centered_clipping(1.0)
+    """
+    checks.positive("bound", bound)
+    checks.one_of("weights", weights, ("uniform", "size", "cohort"))
+    checks.positive_int("iterations", iterations)
+
+    def init(context):
+        return jax.tree.map(jnp.zeros_like, context.variables)
+
+    def aggregate(state, cohort, results, context):
+        updates, members = _gathered(cohort, results, context)
+        given = jnp.where(members, weights_before(weights, cohort, context), 0)
+        given = given / jnp.maximum(jnp.sum(given), 1e-30)
+        center, lengths = state, jnp.zeros_like(given)
+        for _ in range(iterations):
+            lengths = _distances(updates, center)
+            moved = _mean_of_clipped(updates, center, lengths, bound, given)
+            center = jax.tree.map(jnp.add, center, moved)
+        return center, center, Aggregation(given, {"length": lengths})
+
+    return Aggregator(init, aggregate)
+
+
+def _of_order(middle: Callable[..., Array]) -> Aggregator:
+    """Something of the values of every coordinate, in ascending order, and how many count."""
+
+    def aggregate(state, cohort, results, context):
+        updates, members = _gathered(cohort, results, context)
+        count = jnp.sum(members, dtype=jnp.int32)
+
+        def of_leaf(leaf):
+            mask = members.reshape(-1, *[1] * (leaf.ndim - 1))
+            ranked = jnp.sort(jnp.where(mask, leaf, jnp.inf), axis=0)
+            return jnp.where(count > 0, middle(ranked, count), 0)
+
+        return jax.tree.map(of_leaf, updates), state, Aggregation(_normalized(members), {})
+
+    return Aggregator(empty_state, aggregate)
+
+
+def _gathered(
+    cohort: Cohort, results: LocalResult, context: Context
+) -> tuple[Variables, Bool[Array, " cohort"]]:
+    """All updates, on every device, with zeros for those that do not count; and which do."""
+    updates = context.map_clients(lambda client, own: own, cohort.clients, results.update)
+    finite = [
+        jnp.all(jnp.isfinite(leaf.reshape(leaf.shape[0], -1)), axis=1)
+        for leaf in jax.tree.leaves(updates)
+    ]
+    members = jnp.all(jnp.stack(finite), axis=0)
+    if cohort.answers is not None:
+        members &= cohort.answers
+
+    def clear(leaf):
+        return jnp.where(members.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+
+    return jax.tree.map(clear, updates), members
+
+
+def _normalized(mask: Bool[Array, " cohort"]) -> Float[Array, " cohort"]:
+    counts = mask.astype(jnp.float32)
+    return counts / jnp.maximum(jnp.sum(counts), 1)
+
+
+def _weighted(updates: PyTree, weights: Float[Array, " cohort"]) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), updates)
+
+
+def _distances(updates: Variables, center: Variables) -> Float[Array, " cohort"]:
+    """Of the parameters; statistics of normalization are no part of any distance."""
+
+    def apart(own):
+        return optax.tree.norm(jax.tree.map(jnp.subtract, own, center.params))
+
+    return jax.vmap(apart)(updates.params)
+
+
+def _mean_of_clipped(
+    updates: Variables,
+    center: Variables,
+    lengths: Float[Array, " cohort"],
+    bound: Number,
+    weights: Float[Array, " cohort"],
+) -> Variables:
+    """Weighted mean of the steps from the center to the updates, shortened to the bound."""
+    shorter = weights * jnp.minimum(1, bound / jnp.maximum(lengths, 1e-30))
+    steps = jax.tree.map(lambda own, old: own - old[None], updates, center)
+    return _weighted(steps, shorter)

@@ -1,0 +1,109 @@
+"""How a round applies faults: who is available, who answers, and what is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from fedjax_fair.base import Cohort, Context, Faults, LocalResult, Member
+
+__all__ = ["available", "befall", "collude", "send"]
+
+
+def available(
+    faults: Sequence[Faults], key: Key[Array, ""], round: Int[Array, ""], num_clients: int
+) -> Bool[Array, " clients"] | None:
+    """Who can be selected; None where nothing says otherwise."""
+    masks = [
+        fault.available(jax.random.fold_in(key, place), round, num_clients)
+        for place, fault in enumerate(faults)
+        if fault.available is not None
+    ]
+    return None if not masks else jnp.all(jnp.stack(masks), axis=0)
+
+
+def befall(
+    faults: Sequence[Faults], key: Key[Array, ""], cohort: Cohort, context: Context
+) -> tuple[Cohort, Bool[Array, " cohort"]]:
+    """Instructs the members, and says who will answer."""
+    answers = jnp.ones(cohort.clients.shape, bool)
+    if context.available is not None:
+        answers = context.available[cohort.clients]
+    instructions = dict(cohort.instructions)
+    for place, fault in enumerate(faults):
+
+        def of_cohort(function, place=place):
+            def of_client(client):
+                return function(*_of(key, place, client, context))
+
+            return jax.vmap(of_client)(cohort.clients)
+
+        if fault.answers is not None:
+            answers &= of_cohort(fault.answers)
+        if fault.instruct is not None:
+            for name, value in of_cohort(fault.instruct).items():
+                known = instructions.get(name)
+                instructions[name] = value if known is None else jnp.minimum(known, value)
+    return cohort._replace(instructions=instructions), answers
+
+
+def send(
+    faults: Sequence[Faults],
+    key: Key[Array, ""],
+    drop_nonfinite: bool,
+    context: Context,
+    client: Int[Array, ""],
+    result: LocalResult,
+    answers: Bool[Array, ""],
+) -> tuple[LocalResult, Bool[Array, ""]]:
+    """What arrives of a member's result, zeros if nothing does, and whether anything does."""
+    update = result.update
+    for place, fault in enumerate(faults):
+        if fault.send is not None:
+            update = fault.send(*_of(key, place, client, context), update)
+    if drop_nonfinite:
+        leaves = jax.tree.leaves(update)
+        answers &= jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+
+    def arriving(leaf):
+        return jnp.where(answers, leaf, jnp.zeros_like(leaf))
+
+    result = jax.tree.map(arriving, result._replace(update=update))
+    return result._replace(loss=jnp.where(answers, result.loss, jnp.nan)), answers
+
+
+def collude(
+    faults: Sequence[Faults],
+    cohort: Cohort,
+    results: LocalResult,
+    weights: Float[Array, " cohort"] | None,
+    context: Context,
+) -> LocalResult:
+    """Replaces the updates of those who know all others, and sums those who answered."""
+    updates = results.update
+    for fault in faults:
+        if fault.collude is not None:
+            updates = fault.collude(cohort, updates, context)
+    if weights is None or cohort.answers is None:
+        return results._replace(update=updates)
+    given, total = cohort.among_answers(weights), results.weighted_sum
+    if updates is not results.update:
+        total = context.weighted_sum(given, updates)
+    else:
+        # The weights were known before it was who would answer.
+        arrived = jnp.sum(jnp.where(cohort.answers, weights, 0))
+        whole = jnp.all(cohort.answers) | (arrived == 0)
+        share = jnp.where(whole, 1, arrived)
+        total = jax.tree.map(lambda leaf: leaf / share.astype(leaf.dtype), total)
+    return results._replace(update=updates, weighted_sum=total)
+
+
+def _of(
+    key: Key[Array, ""], place: int, client: Int[Array, ""], context: Context
+) -> tuple[Key[Array, ""], Member]:
+    """The key of a client for one of the faults of a round, and who it is."""
+    own = jax.random.fold_in(jax.random.fold_in(key, place), client)
+    return own, Member(client, context.round, context.num_clients)

@@ -1,0 +1,140 @@
+"""Clients that lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from fedjax_fair import checks
+from fedjax_fair.base import Cohort, Context, Faults, Number, Variables
+from fedjax_fair.numerics.permutation import permutation_at
+from fedjax_fair.parallel import collectives
+
+__all__ = ["byzantine"]
+
+_STRENGTHS = {
+    "sign_flip": 1.0,
+    "scaling": 10.0,
+    "noise": 1.0,
+    "nan": 0.0,
+    "little": 1.0,
+    "inner_product": 0.5,
+}
+
+
+def byzantine(
+    clients: float | Sequence[int],
+    attack: Literal["sign_flip", "scaling", "noise", "nan", "little", "inner_product"],
+    strength: Number | None = None,
+    *,
+    seed: int = 0,
+) -> Faults:
+    r"""Some clients send something else than what they have learned.
+
+    With :math:`u` the update of a liar, and :math:`\bar u, s` mean and standard deviation, at every
+    coordinate, of the updates of those members who answer honestly, it sends, for a strength
+    :math:`a`:
+
+    ================= ============================================== ============
+    attack            sent in place of :math:`u`                     strength
+    ================= ============================================== ============
+    ``sign_flip``     :math:`-a\,u`                                  1
+    ``scaling``       :math:`a\,u`                                   10
+    ``noise``         :math:`u + a\,z`, :math:`z \sim N(0, I)`       1
+    ``nan``           not a number, everywhere                       (none)
+    ``little``        :math:`\bar u - a\,s` (a little is enough)     1
+    ``inner_product`` :math:`-a\,\bar u`                             0.5
+    ================= ============================================== ============
+
+    The last two know what all others send, which keeps the updates of a cohort in memory at once.
+    Liars whose *data* lies train on flipped labels: `fedjax_fair.data.flip_labels`.
+
+    Args:
+        clients: Ids of the liars, or their fraction of all clients, in ``[0, 1]``; which ones
+            follows from ``seed`` (to the nearest number).
+        attack: What they send.
+        strength: How much, >= 0; may be traced. The default is in the table.
+        seed: Chooses the liars where a fraction is given.
+
+    Returns:
+        ``Faults``.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
+    References:
+        Baruch, Baruch, Goldberg, *A Little Is Enough: Circumventing Defenses For Distributed
+        Learning*, 2019, https://arxiv.org/abs/1902.06156
+
+        Xie, Koyejo, Gupta, *Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product
+        Manipulation*, 2019, https://arxiv.org/abs/1903.03936
+
+    Examples:
+        >>> liars = byzantine(0.2, "sign_flip")
+        >>> two = byzantine([3, 7], "little", strength=1.5)
+    """
+    checks.one_of("attack", attack, tuple(_STRENGTHS))
+    strength = _STRENGTHS[attack] if strength is None else strength
+    checks.non_negative("strength", strength)
+    if np.ndim(clients) == 0:
+        checks.probability("clients", clients)
+    else:
+        checks.items("clients", clients, np.iinfo(np.int32).max)
+
+    def lies(ids: Int[Array, "..."], num_clients: int) -> Bool[Array, "..."]:
+        if np.ndim(clients) == 0:
+            count = round(float(np.asarray(clients)) * num_clients)
+            return permutation_at(jax.random.key(seed), ids, num_clients) < count
+        return jnp.isin(ids, jnp.asarray(clients, ids.dtype))
+
+    def send(key, member, update):
+        false = _alone(key, attack, strength, update)
+        liar = lies(member.client, member.num_clients)
+        return jax.tree.map(lambda own, told: jnp.where(liar, told, own), update, false)
+
+    def collude(cohort: Cohort, updates: Variables, context: Context) -> Variables:
+        liars = lies(cohort.clients, context.num_clients)
+        answers = jnp.ones_like(liars) if cohort.answers is None else cohort.answers
+        here = answers
+        if context.examples.devices is not None:
+            here = answers & collectives.is_local(context.examples, cohort.clients)
+        honest = (answers & ~liars).astype(jnp.float32)
+        shares = honest / jnp.maximum(jnp.sum(honest), 1)
+        mean = context.weighted_sum(shares, updates)
+        if attack == "inner_product":
+            told = jax.tree.map(lambda leaf: -strength * leaf, mean)
+        else:
+            squares = jax.tree.map(lambda own, leaf: (own - leaf[None]) ** 2, updates, mean)
+            variance = context.weighted_sum(jnp.where(here, shares, 0), squares)
+            told = jax.tree.map(lambda leaf, v: leaf - strength * jnp.sqrt(v), mean, variance)
+
+        def replace(own, leaf):
+            mask = (liars & here).reshape(-1, *[1] * leaf.ndim)
+            return jnp.where(mask, leaf, own)
+
+        return jax.tree.map(replace, updates, told)
+
+    if attack in ("little", "inner_product"):
+        return Faults(collude=collude)
+    return Faults(send=send)
+
+
+def _alone(key, attack: str, strength: Number, update: Variables) -> Variables:
+    """What a liar sends who knows nothing of the others."""
+    if attack == "nan":
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), update)
+    if attack == "noise":
+        leaves, structure = jax.tree.flatten(update)
+        keys = [jax.random.fold_in(key, place) for place in range(len(leaves))]
+        noisy = [
+            leaf + strength * jax.random.normal(own, leaf.shape, leaf.dtype)
+            for own, leaf in zip(keys, leaves, strict=True)
+        ]
+        return jax.tree.unflatten(structure, noisy)
+    factor = -strength if attack == "sign_flip" else strength
+    return jax.tree.map(lambda leaf: factor * leaf, update)

@@ -1,0 +1,331 @@
+"""Clients that drop out, are slow, lie or are not there: laws that hold with every role."""
+
+from functools import cache, partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import aggregate, linear_model, make_federation
+from test_conformance import AGGREGATORS, FEDERATION, SELECTORS
+
+import fedjax_fair as ff
+from fedjax_fair import aggregators, faults, selectors, solvers
+from fedjax_fair.base import Cohort, LocalResult
+from fedjax_fair.faults import applied
+from fedjax_fair.simulate import make_context, make_round, run
+
+ROUNDS = 4
+NUM = FEDERATION.num_clients
+DATA = jax.tree.map(jnp.asarray, FEDERATION)
+
+
+def run_with(faults=(), selector=None, aggregator=None, solver=None, **settings):
+    round = make_round(
+        linear_model(),
+        selector or selectors.uniform(3),
+        solver or solvers.sgd(0.1, 2, steps=3),
+        aggregator or aggregators.mean("size"),
+        faults=faults,
+        **settings,
+    )
+
+    @jax.jit
+    def program(key):
+        start = round.init(key, DATA)
+        state, info = run(round, start, DATA, ROUNDS)
+        clear = jax.random.key_data
+        return start._replace(key=clear(start.key)), state._replace(key=clear(state.key)), info
+
+    return program(jax.random.key(3))
+
+
+@cache
+def context():
+    model = linear_model()
+    variables = model.init(jax.random.key(0), DATA.train.features[:1])
+    return make_context(model, jnp.int32(1), variables, DATA)
+
+
+@pytest.mark.parametrize(
+    ("selector", "aggregator"),
+    [
+        ("uniform", "mean by size"),
+        ("unionfl", "mean with a server optimizer"),
+        pytest.param("clustered_by_similarity", "equitable", marks=pytest.mark.slow),
+        pytest.param("drfa", "fairfed", marks=pytest.mark.slow),
+        pytest.param("power_of_choice, reported", "q_fedavg", marks=pytest.mark.slow),
+    ],
+)
+def test_what_never_happens_changes_no_bit(selector, aggregator):
+    make = partial(run_with, selector=SELECTORS[selector](), aggregator=AGGREGATORS[aggregator]())
+    nothing = [
+        faults.dropout(0.0),
+        faults.stragglers(0.0, deadline_steps=1),
+        faults.byzantine(0.0, "nan"),
+        faults.byzantine([], "little"),
+    ]
+    _, plain, info = make()
+    _, state, same = make(nothing, drop_nonfinite=True)
+    chex.assert_trees_all_equal(state, plain)
+    # A loop that may end early is compiled otherwise, and with it the mean of its losses.
+    np.testing.assert_allclose(same.loss, info.loss, rtol=1e-6)
+    chex.assert_trees_all_equal(same._replace(loss=info.loss), info)
+    assert same.answers.all()
+
+
+def drawn_results(rng, size):
+    update = jax.tree.map(
+        lambda leaf: rng.normal(size=(size, *leaf.shape)).astype(np.float32), context().variables
+    )
+    loss = rng.uniform(1, 2, size=size).astype(np.float32)
+    steps = np.full(size, 3, np.int32)
+    rows = np.tile(np.asarray([0, 1], np.int32), (size, 1))
+    return LocalResult(update, loss, steps, {"last_batch": rows, "snapshot": update})
+
+
+def cohort_of(clients, instructions=None):
+    clients = jnp.asarray(clients, jnp.int32)
+    shares = jnp.linspace(1, 2, clients.size, dtype=jnp.float32)
+    return Cohort(clients, shares / shares.sum(), instructions or {})
+
+
+@pytest.mark.parametrize("name", sorted(AGGREGATORS))
+def test_aggregators_see_those_who_answered_alone(name):
+    clients, answers = [0, 3, 4, 1, 5], np.array([True, False, True, True, False])
+    whole = drawn_results(np.random.default_rng(0), len(clients))
+    aggregator = AGGREGATORS[name]()
+    state = aggregator.init(context())
+    factors = np.asarray([1.1, 0.9, 1.2, 1.0, 0.8], np.float32)
+    cohort = cohort_of(clients, {"loss_weight": factors})
+    few = jax.tree.map(lambda leaf: leaf[answers], (cohort, whole))
+    few = few[0]._replace(weights=few[0].weights / few[0].weights.sum()), few[1]
+    expected = aggregate(aggregator, state, *few, context())
+
+    zeroed = jax.tree.map(
+        lambda leaf: np.where(answers.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0), whole
+    )
+    found = aggregate(aggregator, state, cohort._replace(answers=answers), zeroed, context())
+    chex.assert_trees_all_close(found[:2], expected[:2], rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(found[2].weights[answers], expected[2].weights, rtol=2e-5)
+    assert (found[2].weights[~answers] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["mean", "mean with a server optimizer", "fairfed", "median"])
+def test_a_round_without_any_answer_changes_nothing(name):
+    start, state, info = run_with([faults.dropout(1.0)], aggregator=AGGREGATORS[name]())
+    chex.assert_trees_all_equal(state.variables, start.variables)
+    chex.assert_trees_all_equal(state.aggregator, start.aggregator)
+    assert (state.participation == 0).all()
+    assert info.finite.all()
+    assert not info.answers.any()
+    assert np.isnan(info.loss).all()
+
+
+def test_participation_weights_and_losses_are_of_those_who_answered():
+    _, state, info = run_with([faults.dropout(0.5)])
+    answers = np.asarray(info.answers)
+    assert 0 < answers.mean() < 1
+    counted = np.bincount(np.asarray(info.clients)[answers], minlength=NUM)
+    np.testing.assert_array_equal(state.participation, counted)
+    weights = np.asarray(info.weights)
+    assert (weights[~answers] == 0).all()
+    np.testing.assert_allclose(weights.sum(axis=1), answers.any(axis=1), rtol=1e-6)
+    np.testing.assert_array_equal(np.isnan(info.loss), ~answers)
+
+
+def befallen(fault, clients, round=1, seed=0):
+    at = context()._replace(round=jnp.int32(round))
+    cohort = cohort_of(clients)
+    return applied.befall([faults.dropout(0.2), fault], jax.random.key(seed), cohort, at)
+
+
+def test_what_befalls_a_client_does_not_depend_on_the_others():
+    one, _ = befallen(faults.stragglers(0.5, deadline_steps=2), [0, 1, 2, 3])
+    other, _ = befallen(faults.stragglers(0.5, deadline_steps=2), [5, 3, 1])
+    limits = one.instructions["max_steps"]
+    np.testing.assert_array_equal(other.instructions["max_steps"][1:], limits[jnp.array([3, 1])])
+    _, answers = befallen(faults.dropout(0.4), [0, 1, 2, 3])
+    _, others = befallen(faults.dropout(0.4), [5, 3, 1])
+    np.testing.assert_array_equal(others[1:], answers[jnp.array([3, 1])])
+
+
+def test_dropouts_are_as_frequent_as_they_should_be():
+    each = np.array([0.0, 0.1, 0.3, 0.5, 0.9, 1.0], np.float32)
+    fault, at = faults.dropout(each), context()
+
+    def answers(seed):
+        cohort = cohort_of(range(NUM))
+        return applied.befall([fault], jax.random.key(seed), cohort, at)[1]
+
+    found = np.asarray(jax.jit(jax.vmap(answers))(jnp.arange(4000)))
+    error = np.sqrt(each * (1 - each) / len(found))
+    assert (np.abs(found.mean(axis=0) - (1 - each)) <= 4 * error).all()
+    apart = np.corrcoef(found[:, 2], found[:, 3])[0, 1]
+    assert abs(apart) < 4 / np.sqrt(len(found))
+
+
+@pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 2}], ids=str)
+def test_a_straggler_has_done_its_first_steps(length):
+    slow = [faults.stragglers(1.0, deadline_steps=2)]
+    _, state, info = run_with(slow, solver=solvers.sgd(0.1, 2, **length))
+    assert (info.steps == 2).all()
+    if "steps" in length:
+        _, expected, _ = run_with(solver=solvers.sgd(0.1, 2, steps=2))
+        chex.assert_trees_all_close(state.variables, expected.variables, rtol=1e-5, atol=1e-7)
+
+
+def told(attack, updates, clients, liars, answers=None, **settings):
+    fault = faults.byzantine(liars, attack, **settings)
+    cohort = cohort_of(clients)._replace(answers=answers)
+    if fault.collude is not None:
+        return jax.jit(lambda own: fault.collude(cohort, own, context()))(updates)
+
+    def one(client, own):
+        return fault.send(*applied._of(jax.random.key(0), 0, client, context()), own)
+
+    return jax.jit(jax.vmap(one))(cohort.clients, updates)
+
+
+@pytest.mark.parametrize(
+    "attack", ["sign_flip", "scaling", "noise", "nan", "little", "inner_product"]
+)
+def test_attacks_are_their_formulas(attack):
+    clients, liars = [0, 3, 4, 1, 5], [3, 5, 2]
+    answers = np.array([True, True, False, True, True])
+    updates = drawn_results(np.random.default_rng(1), len(clients)).update
+    found = told(attack, updates, clients, liars, answers, strength=1.5)
+    lies = np.isin(clients, liars)
+    for own, sent in zip(jax.tree.leaves(updates), jax.tree.leaves(found), strict=True):
+        honest = own[answers & ~lies].astype(np.float64)
+        np.testing.assert_array_equal(sent[~lies], own[~lies])
+        expected = {
+            "sign_flip": -1.5 * own[lies],
+            "scaling": 1.5 * own[lies],
+            "noise": own[lies],
+            "nan": np.full_like(own[lies], np.nan),
+            "little": np.broadcast_to(honest.mean(0) - 1.5 * honest.std(0), own[lies].shape),
+            "inner_product": np.broadcast_to(-1.5 * honest.mean(0), own[lies].shape),
+        }[attack]
+        if attack == "noise":
+            apart = np.asarray(sent[lies] - expected) / 1.5
+            assert np.unique(apart).size == apart.size
+            assert np.abs(apart).max() < 6
+        else:
+            np.testing.assert_allclose(sent[lies], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.2, 0.5, 1.0])
+def test_a_fraction_of_clients_lies(fraction):
+    updates = drawn_results(np.random.default_rng(1), NUM).update
+    found = told("sign_flip", updates, range(NUM), fraction)
+    leaf, sent = (np.asarray(jax.tree.leaves(tree)[0]) for tree in (updates, found))
+    assert (sent != leaf).reshape(NUM, -1).any(axis=1).sum() == round(fraction * NUM)
+
+
+def test_updates_that_are_not_finite_can_be_dropped():
+    lie = faults.byzantine([0, 2, 4], "nan")
+    silent = faults.dropout(np.isin(np.arange(NUM), [0, 2, 4]).astype(np.float32))
+    _, state, info = run_with([lie], drop_nonfinite=True)
+    _, expected, _ = run_with([silent])
+    chex.assert_trees_all_equal(state.variables, expected.variables)
+    np.testing.assert_array_equal(info.answers, ~np.isin(info.clients, [0, 2, 4]))
+    _, _, info = run_with([lie])
+    assert not info.finite.all()
+
+
+def test_selectors_remember_those_who_answered():
+    answers, clients = np.array([True, False, True]), [4, 1, 0]
+    cohort = cohort_of(clients)._replace(answers=answers)
+    results = drawn_results(np.random.default_rng(0), 3)
+    for name in ("unionfl", "clustered_by_similarity", "power_of_choice, reported",
+                 "divfl, greedy and stale"):  # fmt: skip
+        selector = SELECTORS[name]()
+        before = selector.init(context())
+        after = jax.jit(
+            lambda state, selector=selector: selector.observe(state, cohort, results, context())
+        )(before)
+        renewed = np.zeros(NUM, bool)
+        for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+            renewed |= (np.asarray(old) != np.asarray(new)).reshape(NUM, -1).any(axis=1)
+        assert not renewed[[1, 2, 3, 5]].any(), name
+        if name != "divfl, greedy and stale":  # Whose gradients are those of the same model.
+            assert renewed[[0, 4]].all(), name
+
+
+AVAILABLE = np.array([True, False, True, True, False, True])
+
+
+@pytest.mark.parametrize("name", sorted({name for name in SELECTORS if name.isidentifier()}))
+def test_selectors_choose_among_those_who_are_available(name):
+    selector = SELECTORS[name]()
+    at = context()._replace(available=jnp.asarray(AVAILABLE))
+    state = selector.init(context())
+    choose = jax.jit(lambda key: selector.select(key, state, at)[0].clients)
+    drawn = np.concatenate([choose(jax.random.key(seed)) for seed in range(6)])
+    if name in ("full", "agnostic", "round_robin"):  # Who take the others without an answer.
+        return
+    assert AVAILABLE[drawn].all()
+    assert np.unique(drawn).size > 1
+
+
+def test_who_is_not_available_does_not_answer():
+    table = np.array([[1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]])
+    _, state, info = run_with([faults.trace(table)])
+    clients, answers = np.asarray(info.clients), np.asarray(info.answers)
+    assert clients[0][answers[0]].tolist() == [0]
+    assert not answers[1].any()
+    assert answers[2].all()
+    assert clients[3][answers[3]].tolist() == [0]
+    assert state.participation.sum() == 5
+
+
+def test_days_are_as_bright_as_they_should_be():
+    fault = faults.diurnal(4, lowest=0.2, highest=0.8)
+    table = jax.jit(jax.vmap(lambda round: fault.available(jax.random.key(round), round, 8)))(
+        jnp.arange(4000, dtype=jnp.int32)
+    )
+    angle = 2 * np.pi * (np.arange(4)[:, None] / 4 + np.arange(8)[None, :] / 8)
+    expected = 0.2 + 0.6 * (1 + np.sin(angle)) / 2
+    found = np.asarray(table).reshape(-1, 4, 8).mean(axis=0)
+    assert np.abs(found - expected).max() < 4 * 0.5 / np.sqrt(1000)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: faults.dropout(1.5), "probability=1.5: expected a probability"),
+        (lambda: faults.dropout([0.1, np.nan]), "probability=.*nan.*: expected a probability"),
+        (lambda: faults.stragglers(0.1, deadline_steps=0), "deadline_steps=0"),
+        (lambda: faults.byzantine(1.2, "nan"), "clients=1.2"),
+        (lambda: faults.byzantine([1, 1], "nan"), "different"),
+        (lambda: faults.byzantine(0.1, "noise", -1.0), "strength=-1.0"),
+        (lambda: faults.trace([1, 0]), "available=.*rounds, clients"),
+        (lambda: faults.trace([[2, 0]]), "available="),
+        (lambda: faults.diurnal(0), "period=0"),
+        (lambda: faults.diurnal(3, lowest=-0.1), "lowest=-0.1"),
+        (lambda: run_with([faults.trace([[1, 0]])]), "expected 6 clients, got 2"),
+    ],
+)
+def test_bad_settings_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_results_say_who_answered_and_what_was_sent():
+    method = make_round(
+        linear_model(),
+        selectors.uniform(3),
+        solvers.sgd(0.1, 2, steps=1),
+        aggregators.mean(),
+        faults=[faults.dropout(0.5)],
+    )
+    dataset = ff.fit(method, make_federation(), rounds=4, eval_every=2, train_loss=False)
+    answers = dataset["cohort_answers"].values[0]
+    assert answers.shape == (4, 3)
+    assert 0 < answers.mean() < 1
+    size = 4 * sum(leaf.size for leaf in jax.tree.leaves(context().variables))
+    so_far = np.concatenate([[0], answers.sum(axis=1).cumsum()])[[0, 2, 4]]
+    np.testing.assert_array_equal(dataset["bytes_up"][0], so_far * size)
+    np.testing.assert_array_equal(dataset["bytes_down"][0], np.array([0, 6, 12]) * size)
