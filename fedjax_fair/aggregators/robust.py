@@ -102,7 +102,7 @@ def trimmed_mean(trim: Number = 0.1) -> Aggregator:
     return _of_order(inner)
 
 
-def krum(byzantine: int, *, selected: int = 1) -> Aggregator:
+def krum(byzantine: int = 1, *, selected: int = 1) -> Aggregator:
     r"""The mean of the updates that have the closest neighbors.
 
     The score of an update is the sum of squared distances to the nearest :math:`n - f - 2` others
@@ -197,7 +197,7 @@ def geometric_median(weights: Weights = "uniform", *, iterations: int = 8) -> Ag
     return Aggregator(empty_state, aggregate)
 
 
-def norm_clipping(bound: Number, weights: Weights = "uniform") -> Aggregator:
+def norm_clipping(bound: Number = 1.0, weights: Weights = "uniform") -> Aggregator:
     """The mean of updates that are shortened to a length.
 
     A liar moves the mean by its weight times the bound, at most.
@@ -235,7 +235,7 @@ def norm_clipping(bound: Number, weights: Weights = "uniform") -> Aggregator:
 
 
 def centered_clipping(
-    bound: Number, weights: Weights = "uniform", *, iterations: int = 1
+    bound: Number = 1.0, weights: Weights = "uniform", *, iterations: int = 1
 ) -> Aggregator:
     r"""The mean of updates that are shortened to a length around the update of the round before.
 

@@ -9,11 +9,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from fedjax_fair import checks, data, models, simulate
+from fedjax_fair import checks, data, faults, models, simulate
 from fedjax_fair.app.config import DATA_NAMES, Config
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, Method, factories
 from fedjax_fair.app.settings import lookup, override
 from fedjax_fair.app.signatures import Setting, settings_of
+from fedjax_fair.base import Faults
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import cores_if_any
 from fedjax_fair.parallel.mesh import client_mesh
@@ -62,6 +63,8 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
         lookup("model.name", str(own.model.name), MODELS)
         if method.pooled is not None and config.devices not in (1, "auto"):
             raise ValueError(f"devices={config.devices!r}: expected 1 for {name}.")
+        if method.pooled is not None and config.faults != type(config.faults)():
+            raise ValueError(f"faults: expected none with {name}, which has no clients.")
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     _check_all_read(config)
     if federation is None:
@@ -110,8 +113,38 @@ def method_round(config: Config, name: str, num_classes: int) -> Round:
         _make(made_of["selector"], own.selector, cohort_size=_COHORT_SIZE, **borrowed),
         _make(made_of["solver"], own.solver),
         _make(made_of["aggregator"], own.aggregator, **borrowed),
+        faults=_faults(config),
+        drop_nonfinite=config.faults.drop_nonfinite,
         clients_per_batch=own.training.clients_per_batch,
     )
+
+
+def _faults(config: Config) -> list[Faults]:
+    """What goes wrong, as the settings say.
+
+    Raises:
+        ValueError: If a setting is out of range, is missing, or changes nothing.
+    """
+    own, found = config.faults, []
+    if own.dropout:
+        found.append(faults.dropout(own.dropout))
+    needed = {"deadline_steps": own.stragglers, "attack": own.byzantine}
+    for name, amount in needed.items():
+        if bool(amount) != (getattr(own, name) is not None):
+            of = "stragglers" if name == "deadline_steps" else "byzantine"
+            raise ValueError(
+                f"faults.{name}={getattr(own, name)!r}: expected it together with faults.{of}, "
+                f"got {amount!r}."
+            )
+    if own.strength is not None and not own.byzantine:
+        raise ValueError(f"faults.strength={own.strength!r}: expected faults.byzantine above 0.")
+    if own.deadline_steps is not None:
+        found.append(faults.stragglers(own.stragglers, deadline_steps=own.deadline_steps))
+    if own.attack is not None:
+        found.append(faults.byzantine(own.byzantine, own.attack, own.strength))
+    if own.period is not None:
+        found.append(faults.diurnal(own.period))
+    return found
 
 
 def method_settings(config: Config, name: str) -> dict[str, dict[str, Setting]]:
@@ -256,6 +289,7 @@ def _check(config: Config) -> None:
     training = config.training
     if not config.methods or len(set(config.methods)) < len(config.methods):
         raise ValueError(f"methods={config.methods}: expected one or more different methods.")
+    _faults(config)
     checks.positive_int("training.rounds", training.rounds)
     checks.positive_int("training.eval_every", training.eval_every)
     checks.seeds("training.seeds", training.seeds)

@@ -18,6 +18,7 @@ __all__ = [
     "AggregatorConfig",
     "Config",
     "DataConfig",
+    "FaultsConfig",
     "Maximize",
     "MaximizeExemplars",
     "MaximizeMovielens",
@@ -96,6 +97,35 @@ class AggregatorConfig(section(_role("aggregator"), hidden=_GIVEN)):
 
 
 @dataclass(frozen=True)
+class FaultsConfig:
+    """What goes wrong with clients."""
+
+    dropout: float = 0.0
+    """Probability that a member's result does not arrive."""
+
+    stragglers: float = 0.0
+    """Probability that a member is slow."""
+
+    deadline_steps: int | None = None
+    """Local steps of a slow member, at most."""
+
+    byzantine: float = 0.0
+    """Fraction of clients that lie."""
+
+    attack: Literal["sign_flip", "scaling", "noise", "nan", "little", "inner_product"] | None = None
+    """What they send."""
+
+    strength: float | None = None
+    """How strong the attack is; each has a default."""
+
+    period: int | None = None
+    """Rounds of a day, over which clients come and go."""
+
+    drop_nonfinite: bool = False
+    """Whether updates that are not finite are left out, or end the run."""
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """How long, how often."""
 
@@ -138,6 +168,7 @@ class Config:
     solver: SolverConfig = field(default_factory=SolverConfig)
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     aggregator: AggregatorConfig = field(default_factory=AggregatorConfig)
+    faults: FaultsConfig = field(default_factory=FaultsConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 

@@ -119,6 +119,30 @@ METHODS: dict[str, Method] = {
         "More weight for clients with high losses, by an exponential (Li et al., 2021)",
         aggregator=aggregators.tilted,
     ),
+    "median": Method(
+        "The median of every coordinate, whoever lies (Yin et al., 2018)",
+        aggregator=aggregators.median,
+    ),
+    "trimmed_mean": Method(
+        "The mean of every coordinate without its extremes (Yin et al., 2018)",
+        aggregator=aggregators.trimmed_mean,
+    ),
+    "krum": Method(
+        "The updates with the closest neighbors (Blanchard et al., 2017)",
+        aggregator=aggregators.krum,
+    ),
+    "geometric_median": Method(
+        "The point with the smallest sum of distances to the updates (Pillutla et al., 2022)",
+        aggregator=aggregators.geometric_median,
+    ),
+    "norm_clipping": Method(
+        "The mean of updates shortened to a length (Sun et al., 2019)",
+        aggregator=aggregators.norm_clipping,
+    ),
+    "centered_clipping": Method(
+        "The mean of updates shortened around the last one (Karimireddy et al., 2021)",
+        aggregator=aggregators.centered_clipping,
+    ),
     "centralized": Method(
         "No federation: SGD on the examples of all clients in one place, as a reference",
         pooled=make_centralized,

@@ -23,7 +23,16 @@ AVERAGES = {
     "round_robin": "size",
     "fedprox": "size",
 }
-OWN = {"agnostic", "drfa", "equitable", "fairfed", "gifair", "q_fedavg", "tilted", "centralized"}
+OWN = {
+    "agnostic",
+    "drfa",
+    "equitable",
+    "fairfed",
+    "gifair",
+    "q_fedavg",
+    "tilted",
+    "centralized",
+} | {"median", "trimmed_mean", "krum", "geometric_median", "norm_clipping", "centered_clipping"}
 
 
 def context():

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_fair import selectors
-from fedjax_fair.base import ClientGradients
+from fedjax_fair.base import ClientGradients, LocalResult, Variables
 from fedjax_fair.selectors.gradients import refresh_every, updates
 
 LINE = np.array([[0.0], [1.0], [10.0], [11.0]], np.float32)
@@ -176,9 +176,11 @@ def test_the_window_holds_the_last_cohorts_only():
     gradients, _ = random_clients(0)
     selector = selectors.unionfl(3, 100.0, 2, candidates="all")
     state, cohorts = selector.init(context_of(gradients)), []
+    trained = LocalResult(Variables({}, {}), jnp.zeros(3), jnp.ones(3, jnp.int32))
     for round in range(6):
         context = context_of(gradients, round=round)
         cohort, state, info = choose(selector, context, state)
+        state = selector.observe(state, cohort, trained, context)
         cohorts.append(set(cohort.clients.tolist()))
         recent = set().union(*cohorts[max(0, round - 2) : round])
         assert not cohorts[-1] & recent
@@ -267,7 +269,13 @@ def drawn(seed, pool, count=12):
 
     # By its path, since the package calls a function by the name of the module.
     module = importlib.import_module(divfl.__module__)
-    return np.asarray(module._pool(jax.random.split(jax.random.key(seed))[0], count, pool))
+    context = nobody_in_particular(count)
+    return np.asarray(module._pool(jax.random.split(jax.random.key(seed))[0], context, pool))
+
+
+@cache
+def nobody_in_particular(count):
+    return context_of(np.zeros((count, 1)))
 
 
 @pytest.mark.parametrize("name", FAMILY)
