@@ -14,7 +14,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import weights_before
@@ -58,12 +58,7 @@ def median() -> Aggregator:
     Examples:
         >>> aggregator = median()
     """
-
-    def middle(ranked, count):
-        low = jnp.take(ranked, jnp.maximum(count - 1, 0) // 2, axis=0)
-        return (low + jnp.take(ranked, count // 2, axis=0)) / 2
-
-    return _of_order(middle)
+    return _of_order(_middle)
 
 
 def trimmed_mean(trim: Number = 0.1) -> Aggregator:
@@ -156,8 +151,9 @@ def krum(byzantine: int = 1, *, selected: int = 1) -> Aggregator:
 def geometric_median(weights: Weights = "uniform", *, iterations: int = 8) -> Aggregator:
     """The point with the smallest sum of distances to the updates.
 
-    While those who lie weigh less than half, it stays near the honest updates. It is approached
-    by Weiszfeld's iterations from the mean.
+    While those who lie weigh less than half, it stays near the honest updates. It is approached by
+    Weiszfeld's iterations from the median of every coordinate; from the mean, which a liar moves
+    anywhere, they would take as many more as the liar likes.
 
     Args:
         weights: What a distance counts, as for `mean`.
@@ -184,14 +180,18 @@ def geometric_median(weights: Weights = "uniform", *, iterations: int = 8) -> Ag
         shares = jnp.where(members, weights_before(weights, cohort, context), 0)
         shares = shares / jnp.maximum(jnp.sum(shares), 1e-30)
 
-        def closer(_, given):
-            distances = _distances(updates, _weighted(updates, given))
-            # Not far below the others, where an update is the median itself.
-            least = 1e-6 * jnp.sum(shares * distances) + 1e-30
-            pull = shares / jnp.maximum(distances, least)
+        def weights_at(center):
+            distances = _distances(updates, center)
+            # Where an update is the median itself, it is not nearer than a millionth of the others.
+            ranked = jnp.sort(jnp.where(members, distances, jnp.inf))
+            typical = _middle(ranked, jnp.sum(members, dtype=jnp.int32))
+            pull = shares / jnp.maximum(distances, 1e-6 * typical + 1e-30)
             return pull / jnp.maximum(jnp.sum(pull), 1e-30)
 
-        given = jax.lax.fori_loop(0, iterations, closer, shares)
+        start = weights_at(_ordered(updates, members, _middle))
+        given = jax.lax.fori_loop(
+            1, iterations, lambda _, given: weights_at(_weighted(updates, given)), start
+        )
         return _weighted(updates, given), state, Aggregation(given, {})
 
     return Aggregator(empty_state, aggregate)
@@ -287,16 +287,29 @@ def _of_order(middle: Callable[..., Array]) -> Aggregator:
 
     def aggregate(state, cohort, results, context):
         updates, members = _gathered(cohort, results, context)
-        count = jnp.sum(members, dtype=jnp.int32)
-
-        def of_leaf(leaf):
-            mask = members.reshape(-1, *[1] * (leaf.ndim - 1))
-            ranked = jnp.sort(jnp.where(mask, leaf, jnp.inf), axis=0)
-            return jnp.where(count > 0, middle(ranked, count), 0)
-
-        return jax.tree.map(of_leaf, updates), state, Aggregation(_normalized(members), {})
+        found = _ordered(updates, members, middle)
+        return found, state, Aggregation(_normalized(members), {})
 
     return Aggregator(empty_state, aggregate)
+
+
+def _ordered(
+    updates: Variables, members: Bool[Array, " cohort"], middle: Callable[..., Array]
+) -> Variables:
+    count = jnp.sum(members, dtype=jnp.int32)
+
+    def of_leaf(leaf):
+        mask = members.reshape(-1, *[1] * (leaf.ndim - 1))
+        ranked = jnp.sort(jnp.where(mask, leaf, jnp.inf), axis=0)
+        return jnp.where(count > 0, middle(ranked, count), 0)
+
+    return jax.tree.map(of_leaf, updates)
+
+
+def _middle(ranked: Float[Array, "cohort ..."], count: Int[Array, ""]) -> Float[Array, "..."]:
+    """The median of the first ``count`` values."""
+    low = jnp.take(ranked, jnp.maximum(count - 1, 0) // 2, axis=0)
+    return (low + jnp.take(ranked, count // 2, axis=0)) / 2
 
 
 def _gathered(

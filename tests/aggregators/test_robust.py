@@ -1,0 +1,207 @@
+"""Robust aggregators: their definitions in NumPy, and how many liars they withstand."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import aggregate, make_context, make_federation
+
+from fedjax_fair import aggregators
+from fedjax_fair.base import Cohort, LocalResult, Variables
+
+SIZES = (3, 8, 5, 1, 6, 9, 4)
+NUM = len(SIZES)
+EXAMPLES = make_federation(sizes=SIZES).train
+CONTEXT = make_context(EXAMPLES, Variables({"a": jnp.zeros((2, 3)), "b": jnp.zeros(4)}, {}))
+
+
+def drawn(seed=0, scale=1.0, shift=0.0):
+    rng = np.random.default_rng(seed)
+    return (shift + scale * rng.normal(size=(NUM, 10))).astype(np.float32)
+
+
+def results_of(vectors):
+    params = {"a": vectors[:, :6].reshape(-1, 2, 3), "b": vectors[:, 6:]}
+    size = len(vectors)
+    return LocalResult(
+        Variables(jax.tree.map(jnp.asarray, params), {}), jnp.ones(size), jnp.ones(size, jnp.int32)
+    )
+
+
+def found(aggregator, vectors, answers=None, state=None):
+    """The update as a vector, the new state and the rest."""
+    weights = jnp.linspace(1, 2, NUM)
+    cohort = Cohort(jnp.arange(NUM, dtype=jnp.int32), weights / weights.sum(), answers=answers)
+    state = aggregator.init(CONTEXT) if state is None else state
+    update, state, info = aggregate(aggregator, state, cohort, results_of(vectors), CONTEXT)
+    joined = np.concatenate([np.ravel(update.params["a"]), np.ravel(update.params["b"])])
+    return joined, state, info
+
+
+ANSWERS = [None, jnp.array([True, False, True, True, True, False, True]), jnp.arange(NUM) < 4]
+
+
+@pytest.mark.parametrize("answers", ANSWERS, ids=["all", "five", "four"])
+def test_the_median_is_that_of_numpy(answers):
+    vectors = drawn()
+    expected = np.median(vectors[... if answers is None else np.asarray(answers)], axis=0)
+    np.testing.assert_allclose(
+        found(aggregators.median(), vectors, answers)[0], expected, rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("answers", ANSWERS, ids=["all", "five", "four"])
+@pytest.mark.parametrize("trim", [0.0, 0.2, 0.3, 0.49])
+def test_the_trimmed_mean_is_that_of_sorted_values(trim, answers):
+    vectors = drawn()
+    ranked = np.sort(vectors[... if answers is None else np.asarray(answers)], axis=0)
+    cut = int(trim * len(ranked) + 1e-9)
+    expected = ranked[cut : len(ranked) - cut].mean(axis=0)
+    update, _, info = found(aggregators.trimmed_mean(trim), vectors, answers)
+    np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
+    counts = np.ones(NUM) if answers is None else np.asarray(answers)
+    np.testing.assert_allclose(info.weights, counts / counts.sum(), rtol=1e-6)
+
+
+def test_what_is_cut_off_is_a_whole_number_of_members():
+    """In float32 0.3 of 10 is less than 3, which must not become 2."""
+    vectors = np.concatenate([drawn(), drawn(1)])[:10]
+    weights = jnp.full(10, 0.1)
+    cohort = Cohort(jnp.arange(10, dtype=jnp.int32) % NUM, weights)
+    trim = aggregators.trimmed_mean(0.3)
+    update, _, _ = aggregate(trim, (), cohort, results_of(vectors), CONTEXT)
+    expected = np.sort(vectors, axis=0)[3:7].mean(axis=0)
+    np.testing.assert_allclose(update.params["b"], expected[6:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("selected", [1, 3])
+@pytest.mark.parametrize("answers", ANSWERS[:2], ids=["all", "five"])
+def test_krum_takes_those_with_the_closest_neighbors(selected, answers):
+    vectors = drawn(scale=0.01, shift=5.0)
+    members = np.arange(NUM) if answers is None else np.flatnonzero(answers)
+    scores = np.full(NUM, np.inf)
+    for own in members:
+        apart = [np.sum((vectors[own] - vectors[one]).astype(float) ** 2) for one in members]
+        scores[own] = np.sort(apart)[1 : 1 + len(members) - 1 - 2].sum()
+    chosen = np.argsort(scores)[:selected]
+    update, _, info = found(aggregators.krum(1, selected=selected), vectors, answers)
+    np.testing.assert_allclose(update, vectors[chosen].mean(axis=0), rtol=1e-5)
+    assert set(np.flatnonzero(info.weights)) == set(chosen)
+    np.testing.assert_allclose(info.info["score"], scores, rtol=1e-3)
+
+
+def test_krum_needs_a_majority_that_is_large_enough():
+    with pytest.raises(ValueError, match="byzantine=3: expected a cohort of at least 9, got 7"):
+        found(aggregators.krum(3), drawn())
+
+
+@pytest.mark.parametrize("weights", ["uniform", "size"])
+def test_nothing_is_closer_than_the_geometric_median(weights):
+    vectors = drawn()
+    shares = np.ones(NUM) if weights == "uniform" else np.array(SIZES, float)
+    update, _, info = found(aggregators.geometric_median(weights, iterations=60), vectors)
+
+    def cost(point):
+        return shares @ np.linalg.norm(vectors - point, axis=1)
+
+    rng = np.random.default_rng(0)
+    for size in (1e-1, 1e-2):
+        others = update + size * rng.normal(size=(200, 10))
+        assert cost(update) <= min(map(cost, others)) * (1 + 1e-6)
+    np.testing.assert_allclose(np.asarray(info.weights) @ vectors, update, rtol=1e-4, atol=1e-5)
+
+
+def test_the_geometric_median_may_be_an_update():
+    vectors = drawn()
+    vectors[:4] = 0.25
+    update, _, _ = found(aggregators.geometric_median(iterations=60), vectors)
+    np.testing.assert_allclose(update, 0.25, atol=1e-4)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "cohort"])
+def test_updates_are_shortened_to_the_bound(weights):
+    vectors, bound = drawn(), 2.5
+    lengths = np.linalg.norm(vectors, axis=1)
+    assert (lengths > bound).any()
+    assert (lengths < bound).any()
+    shares = np.ones(NUM) if weights == "uniform" else np.linspace(1, 2, NUM)
+    expected = shares / shares.sum() * np.minimum(1, bound / lengths) @ vectors
+    update, _, info = found(aggregators.norm_clipping(bound, weights), vectors)
+    np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(info.info["length"], lengths, rtol=1e-5)
+
+
+def test_centered_clipping_starts_from_the_last_update():
+    bound, center = 1.5, np.zeros(10)
+    aggregator = aggregators.centered_clipping(bound, iterations=2)
+    state = aggregator.init(CONTEXT)
+    for seed in range(3):
+        vectors = drawn(seed, shift=1.0)
+        update, state, _ = found(aggregator, vectors, state=state)
+        for _ in range(2):
+            apart = vectors - center
+            lengths = np.linalg.norm(apart, axis=1, keepdims=True)
+            center = center + (apart * np.minimum(1, bound / lengths)).mean(axis=0)
+        np.testing.assert_allclose(update, center, rtol=1e-4, atol=1e-5)
+
+
+LIARS = {  # Of seven, as many as the method withstands.
+    "median": (aggregators.median(), 3),
+    "trimmed_mean": (aggregators.trimmed_mean(0.43), 3),
+    "krum": (aggregators.krum(2), 2),
+    "multi-krum": (aggregators.krum(2, selected=3), 2),
+    "geometric_median": (aggregators.geometric_median(iterations=30), 3),
+    "norm_clipping": (aggregators.norm_clipping(2.0), 3),
+    "centered_clipping": (aggregators.centered_clipping(2.0), 3),
+}
+
+
+@pytest.mark.parametrize("lie", [1e6, -1e6, np.nan, np.inf])
+@pytest.mark.parametrize("name", sorted(LIARS))
+def test_a_few_liars_do_not_matter(name, lie):
+    aggregator, count = LIARS[name]
+    vectors = drawn(scale=0.1, shift=1.0)
+    vectors[:count] = lie
+    honest = vectors[count:]
+    update, _, _ = found(aggregator, vectors)
+    spread = np.linalg.norm(honest - honest.mean(axis=0), axis=1).max()
+    if "clipping" in name:  # A liar moves the mean by its weight times the bound, at most.
+        spread = 2.0 * count / NUM + np.linalg.norm(honest.mean(axis=0))
+    if name == "geometric_median":  # Of so many liars in one place, far away (Pillutla et al.).
+        spread *= (1 - count / NUM) / (1 - 2 * count / NUM)
+    assert np.linalg.norm(update - honest.mean(axis=0)) <= 2 * spread
+    if name in ("median", "trimmed_mean"):
+        assert (honest.min(axis=0) <= update).all()
+        assert (update <= honest.max(axis=0)).all()
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "count"),
+    [(aggregators.median(), 4), (aggregators.trimmed_mean(0.2), 2), (aggregators.mean(), 1),
+     (aggregators.geometric_median(iterations=30), 4)],
+    ids=["median", "trimmed_mean", "mean", "geometric_median"],
+)  # fmt: skip
+def test_one_liar_more_breaks_it(aggregator, count):
+    vectors = drawn(scale=0.1, shift=1.0)
+    vectors[:count] = 1e6
+    assert np.abs(found(aggregator, vectors)[0]).max() > 1e4
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (partial(aggregators.trimmed_mean, 0.5), "trim=0.5"),
+        (partial(aggregators.trimmed_mean, -0.1), "trim=-0.1"),
+        (partial(aggregators.krum, -1), "byzantine=-1"),
+        (partial(aggregators.krum, 1, selected=0), "selected=0"),
+        (partial(aggregators.norm_clipping, 0.0), "bound=0.0"),
+        (partial(aggregators.centered_clipping, -1.0), "bound=-1.0"),
+        (partial(aggregators.centered_clipping, 1.0, iterations=0), "iterations=0"),
+        (partial(aggregators.geometric_median, iterations=0), "iterations=0"),
+    ],
+)
+def test_bad_settings_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
