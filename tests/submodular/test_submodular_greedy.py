@@ -207,6 +207,41 @@ def test_many_picks_agree_with_double_precision():
     np.testing.assert_allclose(features.value, total, rtol=1e-4)
 
 
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+# name: (function of [items, features], which values of the sums count in double precision)
+CONCAVE = {
+    "saturated": (
+        lambda amounts: sm.saturated_coverage(amounts.T, 0.2),
+        lambda amounts: lambda sums: np.minimum(sums, 0.2 * amounts.sum(axis=0)),
+    ),
+    "sqrt": (sm.feature_based, lambda amounts: np.sqrt),
+    "log1p": (lambda amounts: sm.feature_based(amounts, "log1p"), lambda amounts: np.log1p),
+    "sigmoid": (lambda amounts: sm.feature_based(amounts, jax.nn.sigmoid), lambda amounts: sigmoid),
+}
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("name", CONCAVE)
+def test_no_pick_is_worse_than_in_double_precision(name, alike):
+    """By more than rounding errors of single terms; the sums are much larger than the gains."""
+    make, concave = CONCAVE[name]
+    amounts = np.random.default_rng(0).gamma(1.0, size=(200, 2000)).astype(np.float32)
+    if alike:  # Rounding errors that are the same everywhere do not cancel.
+        amounts[:] = amounts[:, :1]
+    chosen = jax.jit(lambda amounts: sm.greedy(make(amounts), 100))(amounts)
+    worth, exact = concave(amounts.astype(float)), amounts.astype(float)
+    sums, total, left = np.zeros(2000), 0.0, np.ones(200, bool)
+    for item, gain in zip(np.asarray(chosen.items), np.asarray(chosen.gains), strict=True):
+        gains = (worth(sums + exact) - worth(sums)).sum(axis=1)
+        total = total + gains[item]
+        assert gains[item] >= gains[left].max() - 2e-7 * total
+        assert abs(gain - gains[item]) <= 2e-7 * total
+        sums, left[item] = sums + exact[item], False
+
+
 def test_new_values_do_not_retrace():
     chex.clear_trace_counter()
 
