@@ -370,6 +370,16 @@ class TestFacilityLocation:
         np.testing.assert_array_equal(model.transform(points), points[model.ranking_])
         np.testing.assert_array_equal(model.fit_transform(points), points[model.ranking_])
 
+    def test_rows_far_from_the_origin_are_told_apart(self):
+        points = np.random.default_rng(0).normal(size=(30, 4))
+        model, far = sm.FacilityLocation(5).fit(points), sm.FacilityLocation(5).fit(points + 1e7)
+        assert far.ranking_.tolist() == model.ranking_.tolist()
+        np.testing.assert_allclose(far.gains_, model.gains_, rtol=1e-5)
+        line = np.array([[0.0], [0.1], [1.0], [1.1]]) + 1e7
+        first, second = sorted(sm.FacilityLocation(2).fit(line).ranking_)
+        assert first <= 1 < second  # One of each pair.
+        assert (first, second) != (0, 3)  # Which greedy would not begin with.
+
     def test_takes_rectangular_similarities(self):
         similarity = random_location(0)
         model = sm.FacilityLocation(3, metric="precomputed").fit(similarity)
