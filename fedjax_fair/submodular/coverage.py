@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import SetFunction, as_non_negative
+from fedjax_fair.submodular.arrays import as_mask, as_non_negative
+from fedjax_fair.submodular.base import SetFunction
 
 __all__ = ["CONCAVE", "coverage", "feature_based", "saturated_coverage"]
 
@@ -27,7 +28,7 @@ def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunc
         weights: Weight of each topic, ``[topics]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If shapes do not fit or a weight is negative.
+        ValueError: If shapes do not fit, a membership is not 0 or 1, or a weight is negative.
 
     Examples:
         >>> membership = jnp.array([[1, 1, 0], [0, 1, 1]], bool)
@@ -35,7 +36,7 @@ def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunc
         >>> function.gains(function.add(function.init(), 0)).tolist()
         [0.0, 1.0]
     """
-    covers = jnp.asarray(membership, bool)
+    covers = as_mask("membership", membership)
     if covers.ndim != 2 or 0 in covers.shape:
         raise ValueError(f"membership: expected shape [items, topics], got {covers.shape}.")
     worth = jnp.ones(covers.shape[1]) if weights is None else weights

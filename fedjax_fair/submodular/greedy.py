@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.permutation import permutation_at
+from fedjax_fair.submodular.arrays import as_items, as_mask
 from fedjax_fair.submodular.base import Maximized, SetFunction
 
 __all__ = ["greedy", "lazy_greedy", "stochastic_greedy"]
@@ -266,17 +267,14 @@ def _begin(
 ) -> tuple[_State, Float[Array, ""]]:
     """The initial set and its value."""
     size = function.size
-    allowed = jnp.ones(size, bool) if available is None else jnp.asarray(available, bool)
+    allowed = jnp.ones(size, bool) if available is None else as_mask("available", available)
     if allowed.shape != (size,):
         raise ValueError(f"available: expected shape ({size},), got {allowed.shape}.")
     state = _State(function.init(), jnp.ones(size, bool), allowed)
     if start is None:
         checks.positive_int("k", k, at_most=size)
         return state, jnp.zeros(())
-    chosen = jnp.asarray(start, dtype=jnp.int32)
-    if chosen.ndim != 1:
-        raise ValueError(f"start: expected a vector of items, got shape {chosen.shape}.")
-    checks.items("start", chosen, size)
+    chosen = as_items("start", start, size)
     checks.positive_int("k", k, at_most=size - chosen.shape[0])
     state, _ = jax.lax.scan(lambda state, item: (state.take(function, item), None), state, chosen)
     return state, function.value(~state.free)

@@ -19,6 +19,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
 from numpy.typing import ArrayLike
 
+from fedjax_fair.submodular.arrays import as_non_negative
 from fedjax_fair.submodular.decomposition import TOLERANCE, Decomposition, decompose
 from fedjax_fair.submodular.matroids import Matroid
 
@@ -164,7 +165,16 @@ def _pipage(matroid: Matroid, x: ArrayLike, goes_up: Callable) -> Bool[Array, " 
     if matroid.blocks is None:
         raise ValueError(f"matroid: expected uniform or partition, got {matroid.name}.")
     blocks = jnp.asarray(matroid.blocks, jnp.int32)
-    point = _filled(matroid, blocks, _as_point(matroid, x))
+    point = _as_point(matroid, x)
+    if not isinstance(point, Tracer):
+        with jax.ensure_compile_time_eval():
+            short = np.asarray(_missing(matroid, point))
+        if short.min() < -100 * TOLERANCE:
+            raise ValueError(
+                f"x: expected a point of the {matroid.name} polytope, but block {short.argmin()} "
+                f"sums to {-short.min():.2g} more than its capacity."
+            )
+    point = _filled(blocks, _missing(matroid, point), point)
     items = jnp.asarray(np.argsort(matroid.blocks, kind="stable"), jnp.int32)
 
     def fractional(value):
@@ -187,23 +197,22 @@ def _pipage(matroid: Matroid, x: ArrayLike, goes_up: Callable) -> Bool[Array, " 
     return matroid.max_weight_base(x)
 
 
-def _filled(
-    matroid: Matroid, blocks: Int[Array, " size"], x: Float[Array, " size"]
-) -> Float[Array, " size"]:
-    """The point with every block filled up to its capacity, largest items first."""
+def _missing(matroid: Matroid, x: Float[Array, " size"]) -> Float[Array, " blocks"]:
+    """What each block of the point is short of its capacity."""
     assert matroid.blocks is not None
     num_blocks = int(matroid.blocks.max()) + 1
 
     def per_block(numbers):
-        return jax.ops.segment_sum(numbers, blocks, num_blocks)
+        return jax.ops.segment_sum(numbers, jnp.asarray(matroid.blocks, jnp.int32), num_blocks)
 
     # All bases have as many items of a block.
-    short = per_block(matroid.max_weight_base(x).astype(x.dtype)) - per_block(x)
-    if not isinstance(short, Tracer) and (excess := -float(jnp.min(short))) > 100 * TOLERANCE:
-        raise ValueError(
-            f"x: expected a point of the {matroid.name} polytope, but block "
-            f"{int(jnp.argmin(short))} sums to {excess:.2g} more than its capacity."
-        )
+    return per_block(matroid.max_weight_base(x).astype(x.dtype)) - per_block(x)
+
+
+def _filled(
+    blocks: Int[Array, " size"], short: Float[Array, " blocks"], x: Float[Array, " size"]
+) -> Float[Array, " size"]:
+    """The point with every block filled up to its capacity, largest items first."""
 
     def fill(carry, item):
         x, short = carry
@@ -237,13 +246,12 @@ def _settled(x, *items):
 
 
 def _as_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:
-    point = jnp.asarray(x, jnp.float32)
+    point = as_non_negative("x", x, "size")
     if point.shape != (matroid.size,):
         raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")
-    if not isinstance(point, Tracer):
-        numbers = np.asarray(point)
-        if not ((numbers >= 0) & (numbers <= 1 + 1e-5)).all():
-            raise ValueError(
-                f"x: expected numbers in [0, 1], got {numbers.min()} to {numbers.max()}."
-            )
-    return jnp.minimum(point, 1.0)
+    if isinstance(point, Tracer):
+        return jnp.minimum(point, 1.0)
+    with jax.ensure_compile_time_eval():
+        if not (largest := float(jnp.max(point))) <= 1 + TOLERANCE:
+            raise ValueError(f"x: expected numbers in [0, 1], got {largest}.")
+        return jnp.minimum(point, 1.0)

@@ -218,6 +218,12 @@ def test_a_run_is_rounded_by_what_the_server_knows():
         (lambda: rounding.decompose(MATROIDS["laminar"], [0, 0, 0.9, 1, 0, 0.9]), "polytope"),
         (lambda: rounding.decompose(MATROIDS["from_oracle"], np.full(N, 0.4)), "polytope"),
         (lambda: rounding.decompose(MATROIDS["uniform"], np.full(N, np.nan)), "nan"),
+        (
+            lambda: jax.eval_shape(
+                lambda: rounding.pipage(KEYS[0], MATROIDS["uniform"], np.ones(N))
+            ),
+            "block 0 sums to 3 ",
+        ),
         (lambda: rounding.pipage(KEYS[0], MATROIDS["uniform"], np.ones(N)), "block 0 sums to 3 "),
         (
             lambda: rounding.pipage(KEYS[0], MATROIDS["partition"], [0, 0.9, 0, 0, 0, 0.9]),

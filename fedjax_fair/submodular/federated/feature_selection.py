@@ -172,6 +172,8 @@ def _validated(
                 f"client {client}: expected features [examples, {size}] and labels [examples], "
                 f"got {own.shape} and {classes.shape}."
             )
+        _assert_whole(f"features[{client}]", own)
+        _assert_whole(f"labels[{client}]", classes)
         if own.size and not 0 <= own.min() <= own.max() < num_values:
             raise ValueError(
                 f"features[{client}]: expected numbers in [0, {num_values}), "
@@ -180,3 +182,9 @@ def _validated(
         if classes.size and classes.min() < 0:
             raise ValueError(f"labels[{client}]: expected numbers >= 0, got {classes.min()}.")
     return size, 1 + max(int(np.max(classes)) for classes in labels)
+
+
+def _assert_whole(name: str, numbers: np.ndarray) -> None:
+    broken = numbers[numbers != np.rint(numbers)]
+    if broken.size:
+        raise ValueError(f"{name}: expected integers, got {broken[0]}.")

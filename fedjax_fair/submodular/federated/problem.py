@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.submodular.arrays import is_traced
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
@@ -236,7 +236,7 @@ def as_client_weights(problem: Problem, weights: Any) -> Float[Array, " clients"
         raise ValueError(
             f"client_weights: expected shape ({problem.num_clients},), got {array.shape}."
         )
-    if not isinstance(array, Tracer):
+    if not is_traced(weights):
         numbers = np.asarray(weights, np.float64)
         checks.non_negative("client_weights", numbers)
         # Weights may have been normalized in single precision.
