@@ -2,7 +2,9 @@
 
 Mutual information of features and label is monotone, but submodular only where features are
 independent given the label, so each client fits such a model to its own examples: naive Bayes with
-smoothing. The mutual information under the model is exactly submodular.
+smoothing. The mutual information under the model is monotone and submodular. Of many features it is
+estimated from a sample of the model, which is neither exactly: on two features that say little the
+estimate can fall, or gain more from the second than from the first.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def feature_selection(
     r"""``f_i(S) = I(X_S; Y)`` in nats under client *i*'s naive Bayes model.
 
     As :math:`H(Y) - E[H(Y \mid X_S)]`, exact over all configurations of the features up to 4,096;
-    of more a fixed sample from the model is used.
+    of more a fixed sample from the model is used, and guarantees for submodular functions hold only
+    up to the errors of this estimate.
 
     Args:
         features: Each client's examples, ``[examples, features]``, integers in ``[0,

@@ -158,6 +158,7 @@ def family(
         exact: Whether the function's extension and gradient are exact.
         total: A fast form of the weighted sum; by default the clients' functions are summed.
     """
+    data = jax.tree.map(jnp.asarray, data)  # Which a traced client indexes.
     num_clients = jax.tree.leaves(data)[0].shape[0]
     clients = jnp.arange(num_clients, dtype=jnp.int32)
 
