@@ -10,9 +10,11 @@ from fedjax_fair.submodular.facility_location import (
     facility_location_from_distances,
     facility_location_from_features,
 )
-from fedjax_fair.submodular.greedy import greedy, lazy_greedy, stochastic_greedy
+from fedjax_fair.submodular.greedy import greedy, lazy_greedy
 from fedjax_fair.submodular.modular import modular, truncated_modular, union_penalty
+from fedjax_fair.submodular.partial_enumeration import partial_enumeration
 from fedjax_fair.submodular.refine import best_swap, distorted_greedy
+from fedjax_fair.submodular.stochastic_greedy import stochastic_greedy
 
 __all__ = [
     "FacilityLocation",
@@ -30,6 +32,7 @@ __all__ = [
     "lazy_greedy",
     "log_det",
     "modular",
+    "partial_enumeration",
     "restricted",
     "saturated_coverage",
     "scaled",
