@@ -12,6 +12,7 @@ from fedjax_fair.submodular.facility_location import (
 )
 from fedjax_fair.submodular.greedy import greedy, lazy_greedy
 from fedjax_fair.submodular.modular import modular, truncated_modular, union_penalty
+from fedjax_fair.submodular.non_monotone import double_greedy, random_greedy
 from fedjax_fair.submodular.partial_enumeration import partial_enumeration
 from fedjax_fair.submodular.refine import best_swap, distorted_greedy
 from fedjax_fair.submodular.stochastic_greedy import stochastic_greedy
@@ -23,6 +24,7 @@ __all__ = [
     "best_swap",
     "coverage",
     "distorted_greedy",
+    "double_greedy",
     "facility_location",
     "facility_location_from_distances",
     "facility_location_from_features",
@@ -33,6 +35,7 @@ __all__ = [
     "log_det",
     "modular",
     "partial_enumeration",
+    "random_greedy",
     "restricted",
     "saturated_coverage",
     "scaled",

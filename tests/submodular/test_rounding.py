@@ -93,6 +93,10 @@ def test_points_that_fill_blocks_unevenly():
     chosen = jax.jit(jax.vmap(lambda key: rounding.pipage(key, halves, x)))(KEYS)
     # What is short is added to the larger of two, so that the other is as likely as before.
     np.testing.assert_allclose(np.mean(chosen, axis=0), [0.6, 0.4, 1, 0], atol=NEAR)
+    x_two = np.array([0.9, 0.3, 0.3])
+    chosen = jax.jit(jax.vmap(lambda key: rounding.pipage(key, two, x_two)))(KEYS)
+    # No item becomes more than certain.
+    np.testing.assert_allclose(np.mean(chosen, axis=0), [1, 0.7, 0.3], atol=NEAR)
     worth = jnp.array([0.0, 5.0, 0.0, 0.0])
     best = rounding.deterministic_pipage(halves, x, lambda y: worth @ y)
     assert worth[np.asarray(best)].sum() >= worth @ x
