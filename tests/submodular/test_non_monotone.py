@@ -74,6 +74,16 @@ def test_double_greedy_draws_in_proportion_to_what_is_gained():
         assert abs((items[:, 0] == 0).mean() - share) <= 4 * error
 
 
+def test_double_greedy_decides_by_what_it_decided_before_and_by_new_draws():
+    """Of two edges without a common end, each of which one end is best to have."""
+    graph = np.zeros((N, N), np.float32)
+    graph[[0, 1, 2, 3], [1, 0, 3, 2]] = 4
+    found = halved(graph, np.float32(1.0))
+    assert (found.value == 8).all()
+    both = (np.asarray(found.items)[:, [0, 2]] >= 0).all(axis=1)
+    assert abs(both.mean() - 1 / 4) <= 4 * np.sqrt(3 / 16 / len(both))
+
+
 def test_double_greedy_of_a_monotone_function_takes_everything():
     graph = random_graph(0)
     assert (np.asarray(halved(graph, np.float32(2.5)).items) == np.arange(N)).all()
