@@ -99,6 +99,8 @@ def items(name: str, value: Any, size: int) -> None:
     if isinstance(value, Tracer):
         return
     numbers = np.asarray(value)
+    if numbers.size and not np.issubdtype(numbers.dtype, np.integer):
+        raise ValueError(f"{name}={numbers.tolist()}: expected integers.")
     if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
         raise ValueError(f"{name}={numbers.tolist()}: expected items in [0, {size}).")
     if np.unique(numbers).size < numbers.size:

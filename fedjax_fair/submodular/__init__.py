@@ -10,9 +10,15 @@ from fedjax_fair.submodular.facility_location import (
     facility_location_from_distances,
     facility_location_from_features,
 )
-from fedjax_fair.submodular.greedy import greedy, lazy_greedy, stochastic_greedy
+from fedjax_fair.submodular.greedi import greedi
+from fedjax_fair.submodular.greedy import greedy, lazy_greedy
 from fedjax_fair.submodular.modular import modular, truncated_modular, union_penalty
+from fedjax_fair.submodular.non_monotone import double_greedy, random_greedy
+from fedjax_fair.submodular.partial_enumeration import partial_enumeration
 from fedjax_fair.submodular.refine import best_swap, distorted_greedy
+from fedjax_fair.submodular.sieve_streaming import sieve_streaming
+from fedjax_fair.submodular.stochastic_greedy import stochastic_greedy
+from fedjax_fair.submodular.threshold_greedy import threshold_greedy
 
 __all__ = [
     "FacilityLocation",
@@ -21,20 +27,26 @@ __all__ = [
     "best_swap",
     "coverage",
     "distorted_greedy",
+    "double_greedy",
     "facility_location",
     "facility_location_from_distances",
     "facility_location_from_features",
     "feature_based",
     "graph_cut",
+    "greedi",
     "greedy",
     "lazy_greedy",
     "log_det",
     "modular",
+    "partial_enumeration",
+    "random_greedy",
     "restricted",
     "saturated_coverage",
     "scaled",
+    "sieve_streaming",
     "stochastic_greedy",
     "sum_of",
+    "threshold_greedy",
     "truncated",
     "truncated_modular",
     "union_penalty",

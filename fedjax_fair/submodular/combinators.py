@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.submodular.arrays import as_mask
 from fedjax_fair.submodular.base import SetFunction
 
 __all__ = ["restricted", "scaled", "sum_of", "truncated"]
@@ -133,7 +134,7 @@ def restricted(function: SetFunction, mask: ArrayLike) -> SetFunction:
         >>> function.gains(function.init()).tolist()
         [1.0, 0.0]
     """
-    counted = jnp.asarray(mask, bool)
+    counted = as_mask("mask", mask)
     if counted.shape != (function.size,):
         raise ValueError(f"mask: expected shape ({function.size},), got {counted.shape}.")
 

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import SetFunction, as_non_negative
+from fedjax_fair.submodular.arrays import as_mask, as_non_negative
+from fedjax_fair.submodular.base import SetFunction
 
 __all__ = ["CONCAVE", "coverage", "feature_based", "saturated_coverage"]
 
@@ -27,7 +28,7 @@ def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunc
         weights: Weight of each topic, ``[topics]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If shapes do not fit or a weight is negative.
+        ValueError: If shapes do not fit, a membership is not 0 or 1, or a weight is negative.
 
     Examples:
         >>> membership = jnp.array([[1, 1, 0], [0, 1, 1]], bool)
@@ -35,7 +36,7 @@ def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunc
         >>> function.gains(function.add(function.init(), 0)).tolist()
         [0.0, 1.0]
     """
-    covers = jnp.asarray(membership, bool)
+    covers = as_mask("membership", membership)
     if covers.ndim != 2 or 0 in covers.shape:
         raise ValueError(f"membership: expected shape [items, topics], got {covers.shape}.")
     worth = jnp.ones(covers.shape[1]) if weights is None else weights
@@ -65,6 +66,9 @@ def saturated_coverage(similarity: ArrayLike, saturation: float | Float[Array, "
     Raises:
         ValueError: If a number is negative or not finite.
 
+    Notes:
+        Greedy picks as in double precision where gains differ by more than 1e-6 of the value.
+
     Examples:
         >>> function = saturated_coverage(jnp.array([[1.0, 1.0], [0.0, 2.0]]), saturation=0.5)
         >>> function.gains(function.init()).tolist()
@@ -74,16 +78,15 @@ def saturated_coverage(similarity: ArrayLike, saturation: float | Float[Array, "
     matrix = as_non_negative("similarity", similarity, "points items")
     cap = saturation * jnp.sum(matrix, axis=1)
 
-    def total(sums):
-        return jnp.sum(jnp.minimum(sums, cap))
-
+    # Sums of what every point still takes, rather than differences of two totals: these are so much
+    # larger than the gains that in single precision they would decide between items.
     return SetFunction(
         size=matrix.shape[1],
-        value=lambda mask: total(matrix @ mask.astype(matrix.dtype)),
-        init=lambda: jnp.zeros(matrix.shape[0]),
-        gains=lambda sums: jax.vmap(lambda own: total(sums + own), 1)(matrix) - total(sums),
-        gain=lambda sums, item: total(matrix[:, item] + sums) - total(sums),
-        add=lambda sums, item: sums + matrix[:, item],
+        value=lambda mask: jnp.sum(jnp.minimum(matrix @ mask.astype(matrix.dtype), cap)),
+        init=lambda: cap,
+        gains=lambda room: jnp.sum(jnp.minimum(matrix, room[:, None]), axis=0),
+        gain=lambda room, item: jnp.sum(jnp.minimum(matrix[:, item], room)),
+        add=lambda room, item: jnp.maximum(room - matrix[:, item], 0),
     )
 
 
@@ -103,6 +106,10 @@ def feature_based(
     Raises:
         ValueError: If a number is negative or not finite, or shapes do not fit.
 
+    Notes:
+        As for ``saturated_coverage``, greedy picks as in double precision where gains differ by
+        more than 1e-6 of the value.
+
     Examples:
         >>> function = feature_based(jnp.array([[4.0, 0.0], [0.0, 9.0], [5.0, 0.0]]))
         >>> function.gains(function.add(function.init(), 0)).tolist()[1:]
@@ -117,14 +124,16 @@ def feature_based(
     if worth.shape[0] != amounts.shape[1]:
         raise ValueError(f"weights: expected {amounts.shape[1]} features, got {worth.shape[0]}.")
 
-    def total(sums):
-        return (concave(sums) - concave(jnp.zeros_like(sums))) @ worth
+    def raised(before, after):
+        # Differences feature by feature; that of two totals would be lost in rounding.
+        return jnp.sum((concave(after) - concave(before)) * worth, axis=-1)
 
+    nothing = jnp.zeros(amounts.shape[1], amounts.dtype)
     return SetFunction(
         size=amounts.shape[0],
-        value=lambda mask: total(mask.astype(amounts.dtype) @ amounts),
-        init=lambda: jnp.zeros(amounts.shape[1]),
-        gains=lambda sums: jax.vmap(lambda own: total(sums + own))(amounts) - total(sums),
-        gain=lambda sums, item: total(sums + amounts[item]) - total(sums),
+        value=lambda mask: raised(nothing, mask.astype(amounts.dtype) @ amounts),
+        init=lambda: nothing,
+        gains=lambda sums: jax.vmap(lambda own: raised(sums, sums + own))(amounts),
+        gain=lambda sums, item: raised(sums, sums + amounts[item]),
         add=lambda sums, item: sums + amounts[item],
     )

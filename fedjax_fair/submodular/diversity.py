@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import SetFunction, as_symmetric
+from fedjax_fair.submodular.arrays import as_symmetric
+from fedjax_fair.submodular.base import SetFunction
 
 __all__ = ["graph_cut", "log_det"]
 
@@ -56,10 +59,11 @@ def log_det(kernel: ArrayLike) -> SetFunction:
     Cholesky factor that grows by a row with every item. The memo is as large as the kernel.
 
     Args:
-        kernel: ``[n, n]``, symmetric and positive semi-definite (which is not checked).
+        kernel: ``[n, n]``, symmetric and positive semi-definite.
 
     Raises:
-        ValueError: If the matrix is not square and symmetric or a number is not finite.
+        ValueError: If the matrix is not square, symmetric and (up to rounding) positive
+            semi-definite, or a number is not finite.
 
     References:
         Chen, Zhang, Zhou, *Fast Greedy MAP Inference for Determinantal Point Process*, NeurIPS 2018
@@ -70,6 +74,8 @@ def log_det(kernel: ArrayLike) -> SetFunction:
         [0.6931, 1.3863]
     """
     matrix = as_symmetric("kernel", kernel, negative=True)
+    if not isinstance(matrix, Tracer):
+        _assert_positive(np.asarray(matrix, np.float64))
     size = matrix.shape[0]
     matrix = matrix + jnp.eye(size, dtype=matrix.dtype)
 
@@ -95,3 +101,15 @@ def log_det(kernel: ArrayLike) -> SetFunction:
         gain=lambda memo, item: jnp.log(memo[2][item]),
         add=add,
     )
+
+
+def _assert_positive(kernel: Float[np.ndarray, "n n"]) -> None:
+    # A kernel in single precision has small negative eigenvalues. None of them exceeds its trace.
+    slack = 1e-6 * abs(np.trace(kernel)) + np.finfo(np.float32).tiny
+    try:
+        np.linalg.cholesky(kernel + slack * np.eye(len(kernel)))
+    except np.linalg.LinAlgError:
+        lowest = np.linalg.eigvalsh(kernel)[0]
+        raise ValueError(
+            f"kernel: expected a positive semi-definite matrix, but an eigenvalue is {lowest:.4g}."
+        ) from None

@@ -69,17 +69,21 @@ class FacilityLocation:
         Returns:
             Itself.
         """
-        values = np.asarray(X, np.float32)
+        euclidean = self.metric == "euclidean"
+        values = np.asarray(X, np.float64 if euclidean else np.float32)
         if values.ndim != 2 or values.size == 0:
             raise ValueError(f"X: expected a matrix, got shape {values.shape}.")
         low, high = values.min(), values.max()
         if not np.isfinite([low, high]).all():
             raise ValueError(f"X: expected finite numbers, got some from {low} to {high}.")
-        items = values.shape[self.metric == "precomputed"]
-        checks.positive_int("k", self.k, at_most=items)
-        if self.metric == "precomputed" and low < 0:
+        checks.positive_int("k", self.k, at_most=values.shape[0 if euclidean else 1])
+        if euclidean:
+            # Far from the origin single precision would not tell rows apart. Differences from a row
+            # are exact for whole numbers, those from the mean are not.
+            values = values - values[0]
+        elif low < 0:
             raise ValueError(f"X: expected similarities >= 0, got {low}.")
-        chosen = _rank(values, k=self.k, metric=self.metric)
+        chosen = _rank(values.astype(np.float32), k=self.k, metric=self.metric)
         self.ranking_ = np.asarray(chosen.items)
         self.gains_ = np.asarray(chosen.gains)
         return self

@@ -11,8 +11,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from fedjax_fair import checks
-from fedjax_fair.submodular.base import SetFunction, as_finite, as_non_negative, as_symmetric
+from fedjax_fair.submodular.arrays import (
+    as_finite,
+    as_items,
+    as_mask,
+    as_non_negative,
+    as_symmetric,
+)
+from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.cached_gains import Memo, Passes, caching_gains
 
 __all__ = [
@@ -173,15 +179,14 @@ def facility_location_from_features(
 def _items(items: ArrayLike | None, count: int) -> Int[Array, " items"]:
     if items is None:
         return jnp.arange(count, dtype=jnp.int32)
-    chosen = jnp.asarray(items, jnp.int32)
-    if chosen.ndim != 1 or not chosen.size:
-        raise ValueError(f"items: expected a vector of rows, got shape {chosen.shape}.")
-    checks.items("items", chosen, count)
+    chosen = as_items("items", items, count)
+    if not chosen.size:
+        raise ValueError(f"items: expected at least one row, got shape {chosen.shape}.")
     return chosen
 
 
 def _mask(counted: ArrayLike | None, count: int) -> Bool[Array, " points"]:
-    mask = jnp.ones(count, bool) if counted is None else jnp.asarray(counted, bool)
+    mask = jnp.ones(count, bool) if counted is None else as_mask("counted", counted)
     if mask.shape != (count,):
         raise ValueError(f"counted: expected shape ({count},), got {mask.shape}.")
     return mask

@@ -1,66 +1,89 @@
-"""Maximizers that add one item after another.
+"""Greedy maximizers, under a number of items, a matroid or a budget.
 
-All of them return exactly ``k`` different items, also where gains are negative or equal; ties go to
-the smallest index. They can be jitted, mapped and scanned; outside of ``jax.jit`` every call
-compiles again.
+With ``k`` alone they return exactly ``k`` different items, also where gains are negative or equal;
+ties go to the smallest index. With a matroid, a budget or a gain at which to stop there may be
+fewer: shapes are fixed, and places that stay empty hold item -1 and gain 0. They can be jitted,
+mapped and scanned; outside of ``jax.jit`` every call compiles again.
 """
 
 from __future__ import annotations
 
-import math
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from fedjax_fair import checks
-from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.limits import Limits, as_limits
+from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.submodular.selection import Selection, begin, best_item, grow
 
-__all__ = ["greedy", "lazy_greedy", "stochastic_greedy"]
+__all__ = ["by_gain_and_by_ratio", "greedy", "grow_greedily", "lazy_greedy"]
 
 
 def greedy(
     function: SetFunction,
-    k: int,
+    k: int | None = None,
     *,
     available: ArrayLike | None = None,
     start: ArrayLike | None = None,
+    matroid: Matroid | None = None,
+    costs: ArrayLike | None = None,
+    budget: float | Float[Array, ""] | None = None,
+    stop: float | Float[Array, ""] | None = None,
 ) -> Maximized:
     """Adds the item with the largest gain, ``k`` times.
 
     For a monotone submodular function the value is at least ``1 - 1/e`` of the largest that ``k``
-    items can have (Nemhauser, Wolsey, Fisher, 1978).
+    items can have (Nemhauser, Wolsey, Fisher, 1978), and at least ``1/2`` of that of the best
+    independent set of a matroid (Fisher, Nemhauser, Wolsey, 1978). With a budget it is the better
+    of two sets, the second chosen by gain per cost: at least ``(1 - 1/e) / 2`` of the best that the
+    budget pays for (Leskovec et al., 2007).
 
     Args:
         function: What to maximize.
-        k: Items to choose.
+        k: Items to choose; at most so many where there are other limits. By default the rank of the
+            matroid, or else all items.
         available: Mask of the items that may be chosen, ``[size]``; the others are chosen, best
             first, only when no available one is left.
         start: Items that the set contains already. They are not among the ``items`` that are
-            returned, but count in its ``value``.
+            returned, but count in its ``value``, and in its cost.
+        matroid: Chooses independent sets only.
+        costs: Cost of each item, ``[size]``, >= 0; may be traced.
+        budget: The largest sum of costs, >= 0, up to a millionth; may be traced.
+        stop: Items that gain no more than this are not chosen: with 0 no item is that lowers the
+            value or leaves it as it is. May be traced.
 
     Returns:
-        The items chosen; ``calls`` sums the eligible items of every step.
+        The items chosen, of fixed shape ``[k]``: -1, with gain 0, in places that stay empty.
+        ``calls`` sums the eligible items of every step.
 
     Raises:
-        ValueError: If there are fewer than ``k`` items, or shapes do not fit.
+        ValueError: If there are fewer than ``k`` items, shapes do not fit, there are costs without
+            a budget, or ``start`` is not allowed.
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> chosen = greedy(modular(jnp.array([2.0, -1.0, 3.0])), 2)
+        >>> from fedjax_fair.submodular import matroids, modular
+        >>> function = modular(jnp.array([2.0, -1.0, 3.0]))
+        >>> chosen = greedy(function, 2)
         >>> chosen.items.tolist(), float(chosen.value)
         ([2, 0], 5.0)
+        >>> greedy(function, matroid=matroids.partition([0, 1, 0], [1, 1]), stop=0).items.tolist()
+        [2, -1]
+        >>> greedy(function, costs=[1, 1, 2], budget=2).items.tolist()
+        [2, -1, -1]
     """
-    state, before = _begin(function, k, available, start)
+    state, before, _ = begin(function, available, start)
+    k, limits = as_limits(function.size, k, start, matroid, costs, budget, stop)
+    if limits is not None:
+        return by_gain_and_by_ratio(grow_greedily, function, k, state, limits, before)
 
     def choose(state):
         eligible = state.eligible()
         gains = function.gains(state.memo)
-        best = _best(gains, eligible)
+        best = best_item(gains, eligible)
         return best, gains[best], jnp.sum(eligible)
 
     def step(carry, _):
@@ -78,81 +101,16 @@ def greedy(
     return Maximized(items, gains, before + jnp.sum(gains), jnp.sum(calls))
 
 
-def stochastic_greedy(
-    key: Key[Array, ""],
-    function: SetFunction,
-    k: int,
-    candidates: int | None = None,
-    *,
-    epsilon: float | None = None,
-    available: ArrayLike | None = None,
-    start: ArrayLike | None = None,
-) -> Maximized:
-    """Adds the best of a few random candidates, ``k`` times.
-
-    At every step new candidates are drawn uniformly without replacement from the items that are
-    left, or all of these where they are fewer. With ``ceil(size / k * log(1 / epsilon))``
-    candidates the expected value for a monotone submodular function is at least ``1 - 1/e -
-    epsilon`` of the largest. With as many candidates as items it is ``greedy``.
-
-    Args:
-        key: Random key.
-        function: What to maximize.
-        k: Items to choose.
-        candidates: Items whose gains are evaluated at every step.
-        epsilon: Determines the number of candidates instead, in (0, 1).
-        available: As for ``greedy``.
-        start: As for ``greedy``.
-
-    Raises:
-        ValueError: If there are fewer items than ``k`` or ``candidates``, or not just one of
-            ``candidates`` and ``epsilon`` is given.
-
-    References:
-        Mirzasoleiman, Badanidiyuru, Karbasi, Vondrak, Krause, *Lazier Than Lazy Greedy*, AAAI 2015
-
-    Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> function = modular(jnp.arange(100.0))
-        >>> chosen = stochastic_greedy(jax.random.key(0), function, 10, epsilon=0.1)
-        >>> int(chosen.calls)  # 24 candidates a step
-        240
-    """
-    size = function.size
-    if (candidates is None) == (epsilon is None):
-        raise ValueError(f"{candidates=}, {epsilon=}: expected just one of them.")
-    checks.positive_int("k", k, at_most=size)
-    if epsilon is not None:
-        checks.unit_interval("epsilon", epsilon)
-        checks.positive("epsilon", epsilon)
-        candidates = min(size, math.ceil(size / k * math.log(1 / epsilon)))
-    number: Any = candidates
-    checks.positive_int("candidates", number, at_most=size)
-    state, before = _begin(function, k, available, start)
-    lanes = jnp.arange(number, dtype=jnp.int32)
-
-    def step(carry, place):
-        state, left = carry
-        count = left.count()
-        places = left.first() + permutation_at(jax.random.fold_in(key, place), lanes % count, count)
-        drawn = left.items[places]
-        gains = jax.vmap(partial(function.gain, state.memo))(drawn)
-        lane = _best_of(drawn, gains)
-        taken = (drawn[lane], gains[lane], jnp.minimum(count, lanes.shape[0]))
-        return (state.take(function, drawn[lane]), left.without(places[lane])), taken
-
-    _, (items, gains, calls) = jax.lax.scan(
-        step, (state, _Left.of(state)), jnp.arange(k, dtype=jnp.int32)
-    )
-    return Maximized(items, gains, before + jnp.sum(gains), jnp.sum(calls))
-
-
 def lazy_greedy(
     function: SetFunction,
-    k: int,
+    k: int | None = None,
     *,
     available: ArrayLike | None = None,
     start: ArrayLike | None = None,
+    matroid: Matroid | None = None,
+    costs: ArrayLike | None = None,
+    budget: float | Float[Array, ""] | None = None,
+    stop: float | Float[Array, ""] | None = None,
 ) -> Maximized:
     """Chooses as ``greedy`` does, but recomputes only the gains of items that may be the best.
 
@@ -161,12 +119,16 @@ def lazy_greedy(
 
     Args:
         function: What to maximize; submodular.
-        k: Items to choose.
-        available: As for ``greedy``.
-        start: As for ``greedy``.
+        k: As for ``greedy``, as is all that follows.
+        available: Items to choose before all others.
+        start: Items that the set contains already.
+        matroid: Which sets are independent.
+        costs: Cost of each item.
+        budget: The largest sum of costs.
+        stop: The gain that is not enough.
 
     Raises:
-        ValueError: If there are fewer than ``k`` items, or shapes do not fit.
+        ValueError: As ``greedy``.
 
     References:
         Minoux, *Accelerated Greedy Algorithms for Maximizing Submodular Set Functions*, 1978
@@ -177,124 +139,92 @@ def lazy_greedy(
         >>> chosen.items.tolist(), int(chosen.calls)
         ([2, 0], 4)
     """
-    state, before = _begin(function, k, available, start)
-    bounds = function.gains(state.memo)
-
-    def step(carry, number):
-        state, bounds = carry
-        eligible = state.eligible()
-
-        def tighten(search):
-            bounds, exact, best = search
-            bounds = bounds.at[best].set(function.gain(state.memo, best))
-            return bounds, exact.at[best].set(True), _best(bounds, eligible)
-
-        # At the first step every bound is a gain.
-        exact = jnp.full(function.size, number == 0)
-        search = bounds, exact, _best(bounds, eligible)
-        bounds, exact, best = jax.lax.while_loop(lambda s: ~s[1][s[2]], tighten, search)
-        calls = jnp.sum(exact & eligible)
-        return (state.take(function, best), bounds), (best, bounds[best], calls)
-
-    steps = jnp.arange(k, dtype=jnp.int32)
-    _, (items, gains, calls) = jax.lax.scan(step, (state, bounds), steps)
-    return Maximized(items, gains, before + jnp.sum(gains), jnp.sum(calls))
+    state, before, _ = begin(function, available, start)
+    k, limits = as_limits(function.size, k, start, matroid, costs, budget, stop)
+    limits = limits or Limits(jnp.logical_not)
+    return by_gain_and_by_ratio(_grow_lazily, function, k, state, limits, before)
 
 
-class _State(NamedTuple):
-    """A set that grows.
-
-    Attributes:
-        memo: The function's memo of it.
-        free: Items outside of it.
-        available: Items to choose before all others.
-    """
-
-    memo: PyTree
-    free: Bool[Array, " size"]
-    available: Bool[Array, " size"]
-
-    def eligible(self) -> Bool[Array, " size"]:
-        """The items that may be chosen next."""
-        first = self.free & self.available
-        return jnp.where(first.any(), first, self.free)
-
-    def take(self, function: SetFunction, item: Int[Array, ""]) -> _State:
-        return _State(function.add(self.memo, item), self.free.at[item].set(False), self.available)
-
-
-class _Left(NamedTuple):
-    """The items that are left, in an order in which one is removed in constant time.
-
-    Attributes:
-        items: All items in two segments, available ones and others; those left are first in each.
-        counts: Items left in each segment.
-        second: Where the second segment begins.
-    """
-
-    items: Int[Array, " size"]
-    counts: Int[Array, " 2"]
-    second: Int[Array, ""]
-
-    @classmethod
-    def of(cls, state: _State) -> _Left:
-        kind = jnp.where(state.free, jnp.where(state.available, 0, 1), 2)
-        counts = jnp.stack([jnp.sum(kind == 0), jnp.sum(kind == 1)]).astype(jnp.int32)
-        return cls(jnp.argsort(kind, stable=True).astype(jnp.int32), counts, counts[0])
-
-    def first(self) -> Int[Array, ""]:
-        return jnp.where(self.counts[0] > 0, 0, self.second)
-
-    def count(self) -> Int[Array, ""]:
-        return jnp.where(self.counts[0] > 0, self.counts[0], self.counts[1])
-
-    def without(self, place: Int[Array, ""]) -> _Left:
-        last = self.first() + self.count() - 1
-        segment = jnp.where(self.counts[0] > 0, 0, 1)
-        return _Left(
-            self.items.at[place].set(self.items[last]),
-            self.counts.at[segment].add(-1),
-            self.second,
-        )
-
-
-def _begin(
+def by_gain_and_by_ratio(
+    how: Any,
     function: SetFunction,
     k: int,
-    available: ArrayLike | None,
-    start: ArrayLike | None,
-) -> tuple[_State, Float[Array, ""]]:
-    """The initial set and its value."""
-    size = function.size
-    allowed = jnp.ones(size, bool) if available is None else jnp.asarray(available, bool)
-    if allowed.shape != (size,):
-        raise ValueError(f"available: expected shape ({size},), got {allowed.shape}.")
-    state = _State(function.init(), jnp.ones(size, bool), allowed)
-    if start is None:
-        checks.positive_int("k", k, at_most=size)
-        return state, jnp.zeros(())
-    chosen = jnp.asarray(start, dtype=jnp.int32)
-    if chosen.ndim != 1:
-        raise ValueError(f"start: expected a vector of items, got shape {chosen.shape}.")
-    checks.items("start", chosen, size)
-    checks.positive_int("k", k, at_most=size - chosen.shape[0])
-    state, _ = jax.lax.scan(lambda state, item: (state.take(function, item), None), state, chosen)
-    return state, function.value(~state.free)
+    state: Selection,
+    limits: Limits,
+    before: Float[Array, ""],
+) -> Maximized:
+    """What is grown by gain and, where there are costs, by gain per cost if that is better."""
+
+    def grown(costs):
+        items, gains, calls = how(function, k, state, limits, costs)
+        return Maximized(items, gains, before + jnp.sum(gains), calls)
+
+    by_gain = grown(None)
+    if limits.costs is None:
+        return by_gain
+    by_ratio = grown(limits.costs)
+    better = by_ratio.value > by_gain.value
+    found = jax.tree.map(lambda a, b: jnp.where(better, a, b), by_ratio, by_gain)
+    return found._replace(calls=by_gain.calls + by_ratio.calls)
 
 
-def _best(gains: Float[Array, " size"], eligible: Bool[Array, " size"]) -> Int[Array, ""]:
-    """The eligible item with the largest gain, also where gains are infinite or NaN."""
-    return jnp.argmax(jnp.where(eligible, _comparable(gains), -jnp.inf)).astype(jnp.int32)
+def grow_greedily(
+    function: SetFunction,
+    k: int,
+    state: Selection,
+    limits: Limits,
+    costs: Float[Array, " size"] | None,
+) -> tuple[Array, Array, Array]:
+    """Items, gains and calls of greedy, by gain or by gain per cost."""
+
+    def choose(state):
+        eligible = state.eligible(limits)
+        gains = function.gains(state.memo)
+        worth = eligible & limits.worth(gains)
+        best = best_item(_scores(gains, costs), worth)
+        return state, best, gains[best], worth.any(), jnp.sum(eligible)
+
+    return grow(state, k, choose, lambda state, item: state.take(function, item))
 
 
-def _best_of(items: Int[Array, " some"], gains: Float[Array, " some"]) -> Int[Array, ""]:
-    """The place of the item with the largest gain; of equal ones, that with the smallest index."""
-    gains = _comparable(gains)
-    largest = gains == jnp.max(gains)
-    return jnp.argmin(jnp.where(largest, items, jnp.iinfo(items.dtype).max))
+def _grow_lazily(
+    function: SetFunction,
+    k: int,
+    state: Selection,
+    limits: Limits,
+    costs: Float[Array, " size"] | None,
+) -> tuple[Array, Array, Array]:
+    def choose(carry):
+        state, bounds, first = carry
+        eligible = state.eligible(limits)
+
+        def candidate(bounds):
+            worth = eligible & limits.worth(bounds)
+            return best_item(_scores(bounds, costs), worth), worth.any()
+
+        def tighten(search):
+            bounds, exact, best, _ = search
+            bounds = bounds.at[best].set(function.gain(state.memo, best))
+            return bounds, exact.at[best].set(True), *candidate(bounds)
+
+        # At the first step every bound is a gain.
+        search = bounds, jnp.full(function.size, first), *candidate(bounds)
+        bounds, exact, best, found = jax.lax.while_loop(
+            lambda search: search[3] & ~search[1][search[2]], tighten, search
+        )
+        carry = state, bounds, jnp.array(False)
+        return carry, best, bounds[best], found, jnp.sum(exact & eligible)
+
+    def take(carry, item):
+        state, bounds, first = carry
+        return state.take(function, item), bounds, first
+
+    return grow((state, function.gains(state.memo), jnp.array(True)), k, choose, take)
 
 
-def _comparable(gains: Float[Array, " some"]) -> Float[Array, " some"]:
-    """The gains with NaN and minus infinity as the lowest finite number."""
-    lowest = jnp.finfo(gains.dtype).min
-    return jnp.maximum(jnp.where(jnp.isnan(gains), lowest, gains), lowest)
+def _scores(
+    gains: Float[Array, " size"], costs: Float[Array, " size"] | None
+) -> Float[Array, " size"]:
+    """What decides between items."""
+    # Items that cost nothing come first, the best of them before the others.
+    return gains if costs is None else gains / jnp.maximum(costs, 1e-20)

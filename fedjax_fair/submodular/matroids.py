@@ -172,6 +172,8 @@ def laminar(sets: ArrayLike, capacities: ArrayLike) -> Matroid:
     room = _integers("capacities", capacities)
     if family.ndim != 2 or 0 in family.shape or family.shape[0] != room.size:
         raise ValueError(f"sets: expected shape [{room.size}, n], got {family.shape}.")
+    if not np.isin(family, (0, 1)).all():
+        raise ValueError(f"sets: expected masks of 0 and 1, got {_span(family)}.")
     family = family.astype(bool)
     if room.min() < 0:
         raise ValueError(f"capacities={room.tolist()}: expected numbers >= 0.")

@@ -7,7 +7,8 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import SetFunction, as_finite, as_non_negative
+from fedjax_fair.submodular.arrays import as_finite, as_mask, as_non_negative
+from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.combinators import scaled, truncated
 
 __all__ = ["modular", "truncated_modular", "union_penalty"]
@@ -86,7 +87,7 @@ def union_penalty(history: ArrayLike, mu: float | Float[Array, ""]) -> SetFuncti
         -1.0
     """
     checks.non_negative("mu", mu)
-    masks = jnp.asarray(history, bool)
+    masks = as_mask("history", history)
     if masks.ndim not in (1, 2) or 0 in masks.shape:
         raise ValueError(f"history: expected shape [window, n] or [n], got {masks.shape}.")
     union = masks if masks.ndim == 1 else masks.any(axis=0)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import Maximized, SetFunction, as_non_negative
+from fedjax_fair.submodular.arrays import as_items, as_non_negative
+from fedjax_fair.submodular.base import Maximized, SetFunction
 
 __all__ = ["best_swap", "distorted_greedy"]
 
@@ -87,10 +88,7 @@ def best_swap(function: SetFunction, items: ArrayLike, *, most: int | None = Non
         >>> best_swap(modular(jnp.array([2.0, -1.0, 3.0])), jnp.array([1, 0])).items.tolist()
         [2, 0]
     """
-    chosen = jnp.asarray(items, jnp.int32)
-    if chosen.ndim != 1:
-        raise ValueError(f"items: expected a vector of items, got shape {chosen.shape}.")
-    checks.items("items", chosen, function.size)
+    chosen = as_items("items", items, function.size)
     if most is not None:
         checks.positive_int("most", most)
     k = chosen.shape[0]

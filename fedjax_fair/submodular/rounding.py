@@ -3,14 +3,14 @@ r"""From a fractional point of a matroid polytope to a set.
 Swap rounding and randomized pipage select every item with its probability, and for a submodular
 function :math:`E[f(S)] \geq \hat f(x)`. Neither evaluates the function, so the server needs no
 messages. Swap rounding starts from a point written as a mean of bases, which ``decompose`` finds
-from the point alone, without the bases of the clients.
+from the point alone, without the bases of the clients. A point that is short of a base is filled
+up: no item becomes less likely, so that for a monotone function nothing is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,109 +19,11 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
 from numpy.typing import ArrayLike
 
+from fedjax_fair.submodular.arrays import as_non_negative
+from fedjax_fair.submodular.decomposition import TOLERANCE, Decomposition, decompose
 from fedjax_fair.submodular.matroids import Matroid
 
 __all__ = ["Decomposition", "decompose", "deterministic_pipage", "greedy", "pipage", "swap"]
-
-# Differences of sums in single precision up to this count as rounding errors.
-_TOLERANCE = 1e-5
-
-
-class Decomposition(NamedTuple):
-    """A point as a mean of bases.
-
-    Attributes:
-        bases: Masks of bases, ``[bases, size]``.
-        weights: Their weights, ``[bases]``, > 0, summing to 1.
-    """
-
-    bases: Bool[Array, "bases size"]
-    weights: Float[Array, " bases"]
-
-
-def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
-    """Writes a point of the matroid polytope as a mean of bases; on the host.
-
-    Where constraints are on neighbors in an order, items are laid end to end on a line, each as
-    long as its probability, and a base holds the items that a comb with teeth at distance 1
-    touches; sliding the comb gives all bases. For other matroids bases are added one by one until
-    the point is in their convex hull (the fully corrective method of Frank and Wolfe).
-
-    Args:
-        matroid: The matroid.
-        x: A point in its polytope, ``[size]``. If it sums to less than the rank, a multiple of the
-            base that is heaviest for it is added.
-
-    Returns:
-        The bases; their mean is ``x``, up to about 1e-5.
-
-    Raises:
-        ValueError: If the point is outside of the polytope.
-
-    Examples:
-        >>> from fedjax_fair.submodular import matroids
-        >>> found = decompose(matroids.uniform(1, 3), [0.5, 0.25, 0.25])
-        >>> found.weights.tolist()
-        [0.5, 0.25, 0.25]
-    """
-    point = np.asarray(x, np.float64)
-    if point.shape != (matroid.size,):
-        raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")
-    if not (point.min() >= -_TOLERANCE and point.max() <= 1 + _TOLERANCE):
-        raise ValueError(f"x: expected numbers in [0, 1], got {point.min()} to {point.max()}.")
-    point = np.clip(point, 0, 1)
-    lmo = jax.jit(matroid.max_weight_base)
-    missing = 1 - point.sum() / matroid.rank
-    if missing > _TOLERANCE:
-        point = point + missing * np.asarray(lmo(jnp.asarray(point, jnp.float32)))
-    find = _by_sliding if matroid.order is not None else _by_adding
-    bases, weights = find(matroid, lmo, point)
-    off = np.abs(weights @ bases - point).max()
-    if off > 100 * _TOLERANCE:
-        raise ValueError(f"x: expected a point of the {matroid.name} polytope, but it is {off:.2g} "
-                         "away from any mean of bases.")  # fmt: skip
-    return Decomposition(jnp.asarray(bases), jnp.asarray(weights, jnp.float32))
-
-
-def _by_sliding(
-    matroid: Matroid, lmo: Callable, x: np.ndarray
-) -> tuple[Bool[np.ndarray, "bases size"], np.ndarray]:
-    assert matroid.order is not None
-    present = matroid.order[x[matroid.order] > 0]
-    ends = np.cumsum(x[present]) * (matroid.rank / x.sum())
-    starts = np.append(0, ends[:-1])
-    cuts = np.unique(np.append(ends % 1, [0.0, 1.0]))
-    # Cuts this close are equal up to rounding.
-    lengths = np.diff(cuts)
-    cuts, lengths = cuts[:-1][lengths > _TOLERANCE / 10], lengths[lengths > _TOLERANCE / 10]
-    teeth = (cuts + lengths / 2)[:, None]
-    bases = np.zeros((cuts.size, matroid.size), bool)
-    bases[:, present] = np.floor(ends - teeth) > np.floor(starts - teeth)
-    # One after another: together they would be compiled again for every number of bases.
-    independent = jax.jit(matroid.independent)
-    allowed = np.array([independent(base) for base in bases], bool)
-    for i in np.flatnonzero(~allowed | (bases.sum(axis=1) != matroid.rank)):
-        bases[i] = lmo(jnp.asarray(bases[i] + x, jnp.float32))
-    return bases, lengths / lengths.sum()
-
-
-def _by_adding(
-    matroid: Matroid, lmo: Callable, x: np.ndarray
-) -> tuple[Bool[np.ndarray, "bases size"], np.ndarray]:
-    from scipy.optimize import nnls
-
-    bases, weights = np.asarray(lmo(jnp.asarray(x, jnp.float32)))[None], np.ones(1)
-    for _ in range(4 * matroid.size):
-        away = x - weights @ bases
-        base = np.asarray(lmo(jnp.asarray(away, jnp.float32)))
-        if np.abs(away).max() < _TOLERANCE or (base == bases).all(axis=1).any():
-            break
-        bases = np.concatenate([bases[weights > 0], base[None]])
-        # The sum of all weights is to be 1, with a larger weight than any item.
-        rows = np.concatenate([bases.T, np.full((1, len(bases)), matroid.size)])
-        weights, _ = nnls(rows.astype(np.float64), np.append(x, matroid.size))
-    positive = weights > 0
-    return bases[positive], weights[positive] / weights[positive].sum()
 
 
 def swap(
@@ -129,8 +31,9 @@ def swap(
 ) -> Bool[Array, " size"]:
     """A random base that contains every item with its probability: swap rounding.
 
-    Bases are merged two at a time, item by item: in one of the two an item is exchanged for an item
-    of the other, with a probability in proportion to the weight of the other.
+    Of a point short of a base, with at least its probability (``decompose``). Bases are merged two
+    at a time, item by item: in one of the two an item is exchanged for an item of the other, with a
+    probability in proportion to the weight of the other.
 
     Args:
         key: Random key.
@@ -181,7 +84,8 @@ def swap(
 def pipage(key: Key[Array, ""], matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
     """A random base that contains every item with its probability: randomized pipage.
 
-    Probability moves between two fractional items of a block until one of them is 0 or 1.
+    Probability moves between two fractional items of a block until one of them is 0 or 1. A block
+    that sums to less than its capacity is filled up before, largest items first, each to at most 1.
 
     Args:
         key: Random key.
@@ -189,7 +93,7 @@ def pipage(key: Key[Array, ""], matroid: Matroid, x: ArrayLike) -> Bool[Array, "
         x: A point in its polytope, ``[size]``; may be traced.
 
     Raises:
-        ValueError: If the matroid has no blocks, or the shape does not fit.
+        ValueError: If the matroid has no blocks, or the point is outside of the polytope.
 
     References:
         Calinescu, Chekuri, Pal, Vondrak, *Maximizing a Monotone Submodular Function Subject to a
@@ -205,7 +109,7 @@ def pipage(key: Key[Array, ""], matroid: Matroid, x: ArrayLike) -> Bool[Array, "
     def at_random(step, x, up, down):
         # The shorter shift is the more likely one, so that the expectation does not change.
         chance = _shift_down(x, up, down) / jnp.maximum(
-            _shift_up(x, up, down) + _shift_down(x, up, down), _TOLERANCE**2
+            _shift_up(x, up, down) + _shift_down(x, up, down), TOLERANCE**2
         )
         return jax.random.uniform(jax.random.fold_in(key, step)) < chance
 
@@ -219,6 +123,8 @@ def deterministic_pipage(
 ) -> Bool[Array, " size"]:
     """A base of at least the value of the point: pipage, always to the better end.
 
+    Where the point is short of a base, this is so for a monotone function.
+
     Args:
         matroid: Uniform or a partition.
         x: A point in its polytope, ``[size]``; may be traced.
@@ -226,7 +132,7 @@ def deterministic_pipage(
             know; evaluated twice an item.
 
     Raises:
-        ValueError: If the matroid has no blocks, or the shape does not fit.
+        ValueError: If the matroid has no blocks, or the point is outside of the polytope.
 
     Examples:
         >>> from fedjax_fair.submodular import matroids
@@ -258,11 +164,18 @@ def _pipage(matroid: Matroid, x: ArrayLike, goes_up: Callable) -> Bool[Array, " 
     """Goes through the blocks, with at most one fractional item left behind at a time."""
     if matroid.blocks is None:
         raise ValueError(f"matroid: expected uniform or partition, got {matroid.name}.")
-    point = _as_point(matroid, x)
-    filled = 1 - jnp.sum(point) / matroid.rank
-    point = point + filled * matroid.max_weight_base(point).astype(point.dtype)
-    items = jnp.asarray(np.argsort(matroid.blocks, kind="stable"), jnp.int32)
     blocks = jnp.asarray(matroid.blocks, jnp.int32)
+    point = _as_point(matroid, x)
+    if not isinstance(point, Tracer):
+        with jax.ensure_compile_time_eval():
+            short = np.asarray(_missing(matroid, point))
+        if short.min() < -100 * TOLERANCE:
+            raise ValueError(
+                f"x: expected a point of the {matroid.name} polytope, but block {short.argmin()} "
+                f"sums to {-short.min():.2g} more than its capacity."
+            )
+    point = _filled(blocks, _missing(matroid, point), point)
+    items = jnp.asarray(np.argsort(matroid.blocks, kind="stable"), jnp.int32)
 
     def fractional(value):
         return (value > 0) & (value < 1)
@@ -282,6 +195,35 @@ def _pipage(matroid: Matroid, x: ArrayLike, goes_up: Callable) -> Bool[Array, " 
 
     (x, _), _ = jax.lax.scan(step, (point, items[0]), jnp.arange(matroid.size, dtype=jnp.int32))
     return matroid.max_weight_base(x)
+
+
+def _missing(matroid: Matroid, x: Float[Array, " size"]) -> Float[Array, " blocks"]:
+    """What each block of the point is short of its capacity."""
+    assert matroid.blocks is not None
+    num_blocks = int(matroid.blocks.max()) + 1
+
+    def per_block(numbers):
+        return jax.ops.segment_sum(numbers, jnp.asarray(matroid.blocks, jnp.int32), num_blocks)
+
+    # All bases have as many items of a block.
+    return per_block(matroid.max_weight_base(x).astype(x.dtype)) - per_block(x)
+
+
+def _filled(
+    blocks: Int[Array, " size"], short: Float[Array, " blocks"], x: Float[Array, " size"]
+) -> Float[Array, " size"]:
+    """The point with every block filled up to its capacity, largest items first."""
+
+    def fill(carry, item):
+        x, short = carry
+        missing = jnp.maximum(short[blocks[item]], 0)
+        full = missing >= 1 - x[item]
+        raised = jnp.where(full, 1.0, x[item] + missing)
+        short = short.at[blocks[item]].add(x[item] - raised)
+        return (x.at[item].set(raised), short), None
+
+    largest_first = jnp.argsort(-x, stable=True).astype(jnp.int32)
+    return jax.lax.scan(fill, (x, short), largest_first)[0][0]
 
 
 def _shift_up(x: Float[Array, " size"], up: Int[Array, ""], down: Int[Array, ""]):
@@ -304,13 +246,12 @@ def _settled(x, *items):
 
 
 def _as_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:
-    point = jnp.asarray(x, jnp.float32)
+    point = as_non_negative("x", x, "size")
     if point.shape != (matroid.size,):
         raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")
-    if not isinstance(point, Tracer):
-        numbers = np.asarray(point)
-        if not ((numbers >= 0) & (numbers <= 1 + 1e-5)).all():
-            raise ValueError(
-                f"x: expected numbers in [0, 1], got {numbers.min()} to {numbers.max()}."
-            )
-    return jnp.minimum(point, 1.0)
+    if isinstance(point, Tracer):
+        return jnp.minimum(point, 1.0)
+    with jax.ensure_compile_time_eval():
+        if not (largest := float(jnp.max(point))) <= 1 + TOLERANCE:
+            raise ValueError(f"x: expected numbers in [0, 1], got {largest}.")
+        return jnp.minimum(point, 1.0)

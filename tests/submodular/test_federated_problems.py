@@ -429,6 +429,41 @@ def lists(clients=(0, 1), items=(0, 1), scores=None):
             ),
             "monotone",
         ),
+        (
+            lambda: fed.custom(lambda m, own: jnp.sum(m, dtype=float) ** 2, np.ones(2), 3),
+            r"submodular.* client 0 item 1 gains 1 in the set \[\], and 3 after item 0",
+        ),
+        (
+            lambda: fed.custom(
+                lambda m, own: jnp.sum(m, dtype=float) ** 2,
+                np.ones(2),
+                20,
+                samples=9,
+                check_sets=5,
+            ),
+            "submodular",
+        ),
+        (
+            lambda: fed.custom(lambda m, own: jnp.where(m[1], own, 0.0), np.array([1, np.nan]), 3),
+            "expected finite values, but client 1 ",
+        ),
+        (lambda: fed.max_coverage([[1, 0.2]]), r"membership\[0, 1\]=0.2: expected 0 or 1"),
+        (lambda: fed.max_coverage([[1, np.nan]]), r"membership\[0, 1\]=nan"),
+        (lambda: fed.max_coverage([[5, -1]]), r"membership\[0, 0\]=5.0"),
+        (
+            lambda: fed.feature_selection([np.full((1, 2), 0.5)], [np.ones(1, int)]),
+            r"features\[0\]: expected integers, got 0.5",
+        ),
+        (
+            lambda: fed.feature_selection([np.ones((1, 2))], [np.array([np.nan])]),
+            r"labels\[0\]: expected integers, got nan",
+        ),
+        (
+            lambda: jax.eval_shape(
+                lambda: fed.facility_location(SCORES).value(jnp.ones(N, bool), np.ones(CLIENTS))
+            ),
+            "got 5",
+        ),
         (lambda: fed.feature_selection([np.ones((3, 2), int)], []), "got 1 and 0"),
         (lambda: fed.feature_selection([np.ones((3, 2), int)], [np.ones(2, int)]), "client 0"),
         (lambda: fed.feature_selection([np.full((1, 2), 2)], [np.ones(1, int)]), "got 2 to 2"),
@@ -451,5 +486,7 @@ def test_a_problem_of_constants_is_checked_where_it_is_traced():
     plain = fed.custom(covered, scores, N)
     traced = jax.jit(jax.vmap(lambda mask: fed.custom(covered, scores, N).value(mask)))(masks)
     np.testing.assert_allclose(traced, jax.vmap(plain.value)(masks), rtol=1e-6)
+    with pytest.raises(ValueError, match="monotone"):
+        jax.eval_shape(lambda: fed.custom(lambda mask, own: -covered(mask, own), SCORES, N))
     with pytest.raises(ValueError, match="monotone"):
         jax.eval_shape(lambda: fed.custom(lambda mask, own: -covered(mask, own), scores, N))

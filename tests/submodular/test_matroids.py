@@ -154,6 +154,7 @@ def test_constraints_are_on_neighbors_in_the_order():
         (lambda: matroids.partition([0, 0], [0]), "rank=0"),
         (lambda: matroids.allocation(2, 0), "num_agents=0"),
         (lambda: matroids.laminar([[1, 1, 0], [0, 1, 1]], [1, 1]), "sets 0 and 1.*cross"),
+        (lambda: matroids.laminar([[1, 0.5]], [1]), "sets: expected masks of 0 and 1, .* 0.5 to"),
         (lambda: matroids.laminar([[1, 1]], [-1]), r"capacities=\[-1\]"),
         (lambda: matroids.laminar([[1, 1]], [0]), "rank=0"),
         (lambda: matroids.laminar([[1, 1]], [1, 1]), r"expected shape \[2, n\]"),

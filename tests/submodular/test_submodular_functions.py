@@ -290,6 +290,15 @@ ASYMMETRIC = np.where(np.eye(3)[::-1], 1.0, 0.0) + np.array([[0, 5, 0], [0, 0, 0
         (lambda: sm.union_penalty(HISTORY, -1.0), "mu=-1.0"),
         (lambda: sm.union_penalty(np.zeros((0, 4), bool), 1.0), r"history: .* got \(0, 4\)"),
         (lambda: sm.coverage(MEMBERSHIP, WEIGHTS[:2]), "expected 5 topics, got 2"),
+        (lambda: sm.coverage([[0.0, np.nan]]), r"membership\[0, 1\]=nan: expected 0 or 1"),
+        (lambda: sm.coverage([[1, -1]]), r"membership\[0, 1\]=-1.0"),
+        (lambda: sm.coverage(jnp.array([[0.2]])), r"membership\[0, 0\]=0.2"),
+        (lambda: sm.restricted(sm.modular([1.0]), [2]), r"mask\[0\]=2.0: expected 0 or 1"),
+        (lambda: sm.union_penalty([[0.5]], 1.0), r"history\[0, 0\]=0.5"),
+        (lambda: sm.facility_location_from_features(POINTS, [0.7]), r"items=\[0.7\]: .* integers"),
+        (lambda: sm.log_det([[1.0, 2.0], [2.0, 1.0]]), "positive semi-definite.* eigenvalue is -1"),
+        (lambda: sm.log_det([[0.0, 1.0], [1.0, 0.0]]), "positive semi-definite.* eigenvalue is -1"),
+        (lambda: sm.modular([1e39]), r"weights\[0\]=inf"),
         (lambda: sm.coverage([True]), r"expected shape \[items, topics\]"),
         (lambda: sm.saturated_coverage(SIMILARITY, -0.1), "saturation=-0.1"),
         (lambda: sm.feature_based(FEATURES, "cube"), "concave='cube'"),
@@ -317,3 +326,28 @@ def test_constants_of_a_function_that_is_traced_are_checked():
         jax.eval_shape(lambda: sm.graph_cut(bad, 0.5))
     with pytest.raises(ValueError, match=r"\[1\]=-1.0"):
         jax.eval_shape(lambda: sm.truncated_modular(weights, 1.0))
+    # Of NumPy, which the first operation would make unknown.
+    with pytest.raises(ValueError, match="expected a symmetric matrix"):
+        jax.eval_shape(lambda: sm.graph_cut(np.asarray(bad), 0.5))
+    with pytest.raises(ValueError, match=r"\[1\]=-1.0"):
+        jax.eval_shape(lambda: sm.truncated_modular(np.array([1.0, -1.0]), 1.0))
+    with pytest.raises(ValueError, match=r"\[1\]=-1.0"):
+        jax.eval_shape(lambda: sm.truncated_modular([1.0, -1.0], 1.0))
+    with pytest.raises(ValueError, match="expected 0 or 1"):
+        jax.eval_shape(lambda: sm.coverage(np.array([[2]])))
+    with pytest.raises(ValueError, match="positive semi-definite"):
+        jax.eval_shape(lambda: sm.log_det(np.array([[0.0, 1.0], [1.0, 0.0]])))
+
+
+def test_values_that_are_traced_are_not_checked():
+    """Also within a list."""
+    total = jax.jit(lambda x: sm.truncated_modular([x, 1.0], 5.0).value(np.array([True, True])))
+    assert total(-3.0) == -2
+    masked = jax.jit(lambda x: sm.coverage(x).value(np.array([True])))
+    assert masked(np.array([[2, 0]])) == 1
+
+
+def test_kernels_of_low_rank_are_accepted_with_their_rounding_errors():
+    features = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    for kernel in (features @ features.T, 1e-3 * features @ features.T, np.zeros((3, 3))):
+        assert np.isfinite(sm.log_det(kernel).value(np.ones(len(kernel), bool)))

@@ -207,6 +207,41 @@ def test_many_picks_agree_with_double_precision():
     np.testing.assert_allclose(features.value, total, rtol=1e-4)
 
 
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+# name: (function of [items, features], which values of the sums count in double precision)
+CONCAVE = {
+    "saturated": (
+        lambda amounts: sm.saturated_coverage(amounts.T, 0.2),
+        lambda amounts: lambda sums: np.minimum(sums, 0.2 * amounts.sum(axis=0)),
+    ),
+    "sqrt": (sm.feature_based, lambda amounts: np.sqrt),
+    "log1p": (lambda amounts: sm.feature_based(amounts, "log1p"), lambda amounts: np.log1p),
+    "sigmoid": (lambda amounts: sm.feature_based(amounts, jax.nn.sigmoid), lambda amounts: sigmoid),
+}
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("name", CONCAVE)
+def test_no_pick_is_worse_than_in_double_precision(name, alike):
+    """By more than rounding errors of single terms; the sums are much larger than the gains."""
+    make, concave = CONCAVE[name]
+    amounts = np.random.default_rng(0).gamma(1.0, size=(200, 2000)).astype(np.float32)
+    if alike:  # Rounding errors that are the same everywhere do not cancel.
+        amounts[:] = amounts[:, :1]
+    chosen = jax.jit(lambda amounts: sm.greedy(make(amounts), 100))(amounts)
+    worth, exact = concave(amounts.astype(float)), amounts.astype(float)
+    sums, total, left = np.zeros(2000), 0.0, np.ones(200, bool)
+    for item, gain in zip(np.asarray(chosen.items), np.asarray(chosen.gains), strict=True):
+        gains = (worth(sums + exact) - worth(sums)).sum(axis=1)
+        total = total + gains[item]
+        assert gains[item] >= gains[left].max() - 2e-7 * total
+        assert abs(gain - gains[item]) <= 2e-7 * total
+        sums, left[item] = sums + exact[item], False
+
+
 def test_new_values_do_not_retrace():
     chex.clear_trace_counter()
 
@@ -307,6 +342,11 @@ def test_swaps_are_made_for_any_difference_but_a_rounding_error():
         (lambda f: sm.greedy(f, 1, start=[0, 3]), r"start=\[0, 3\]: expected items in \[0, 3\)"),
         (lambda f: sm.greedy(f, 1, start=[1, 1]), r"start=\[1, 1\]: expected different items"),
         (lambda f: sm.greedy(f, 1, available=[True]), r"available: expected shape \(3,\)"),
+        (lambda f: sm.greedy(f, 1, available=[0, 1, 2]), r"available\[2\]=2.0: expected 0 or 1"),
+        (lambda f: sm.greedy(f, 1, start=[0.7]), r"start=\[0.7\]: expected integers"),
+        (lambda f: sm.greedy(f, 1, start=[True, False, False]), "start=.*: expected integers"),
+        (lambda f: sm.greedy(f, 1, start=[[0]]), r"start: expected a vector of items, got .*1, 1"),
+        (lambda f: sm.best_swap(f, [0.7]), r"items=\[0.7\]: expected integers"),
         (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1), "candidates=None, epsilon=None"),
         (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1, 4), "candidates=4: .* <= 3"),
         (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1, 0), "candidates=0"),
@@ -334,6 +374,16 @@ class TestFacilityLocation:
         np.testing.assert_allclose(model.gains_, chosen.gains, rtol=1e-5)
         np.testing.assert_array_equal(model.transform(points), points[model.ranking_])
         np.testing.assert_array_equal(model.fit_transform(points), points[model.ranking_])
+
+    def test_rows_far_from_the_origin_are_told_apart(self):
+        points = np.random.default_rng(0).normal(size=(30, 4))
+        model, far = sm.FacilityLocation(5).fit(points), sm.FacilityLocation(5).fit(points + 1e7)
+        assert far.ranking_.tolist() == model.ranking_.tolist()
+        np.testing.assert_allclose(far.gains_, model.gains_, rtol=1e-5)
+        line = np.array([[0.0], [0.1], [1.0], [1.1]]) + 1e7
+        first, second = sm.FacilityLocation(2).fit(line).ranking_
+        assert first in (1, 2)  # Which are equally near to all, and then one of the other pair.
+        assert (second >= 2) == (first == 1)
 
     def test_takes_rectangular_similarities(self):
         similarity = random_location(0)

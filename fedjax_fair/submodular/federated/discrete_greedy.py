@@ -25,7 +25,7 @@ __all__ = ["discrete_greedy", "enough_kappa", "kappa_of_answers"]
 
 
 def enough_kappa(epsilon: float, *, rank: int, size: int) -> float:
-    r"""The ``kappa`` for which Theorem 5.1 holds.
+    r"""The ``kappa`` for which Theorem 5.1 holds, without resampling.
 
     :math:`\kappa = (3 r / \varepsilon^2) (r \ln(n + 1) + \ln(2 n))`: then one fixed sample of
     clients is within a factor of :math:`1 \pm \varepsilon` of *F* for all sets of at most *r*
@@ -89,7 +89,8 @@ def discrete_greedy(
             sum(w_i)`` of them do. ``importance_factors`` gives the ``w_i``, and their cost. May be
             traced.
         epsilon: Determines kappa instead, in (0, 1), by ``enough_kappa``.
-        resample: Whether the clients that respond are drawn at every step, or once for all steps.
+        resample: Whether the clients that respond are drawn at every step, or once for all steps,
+            which is what ``bounds.theorem_5_1`` is about.
         client_weights: ``p_i``, summing to 1; by default all equal.
 
     Returns:

@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular import multilinear
-from fedjax_fair.submodular.base import SetFunction, as_finite
+from fedjax_fair.submodular.arrays import as_finite
+from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.facility_location import facility_location as total_facility_location
 from fedjax_fair.submodular.federated.problem import ClientFunction, Extensions, Problem, family
 from fedjax_fair.submodular.federated.sparse import (

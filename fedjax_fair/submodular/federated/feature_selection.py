@@ -2,7 +2,9 @@
 
 Mutual information of features and label is monotone, but submodular only where features are
 independent given the label, so each client fits such a model to its own examples: naive Bayes with
-smoothing. The mutual information under the model is exactly submodular.
+smoothing. The mutual information under the model is monotone and submodular. Of many features it is
+estimated from a sample of the model, which is neither exactly: on two features that say little the
+estimate can fall, or gain more from the second than from the first.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def feature_selection(
     r"""``f_i(S) = I(X_S; Y)`` in nats under client *i*'s naive Bayes model.
 
     As :math:`H(Y) - E[H(Y \mid X_S)]`, exact over all configurations of the features up to 4,096;
-    of more a fixed sample from the model is used.
+    of more a fixed sample from the model is used, and guarantees for submodular functions hold only
+    up to the errors of this estimate.
 
     Args:
         features: Each client's examples, ``[examples, features]``, integers in ``[0,
@@ -172,6 +175,8 @@ def _validated(
                 f"client {client}: expected features [examples, {size}] and labels [examples], "
                 f"got {own.shape} and {classes.shape}."
             )
+        _assert_whole(f"features[{client}]", own)
+        _assert_whole(f"labels[{client}]", classes)
         if own.size and not 0 <= own.min() <= own.max() < num_values:
             raise ValueError(
                 f"features[{client}]: expected numbers in [0, {num_values}), "
@@ -180,3 +185,9 @@ def _validated(
         if classes.size and classes.min() < 0:
             raise ValueError(f"labels[{client}]: expected numbers >= 0, got {classes.min()}.")
     return size, 1 + max(int(np.max(classes)) for classes in labels)
+
+
+def _assert_whole(name: str, numbers: np.ndarray) -> None:
+    broken = numbers[numbers != np.rint(numbers)]
+    if broken.size:
+        raise ValueError(f"{name}: expected integers, got {broken[0]}.")

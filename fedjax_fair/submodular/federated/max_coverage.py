@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular import multilinear
+from fedjax_fair.submodular.arrays import as_mask
 from fedjax_fair.submodular.coverage import coverage
 from fedjax_fair.submodular.federated.facility_location import sparse_facility_location
 from fedjax_fair.submodular.federated.problem import ClientFunction, Problem, family
@@ -29,7 +30,7 @@ def max_coverage(membership: ArrayLike | SparseScores) -> Problem:
             ``sparse_scores`` without scores, a list of memberships.
 
     Raises:
-        ValueError: If the shape does not fit, or a score is not 1.
+        ValueError: If the shape does not fit, or a membership is not 0 or 1.
 
     Examples:
         >>> problem = max_coverage(jnp.array([[True, False], [True, True], [False, False]]))
@@ -40,7 +41,7 @@ def max_coverage(membership: ArrayLike | SparseScores) -> Problem:
         if membership.steps is None or membership.steps.shape != (1,):
             raise ValueError("membership: expected sparse_scores that are all 1.")
         return sparse_facility_location("max_coverage", membership)
-    covers = jnp.asarray(membership, bool)
+    covers = as_mask("membership", membership)
     if covers.ndim != 2 or 0 in covers.shape:
         raise ValueError(f"membership: expected shape [clients, groups], got {covers.shape}.")
     return family(

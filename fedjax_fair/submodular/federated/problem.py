@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.submodular.arrays import is_traced
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
@@ -158,6 +158,7 @@ def family(
         exact: Whether the function's extension and gradient are exact.
         total: A fast form of the weighted sum; by default the clients' functions are summed.
     """
+    data = jax.tree.map(jnp.asarray, data)  # Which a traced client indexes.
     num_clients = jax.tree.leaves(data)[0].shape[0]
     clients = jnp.arange(num_clients, dtype=jnp.int32)
 
@@ -236,7 +237,7 @@ def as_client_weights(problem: Problem, weights: Any) -> Float[Array, " clients"
         raise ValueError(
             f"client_weights: expected shape ({problem.num_clients},), got {array.shape}."
         )
-    if not isinstance(array, Tracer):
+    if not is_traced(weights):
         numbers = np.asarray(weights, np.float64)
         checks.non_negative("client_weights", numbers)
         # Weights may have been normalized in single precision.

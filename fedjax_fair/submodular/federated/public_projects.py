@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular import multilinear
-from fedjax_fair.submodular.base import as_non_negative
+from fedjax_fair.submodular.arrays import as_non_negative
 from fedjax_fair.submodular.federated.facility_location import OFFERS
 from fedjax_fair.submodular.federated.problem import ClientFunction, Problem, family
 

@@ -74,7 +74,7 @@ class ContinuousRun(NamedTuple):
         reach: The largest ``<v, grad F(x)>`` of a base; no set has a value above
             ``extension + reach``.
         lipschitz: Largest change of a client's gradient along its local steps, per distance; 0
-            where there are none.
+            where there are none, NaN where there are but the gradient is estimated.
         communication: Clients and bits of every round.
     """
 

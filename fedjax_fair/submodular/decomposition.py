@@ -1,0 +1,126 @@
+"""A point of a matroid polytope as a mean of bases."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from numpy.typing import ArrayLike
+
+from fedjax_fair.submodular.matroids import Matroid
+
+__all__ = ["TOLERANCE", "Decomposition", "decompose"]
+
+# Differences of sums in single precision up to this count as rounding errors.
+TOLERANCE = 1e-5
+
+
+class Decomposition(NamedTuple):
+    """A point as a mean of bases.
+
+    Attributes:
+        bases: Masks of bases, ``[bases, size]``.
+        weights: Their weights, ``[bases]``, > 0, summing to 1.
+    """
+
+    bases: Bool[Array, "bases size"]
+    weights: Float[Array, " bases"]
+
+
+def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
+    """Writes a point of the matroid polytope as a mean of bases; on the host.
+
+    Where constraints are on neighbors in an order, items are laid end to end on a line, each as
+    long as its probability, and a set holds the items that a comb with teeth at distance 1 touches;
+    sliding the comb gives all sets. For other matroids independent sets are added one by one until
+    the point is in their convex hull (the fully corrective method of Frank and Wolfe). A set that
+    is no base is completed by the items with the largest coordinates.
+
+    Args:
+        matroid: The matroid.
+        x: A point in its polytope, ``[size]``.
+
+    Returns:
+        The bases. Their mean is ``x`` up to about 1e-5, and at least that where ``x`` sums to less
+        than the rank.
+
+    Raises:
+        ValueError: If the point is outside of the polytope.
+
+    Examples:
+        >>> from fedjax_fair.submodular import matroids
+        >>> found = decompose(matroids.uniform(1, 3), [0.5, 0.25, 0.25])
+        >>> found.weights.tolist()
+        [0.5, 0.25, 0.25]
+    """
+    point = np.asarray(x, np.float64)
+    if point.shape != (matroid.size,):
+        raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")
+    if not (point.min() >= -TOLERANCE and point.max() <= 1 + TOLERANCE):
+        raise ValueError(f"x: expected numbers in [0, 1], got {point.min()} to {point.max()}.")
+    point = np.clip(point, 0, 1)
+    find = _by_sliding if matroid.order is not None else _by_adding
+    sets, weights = find(matroid, point)
+    bases = _completed(matroid, sets, point)
+    # What is above the point completes bases, and is nothing where the point is not short of one.
+    off = (point - weights @ bases).max()
+    if off > 100 * TOLERANCE:
+        raise ValueError(f"x: expected a point of the {matroid.name} polytope, but it is {off:.2g} "
+                         "away from any mean of bases.")  # fmt: skip
+    return Decomposition(jnp.asarray(bases), jnp.asarray(weights, jnp.float32))
+
+
+def _by_sliding(
+    matroid: Matroid, x: np.ndarray
+) -> tuple[Bool[np.ndarray, "sets size"], np.ndarray]:
+    assert matroid.order is not None
+    present = matroid.order[x[matroid.order] > 0]
+    ends = np.cumsum(x[present])
+    starts = np.append(0, ends)[:-1]
+    cuts = np.unique(np.append(ends % 1, [0.0, 1.0]))
+    # Cuts this close are equal up to rounding.
+    lengths = np.diff(cuts)
+    cuts, lengths = cuts[:-1][lengths > TOLERANCE / 10], lengths[lengths > TOLERANCE / 10]
+    teeth = (cuts + lengths / 2)[:, None]
+    sets = np.zeros((cuts.size, matroid.size), bool)
+    sets[:, present] = np.floor(ends - teeth) > np.floor(starts - teeth)
+    return sets, lengths / lengths.sum()
+
+
+def _by_adding(matroid: Matroid, x: np.ndarray) -> tuple[Bool[np.ndarray, "sets size"], np.ndarray]:
+    from scipy.optimize import nnls
+
+    lmo = jax.jit(matroid.max_weight_base)
+
+    def heaviest(weights):  # Of all independent sets, not only bases.
+        return np.asarray(lmo(jnp.asarray(weights, jnp.float32))) & (weights > 0)
+
+    sets, weights = heaviest(x)[None], np.ones(1)
+    for _ in range(4 * matroid.size):
+        away = x - weights @ sets
+        added = heaviest(away)
+        if np.abs(away).max() < TOLERANCE or (added == sets).all(axis=1).any():
+            break
+        sets = np.concatenate([sets[weights > 0], added[None]])
+        # The sum of all weights is to be 1, with a larger weight than any item.
+        rows = np.concatenate([sets.T, np.full((1, len(sets)), matroid.size)])
+        weights, _ = nnls(rows.astype(np.float64), np.append(x, matroid.size))
+    positive = weights > 0
+    return sets[positive], weights[positive] / weights[positive].sum()
+
+
+def _completed(
+    matroid: Matroid, sets: Bool[np.ndarray, "sets size"], x: np.ndarray
+) -> Bool[np.ndarray, "sets size"]:
+    """Bases that contain the sets, or most of a set that rounding errors made too large."""
+    # One after another: together they would be compiled again for every number of sets.
+    independent, lmo = jax.jit(matroid.independent), jax.jit(matroid.max_weight_base)
+    allowed = np.array([independent(mask) for mask in sets], bool)
+    bases = sets.copy()
+    for i in np.flatnonzero(~allowed | (sets.sum(axis=1) != matroid.rank)):
+        # More than 1 for every item of the set.
+        bases[i] = lmo(jnp.asarray(2 * sets[i] + x, jnp.float32))
+    return bases

@@ -1,0 +1,102 @@
+"""Which sets a maximizer may return: independent ones, affordable ones, and where it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from numpy.typing import ArrayLike
+
+from fedjax_fair import checks
+from fedjax_fair.submodular.arrays import as_non_negative, is_traced
+from fedjax_fair.submodular.matroids import Matroid
+
+__all__ = ["Limits", "as_limits", "priced"]
+
+# A set costs too much from this share above the budget on, which is more than rounding errors.
+_SLACK = 1e-6
+
+
+class Limits(NamedTuple):
+    """What may join a set.
+
+    Attributes:
+        addable: ``addable(mask) -> [size]``, the items outside of a set that can join it.
+        stop: Items that gain at most so much are not chosen; None where any gain will do.
+        costs: Cost of each item, ``[size]``, where there is a budget.
+    """
+
+    addable: Callable[[Bool[Array, " size"]], Bool[Array, " size"]]
+    stop: float | Float[Array, ""] | None = None
+    costs: Float[Array, " size"] | None = None
+
+    def worth(self, gains: Float[Array, " size"]) -> Bool[Array, " size"]:
+        """Whether each item gains enough to be chosen."""
+        return jnp.ones(gains.shape, bool) if self.stop is None else gains > self.stop
+
+
+def as_limits(
+    size: int,
+    k: int | None,
+    start: ArrayLike | None,
+    matroid: Matroid | None,
+    costs: ArrayLike | None,
+    budget: float | Float[Array, ""] | None,
+    stop: float | Float[Array, ""] | None,
+) -> tuple[int, Limits | None]:
+    """The number of steps, and the limits beyond it, if there are any; ``start`` is valid."""
+    taken = 0 if start is None else np.shape(start)[0]
+    limited = not (matroid is None and costs is None and budget is None and stop is None)
+    if k is None and not limited:
+        raise ValueError("k=None: expected an integer, a matroid, a budget, or where to stop.")
+    steps = max(1, (matroid.rank if matroid else size) - taken) if k is None else k
+    checks.positive_int("k", steps, at_most=size - taken)
+    if not limited:
+        return steps, None
+    if stop is not None:
+        checks.finite("stop", stop)
+    if matroid is not None and matroid.size != size:
+        raise ValueError(f"matroid: expected {size} items, got {matroid.size}.")
+    prices, most = None, jnp.inf
+    if costs is not None or budget is not None:
+        prices, most = priced(size, costs, budget)
+
+    def addable(mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+        free = ~mask if matroid is None else matroid.addable(mask)
+        return free if prices is None else free & affordable(mask, prices, most)
+
+    if start is not None and not is_traced((start, costs, budget)):
+        chosen = np.isin(np.arange(size), np.asarray(start))
+        with jax.ensure_compile_time_eval():
+            if matroid is not None and not bool(matroid.independent(jnp.asarray(chosen))):
+                raise ValueError(f"{start=}: expected an independent set.")
+            if prices is not None and np.asarray(prices)[chosen].sum() > most * (1 + _SLACK):
+                raise ValueError(f"{start=}: expected items that cost at most {budget=}.")
+    return steps, Limits(addable, stop, prices)
+
+
+def priced(
+    size: int, costs: ArrayLike | None, budget: float | Float[Array, ""] | None
+) -> tuple[Float[Array, " size"], Any]:
+    """The costs and their budget, checked."""
+    if costs is None or budget is None:
+        missing = "budget" if budget is None else "costs"
+        raise ValueError(f"{missing}=None: expected both costs and a budget, or neither.")
+    checks.non_negative("budget", budget)
+    prices = as_non_negative("costs", costs, "items")
+    if prices.shape[0] != size:
+        raise ValueError(f"costs: expected {size} items, got {prices.shape[0]}.")
+    return prices, budget
+
+
+def affordable(
+    mask: Bool[Array, " size"],
+    prices: Float[Array, " size"],
+    budget: float | Float[Array, ""],
+) -> Bool[Array, " size"]:
+    """The items for which what a set leaves of the budget is enough."""
+    return ~mask & (jnp.sum(prices, where=mask) + prices <= budget * (1 + _SLACK))

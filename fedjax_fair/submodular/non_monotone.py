@@ -1,0 +1,105 @@
+"""Maximizers of functions that are not monotone, such as the cut of a graph."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fedjax_fair import checks
+from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.selection import Selection, begin
+
+__all__ = ["double_greedy", "random_greedy"]
+
+
+def double_greedy(key: Key[Array, ""], function: SetFunction) -> Maximized:
+    r"""Decides about every item once, whether to add it to nothing or to take it out of everything.
+
+    It does either with a probability in proportion to what that gains. For a submodular function
+    with :math:`f(\emptyset) = 0` the expected value is at least :math:`OPT / 2 + f(E) / 4`, where
+    *E* is the set of all items: half of the best set of any size, if no value is negative.
+
+    Args:
+        key: Random key.
+        function: Submodular.
+
+    Returns:
+        The set, ``[size]``: at place *i* either item *i* and its gain, or -1 and gain 0. ``calls``
+        is two an item, of which those for taking out are two values of ``function.value``.
+
+    References:
+        Buchbinder, Feldman, Naor, Schwartz, *A Tight Linear Time (1/2)-Approximation for
+        Unconstrained Submodular Maximization*, FOCS 2012
+
+    Examples:
+        >>> from fedjax_fair.submodular import modular
+        >>> chosen = double_greedy(jax.random.key(0), modular(jnp.array([2.0, -1.0, 3.0])))
+        >>> chosen.items.tolist(), float(chosen.value)
+        ([0, -1, 2], 5.0)
+    """
+
+    def decide(carry, item):
+        state, upper = carry
+        gain = function.gain(state.memo, item)
+        lower = upper.at[item].set(False)
+        loss = function.value(upper) - function.value(lower)
+        add, remove = jnp.maximum(gain, 0), jnp.maximum(-loss, 0)
+        # Where neither gains anything the item is added.
+        draw = jax.random.uniform(jax.random.fold_in(key, item))
+        added = (draw * (add + remove) < add) | (add + remove == 0)
+        state = jax.lax.cond(added, lambda: state.take(function, item), lambda: state)
+        chosen = jnp.where(added, item, -1), jnp.where(added, gain, 0)
+        return (state, jnp.where(added, upper, lower)), chosen
+
+    everything = jnp.ones(function.size, bool)
+    state, _, _ = begin(function, None, None)
+    places = jnp.arange(function.size, dtype=jnp.int32)
+    _, (items, gains) = jax.lax.scan(decide, (state, everything), places)
+    return Maximized(items, gains, jnp.sum(gains), jnp.int32(2 * function.size))
+
+
+def random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> Maximized:
+    """Adds one of the ``k`` items with the largest gains, at random, ``k`` times.
+
+    A step that draws an item without a positive gain adds nothing. The expected value is at least
+    ``1/e`` of the best set of at most ``k`` items if the function is submodular and nowhere
+    negative, and at least ``1 - 1/e`` if it is monotone too.
+
+    Args:
+        key: Random key.
+        function: Submodular.
+        k: Items to choose, at most.
+
+    Returns:
+        ``items`` is -1 and ``gains`` is 0 at every step that chose nothing.
+
+    Raises:
+        ValueError: If there are fewer than ``k`` items.
+
+    References:
+        Buchbinder, Feldman, Naor, Schwartz, *Submodular Maximization with Cardinality
+        Constraints*, SODA 2014
+
+    Examples:
+        >>> from fedjax_fair.submodular import modular
+        >>> function = modular(jnp.array([2.0, -1.0, 3.0]))
+        >>> random_greedy(jax.random.key(0), function, 1).items.tolist()
+        [2]
+    """
+    checks.positive_int("k", k, at_most=function.size)
+
+    def step(state: Selection, number):
+        gains = jnp.where(state.free, function.gains(state.memo), -jnp.inf)
+        largest, items = jax.lax.top_k(gains, k)
+        place = jax.random.randint(jax.random.fold_in(key, number), (), 0, k)
+        item, gain = items[place].astype(jnp.int32), largest[place]
+        worth = gain > 0
+        calls = jnp.sum(state.free)
+        state = jax.lax.cond(worth, lambda: state.take(function, item), lambda: state)
+        return state, (jnp.where(worth, item, -1), jnp.where(worth, gain, 0), calls)
+
+    state, _, _ = begin(function, None, None)
+    numbers = jnp.arange(k, dtype=jnp.int32)
+    _, (items, gains, calls) = jax.lax.scan(step, state, numbers)
+    return Maximized(items, gains, jnp.sum(gains), jnp.sum(calls))

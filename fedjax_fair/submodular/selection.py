@@ -1,0 +1,110 @@
+"""What maximizers that add one item after another have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+from numpy.typing import ArrayLike
+
+from fedjax_fair.submodular.arrays import as_items, as_mask
+from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.limits import Limits
+
+__all__ = ["Selection", "begin", "best_item", "best_of", "grow"]
+
+
+class Selection(NamedTuple):
+    """A set that grows.
+
+    Attributes:
+        memo: The function's memo of it.
+        free: Items outside of it.
+        available: Items to choose before all others.
+    """
+
+    memo: PyTree
+    free: Bool[Array, " size"]
+    available: Bool[Array, " size"]
+
+    def eligible(self, limits: Limits | None = None) -> Bool[Array, " size"]:
+        """The items that may be chosen next."""
+        free = self.free if limits is None else limits.addable(~self.free)
+        first = free & self.available
+        return jnp.where(first.any(), first, free)
+
+    def take(self, function: SetFunction, item: Int[Array, ""]) -> Selection:
+        """The set with one more item."""
+        memo = function.add(self.memo, item)
+        return Selection(memo, self.free.at[item].set(False), self.available)
+
+
+def begin(
+    function: SetFunction, available: ArrayLike | None, start: ArrayLike | None
+) -> tuple[Selection, Float[Array, ""], int]:
+    """The initial set, its value, and its number of items."""
+    size = function.size
+    allowed = jnp.ones(size, bool) if available is None else as_mask("available", available)
+    if allowed.shape != (size,):
+        raise ValueError(f"available: expected shape ({size},), got {allowed.shape}.")
+    state = Selection(function.init(), jnp.ones(size, bool), allowed)
+    if start is None:
+        return state, jnp.zeros(()), 0
+    chosen = as_items("start", start, size)
+    state, _ = jax.lax.scan(lambda state, item: (state.take(function, item), None), state, chosen)
+    return state, function.value(~state.free), chosen.shape[0]
+
+
+def grow(
+    state: PyTree,
+    k: int,
+    choose: Callable[[Any], tuple],
+    take: Callable[[Any, Int[Array, ""]], Any],
+) -> tuple[Int[Array, " k"], Float[Array, " k"], Int[Array, ""]]:
+    """Adds items until there are ``k`` or no other one may be chosen.
+
+    Args:
+        state: The initial state.
+        k: Items at most.
+        choose: ``choose(state) -> (state, item, gain, found, calls)``.
+        take: ``take(state, item) -> state``.
+
+    Returns:
+        Items, -1 where there is none, their gains, 0 where there is none, and the sum of the calls.
+    """
+
+    def step(carry):
+        number, state, _, items, gains, calls = carry
+        state, item, gain, found, own_calls = choose(state)
+        # The last item is added to no memo, which is as much work as choosing it.
+        state = jax.lax.cond(found & (number + 1 < k), lambda: take(state, item), lambda: state)
+        items = items.at[number].set(jnp.where(found, item, -1))
+        gains = gains.at[number].set(jnp.where(found, gain, 0))
+        return number + 1, state, found, items, gains, calls + own_calls
+
+    gain_dtype = jax.eval_shape(choose, state)[2].dtype
+    zero, nothing = jnp.zeros((), jnp.int32), jnp.full(k, -1, jnp.int32)
+    carry = (zero, state, jnp.array(True), nothing, jnp.zeros(k, gain_dtype), zero)
+    *_, items, gains, calls = jax.lax.while_loop(lambda c: (c[0] < k) & c[2], step, carry)
+    return items, gains, calls
+
+
+def best_item(gains: Float[Array, " size"], eligible: Bool[Array, " size"]) -> Int[Array, ""]:
+    """The eligible item with the largest gain, also where gains are infinite or NaN."""
+    return jnp.argmax(jnp.where(eligible, _comparable(gains), -jnp.inf)).astype(jnp.int32)
+
+
+def best_of(items: Int[Array, " some"], gains: Float[Array, " some"]) -> Int[Array, ""]:
+    """The place of the item with the largest gain; of equal ones, that with the smallest index."""
+    gains = _comparable(gains)
+    largest = gains == jnp.max(gains)
+    return jnp.argmin(jnp.where(largest, items, jnp.iinfo(items.dtype).max))
+
+
+def _comparable(gains: Float[Array, " some"]) -> Float[Array, " some"]:
+    """The gains with NaN and minus infinity as the lowest finite number."""
+    lowest = jnp.finfo(gains.dtype).min
+    return jnp.maximum(jnp.where(jnp.isnan(gains), lowest, gains), lowest)

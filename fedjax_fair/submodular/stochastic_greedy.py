@@ -1,0 +1,124 @@
+"""Greedy on a few random candidates at every step."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key
+from numpy.typing import ArrayLike
+
+from fedjax_fair import checks
+from fedjax_fair.numerics.permutation import permutation_at
+from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.selection import Selection, begin, best_of
+
+__all__ = ["stochastic_greedy"]
+
+
+def stochastic_greedy(
+    key: Key[Array, ""],
+    function: SetFunction,
+    k: int,
+    candidates: int | None = None,
+    *,
+    epsilon: float | None = None,
+    available: ArrayLike | None = None,
+    start: ArrayLike | None = None,
+) -> Maximized:
+    """Adds the best of a few random candidates, ``k`` times.
+
+    At every step new candidates are drawn uniformly without replacement from the items that are
+    left, or all of these where they are fewer. With ``ceil(size / k * log(1 / epsilon))``
+    candidates the expected value for a monotone submodular function is at least ``1 - 1/e -
+    epsilon`` of the largest. With as many candidates as items it is ``greedy``.
+
+    Args:
+        key: Random key.
+        function: What to maximize.
+        k: Items to choose.
+        candidates: Items whose gains are evaluated at every step.
+        epsilon: Determines the number of candidates instead, in (0, 1).
+        available: As for ``greedy``.
+        start: As for ``greedy``.
+
+    Raises:
+        ValueError: If there are fewer items than ``k`` or ``candidates``, or not just one of
+            ``candidates`` and ``epsilon`` is given.
+
+    References:
+        Mirzasoleiman, Badanidiyuru, Karbasi, Vondrak, Krause, *Lazier Than Lazy Greedy*, AAAI 2015
+
+    Examples:
+        >>> from fedjax_fair.submodular import modular
+        >>> function = modular(jnp.arange(100.0))
+        >>> chosen = stochastic_greedy(jax.random.key(0), function, 10, epsilon=0.1)
+        >>> int(chosen.calls)  # 24 candidates a step
+        240
+    """
+    size = function.size
+    if (candidates is None) == (epsilon is None):
+        raise ValueError(f"{candidates=}, {epsilon=}: expected just one of them.")
+    checks.positive_int("k", k, at_most=size)
+    if epsilon is not None:
+        checks.unit_interval("epsilon", epsilon)
+        checks.positive("epsilon", epsilon)
+        candidates = min(size, math.ceil(size / k * math.log(1 / epsilon)))
+    number: Any = candidates
+    checks.positive_int("candidates", number, at_most=size)
+    state, before, taken = begin(function, available, start)
+    checks.positive_int("k", k, at_most=size - taken)
+    lanes = jnp.arange(number, dtype=jnp.int32)
+
+    def step(carry, place):
+        state, left = carry
+        count = left.count()
+        places = left.first() + permutation_at(jax.random.fold_in(key, place), lanes % count, count)
+        drawn = left.items[places]
+        gains = jax.vmap(partial(function.gain, state.memo))(drawn)
+        lane = best_of(drawn, gains)
+        chosen = (drawn[lane], gains[lane], jnp.minimum(count, lanes.shape[0]))
+        return (state.take(function, drawn[lane]), left.without(places[lane])), chosen
+
+    _, (items, gains, calls) = jax.lax.scan(
+        step, (state, _Left.of(state)), jnp.arange(k, dtype=jnp.int32)
+    )
+    return Maximized(items, gains, before + jnp.sum(gains), jnp.sum(calls))
+
+
+class _Left(NamedTuple):
+    """The items that are left, in an order in which one is removed in constant time.
+
+    Attributes:
+        items: All items in two segments, available ones and others; those left are first in each.
+        counts: Items left in each segment.
+        second: Where the second segment begins.
+    """
+
+    items: Int[Array, " size"]
+    counts: Int[Array, " 2"]
+    second: Int[Array, ""]
+
+    @classmethod
+    def of(cls, state: Selection) -> _Left:
+        kind = jnp.where(state.free, jnp.where(state.available, 0, 1), 2)
+        counts = jnp.stack([jnp.sum(kind == 0), jnp.sum(kind == 1)]).astype(jnp.int32)
+        return cls(jnp.argsort(kind, stable=True).astype(jnp.int32), counts, counts[0])
+
+    def first(self) -> Int[Array, ""]:
+        return jnp.where(self.counts[0] > 0, 0, self.second)
+
+    def count(self) -> Int[Array, ""]:
+        return jnp.where(self.counts[0] > 0, self.counts[0], self.counts[1])
+
+    def without(self, place: Int[Array, ""]) -> _Left:
+        last = self.first() + self.count() - 1
+        segment = jnp.where(self.counts[0] > 0, 0, 1)
+        return _Left(
+            self.items.at[place].set(self.items[last]),
+            self.counts.at[segment].add(-1),
+            self.second,
+        )

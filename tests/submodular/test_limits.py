@@ -1,0 +1,267 @@
+"""Greedy under matroids and budgets: guarantees by brute force, and what stays empty."""
+
+import itertools
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_fair import submodular as sm
+from fedjax_fair.submodular import matroids
+
+N = 7
+SETS = np.array(list(itertools.product([False, True], repeat=N)))
+MATROIDS = {
+    "uniform": matroids.uniform(3, N),
+    "partition": matroids.partition([1, 0, 1, 0, 1, 0, 2], [1, 2, 0]),
+    "laminar": matroids.laminar([[1, 0, 1, 0, 0, 0, 0], [1, 0, 1, 1, 0, 1, 1]], [1, 2]),
+    "graphic": matroids.graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3], [3, 3]]),
+}
+MAXIMIZERS = {"greedy": sm.greedy, "lazy": sm.lazy_greedy}
+
+
+def random_location(seed, points=9):
+    return np.random.default_rng(seed).integers(0, 20, (points, N)).astype(np.float32)
+
+
+def values_of(similarity, masks=SETS):
+    """Facility location of many masks, by definition."""
+    return np.where(masks[:, None], similarity[None], 0).max(axis=2).sum(axis=1)
+
+
+def value_of(similarity, items):
+    return values_of(similarity, mask_of(items)[None])[0]
+
+
+def mask_of(items):
+    return np.isin(np.arange(N), items)
+
+
+def picked(chosen):
+    """The items, after which all places are empty."""
+    items, gains = np.asarray(chosen.items), np.asarray(chosen.gains)
+    count = int((items >= 0).sum())
+    assert (items[count:] == -1).all()
+    assert (gains[count:] == 0).all()
+    assert len(set(items[:count].tolist())) == count
+    return items[:count].tolist()
+
+
+def reference(similarity, k, allowed, score, stop=None):
+    """Greedy in NumPy; ``allowed(mask)`` of every larger set, ``score(gain, item)``."""
+    items, calls = [], 0
+    for _ in range(k):
+        base = value_of(similarity, items)
+        joins = [j for j in range(N) if j not in items and allowed(mask_of([*items, j]))]
+        calls += len(joins)
+        gains = {j: value_of(similarity, [*items, j]) - base for j in joins}
+        gains = {j: gain for j, gain in gains.items() if stop is None or gain > stop}
+        if not gains:
+            break
+        items.append(max(gains, key=lambda j: (score(gains[j], j), -j)))
+    return items, calls
+
+
+@partial(jax.jit, static_argnames=("name", "matroid"))
+def constrained(similarity, name, matroid):
+    function = sm.facility_location(similarity)
+    return MAXIMIZERS[name](function, matroid=MATROIDS[matroid])
+
+
+@pytest.mark.parametrize("matroid", MATROIDS)
+@pytest.mark.parametrize("name", MAXIMIZERS)
+def test_an_independent_set_is_worth_half_of_the_best(name, matroid):
+    limit = MATROIDS[matroid]
+    independent = np.asarray(jax.jit(jax.vmap(limit.independent))(SETS))
+    allowed = {tuple(mask) for mask in SETS[independent]}
+    for seed in range(15):
+        similarity = random_location(seed)
+        chosen = constrained(similarity, name, matroid)
+        items, calls = reference(
+            similarity, limit.rank, lambda mask: tuple(mask) in allowed, lambda gain, _: gain
+        )
+        assert chosen.items.tolist() == items
+        assert chosen.value == value_of(similarity, items)
+        assert chosen.value >= values_of(similarity, SETS[independent]).max() / 2
+        assert chosen.calls == calls if name == "greedy" else chosen.calls <= calls
+
+
+@partial(jax.jit, static_argnames=("name", "k"))
+def within_budget(similarity, costs, budget, name, k=None):
+    function = sm.facility_location(similarity)
+    return MAXIMIZERS[name](function, k, costs=costs, budget=budget)
+
+
+def dear_and_cheap(seed):
+    """Items of which few serve the same points, so that either order may be better."""
+    rng = np.random.default_rng(seed)
+    costs = rng.integers(0, 9, N).astype(np.float32)
+    similarity = rng.integers(1, 9, (9, N)) * (rng.random((9, N)) < 0.3)
+    return costs, similarity.astype(np.float32)
+
+
+@pytest.mark.parametrize("name", MAXIMIZERS)
+def test_a_budget_buys_the_better_of_two_orders(name):
+    better = []
+    for seed in range(30):
+        costs, similarity = dear_and_cheap(seed)
+        budget = np.float32(12)
+        chosen = within_budget(similarity, costs, budget, name)
+
+        def pays(mask, costs=costs, budget=budget):
+            return costs[mask].sum() <= budget
+
+        def ratio(gain, item, costs=costs):
+            return gain / max(costs[item], 1e-20)
+
+        both = [reference(similarity, N, pays, score)[0] for score in (lambda g, _: g, ratio)]
+        values = [value_of(similarity, items) for items in both]
+        items = picked(chosen)
+        assert costs[items].sum() <= budget
+        np.testing.assert_allclose(chosen.value, max(values), rtol=1e-5)
+        np.testing.assert_allclose(chosen.value, value_of(similarity, items), rtol=1e-5)
+        best = values_of(similarity, SETS[SETS @ costs <= budget]).max()
+        assert chosen.value >= (1 - 1 / math.e) / 2 * best - 1e-3
+        better.append(np.sign(values[1] - values[0]))
+    assert {-1, 1} <= set(better)
+
+
+def test_what_a_budget_leaves_is_exact_up_to_a_millionth():
+    """Seven costs of a tenth are more than seven tenths, by rounding."""
+    assert np.full(N, 0.1, np.float32).cumsum()[-1] > np.float32(0.7)
+    similarity = np.eye(N, dtype=np.float32)
+    chosen = within_budget(similarity, np.full(N, 0.1, np.float32), np.float32(0.7), "greedy")
+    assert picked(chosen) == [0, 1, 2, 3, 4, 5, 6]
+    chosen = within_budget(similarity, np.full(N, 0.1, np.float32), np.float32(0.2999), "greedy")
+    assert picked(chosen) == [0, 1]
+    assert picked(within_budget(similarity, np.ones(N), np.float32(0.5), "lazy")) == []
+
+
+@pytest.mark.parametrize("name", MAXIMIZERS)
+def test_all_limits_together_with_items_before(name):
+    """The set that is given counts against the matroid and the budget."""
+    weights = np.array([9, 8, 7, 6, 5, 0, -1], np.float32)
+    costs = np.array([1, 1, 1, 1, 3, 0, 0], np.float32)
+    blocks = matroids.partition([0, 0, 1, 1, 1, 2, 2], [1, 2, 2])
+
+    @jax.jit
+    def solve(stop, budget):
+        settings = {"costs": costs, "budget": budget, "matroid": blocks, "start": [0]}
+        return MAXIMIZERS[name](sm.modular(weights), 5, stop=stop, **settings)
+
+    chosen = solve(-0.5, 3.0)
+    assert sorted(picked(chosen)) == [2, 3, 5]
+    assert chosen.value == 9 + 7 + 6
+    assert picked(solve(0.0, 3.0)) == [2, 3]
+    assert picked(solve(6.0, 3.0)) == [2]
+    assert sorted(picked(solve(-2.0, 9.0))) == [2, 3, 5, 6]
+
+
+@pytest.mark.parametrize("name", MAXIMIZERS)
+def test_it_stops_where_nothing_gains_enough(name):
+    @jax.jit
+    def solve(weights, available, stop):
+        function = sm.modular(weights)
+        return MAXIMIZERS[name](function, stop=stop, available=available)
+
+    weights = np.array([3, np.nan, 2, 0, -1, 1, -np.inf], np.float32)
+    every = np.ones(N, bool)
+    chosen = solve(weights, every, 0.0)
+    assert picked(chosen) == [0, 2, 5]
+    assert chosen.calls == 7 + 6 + 5 + 4 if name == "greedy" else chosen.calls < 22
+    assert picked(solve(weights, every, 1.0)) == [0, 2]
+    assert picked(solve(weights, every, -2.0)) == [0, 2, 5, 3, 4]
+    # The others come when no available one is left, but not because available ones gain little.
+    some = np.array([0, 0, 0, 0, 0, 1, 0], bool)
+    assert picked(solve(weights, some, 0.0)) == [5, 0, 2]
+    some[4] = True
+    assert picked(solve(weights, some, 0.0)) == [5]
+
+
+@partial(jax.jit, static_argnames="seed_size")
+def enumerated(similarity, costs, budget, seed_size=3):
+    function = sm.facility_location(similarity)
+    return sm.partial_enumeration(function, costs, budget, seed_size=seed_size)
+
+
+def test_partial_enumeration_keeps_its_promise():
+    budget, better = np.float32(8), 0
+    for seed in range(40, 55):
+        costs, similarity = dear_and_cheap(seed)
+        chosen = enumerated(similarity, costs, budget)
+        few = enumerated(similarity, costs, budget, 2)
+        items = picked(chosen)
+        assert costs[items].sum() <= budget
+        assert chosen.value == value_of(similarity, items)
+        assert chosen.gains.sum() == chosen.value
+        paid = SETS[SETS @ costs <= budget]
+        values = values_of(similarity, paid)
+        assert chosen.value >= (1 - 1 / math.e) * values.max()
+        # Nothing is left out that could still be paid for, so that all small sets are best.
+        assert chosen.value >= values[paid.sum(axis=1) <= 3].max()
+        assert few.value >= values[paid.sum(axis=1) <= 2].max()
+        better += float(chosen.value) > float(few.value)
+    assert better
+    everything = enumerated(similarity, np.zeros(N, np.float32), np.float32(0))
+    # For every seed its own items, and what is left at every step after it.
+    runs = [(j + sum(range(N - j + 1))) * math.comb(N, j) for j in range(4)]
+    assert everything.calls == sum(runs)
+
+
+def test_no_limit_that_binds_changes_nothing():
+    @jax.jit
+    def solve(similarity):
+        function = sm.facility_location(similarity)
+        return sm.greedy(function, 4), sm.greedy(function, 4, matroid=matroids.uniform(4, N))
+
+    free, limited = solve(random_location(3))
+    for one, other in zip(free, limited, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_budgets_side_by_side():
+    """Mapped, where a branch not taken is computed as well."""
+    costs, similarity = dear_and_cheap(1)
+    budgets = np.arange(0, 20, 2, dtype=np.float32)
+    together = jax.jit(jax.vmap(lambda b: within_budget(similarity, costs, b, "greedy")))(budgets)
+    for place, budget in enumerate(budgets):
+        alone = within_budget(similarity, costs, budget, "greedy")
+        np.testing.assert_array_equal(together.items[place], alone.items)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "k=None: expected an integer, a matroid, a budget"),
+        ({"matroid": MATROIDS["uniform"]}, "matroid: expected 3 items, got 7"),
+        ({"costs": [1, 1, 1]}, "budget=None: expected both"),
+        ({"budget": 1.0}, "costs=None: expected both"),
+        ({"costs": [1, 1], "budget": 1.0}, "costs: expected 3 items, got 2"),
+        ({"costs": [1, -1, 1], "budget": 1.0}, r"costs\[1\]=-1.0"),
+        ({"costs": [1, 1, 1], "budget": -1.0}, "budget=-1.0"),
+        ({"stop": math.nan}, "stop=nan"),
+        ({"k": 4, "stop": 0.0}, "k=4: expected an integer >= 1 and <= 3"),
+        ({"matroid": matroids.uniform(1, 3), "start": [0, 1]}, r"start=\[0, 1\]: .* independent"),
+        ({"costs": [2, 1, 1], "budget": 1.0, "start": [0]}, r"start=\[0\]: .* budget=1.0"),
+    ],
+)
+def test_bad_input_is_named(settings, message):
+    for maximize in MAXIMIZERS.values():
+        with pytest.raises(ValueError, match=message):
+            maximize(sm.modular(jnp.arange(3.0)), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"costs": [1, 1], "budget": 1.0}, "costs: expected 3 items, got 2"),
+        ({"costs": [1, 1, 1], "budget": -1.0}, "budget=-1.0"),
+        ({"costs": [1, 1, 1], "budget": 1.0, "seed_size": 4}, "seed_size=4: .* <= 3"),
+    ],
+)
+def test_bad_input_of_partial_enumeration_is_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        sm.partial_enumeration(sm.modular(jnp.arange(3.0)), **settings)
