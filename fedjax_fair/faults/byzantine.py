@@ -28,7 +28,7 @@ _STRENGTHS = {
 
 
 def byzantine(
-    clients: float | Sequence[int],
+    clients: Number | Sequence[int],
     attack: Literal["sign_flip", "scaling", "noise", "nan", "little", "inner_product"],
     strength: Number | None = None,
     *,
@@ -55,8 +55,8 @@ def byzantine(
     Liars whose *data* lies train on flipped labels: `fedjax_fair.data.flip_labels`.
 
     Args:
-        clients: Ids of the liars, or their fraction of all clients, in ``[0, 1]``; which ones
-            follows from ``seed`` (to the nearest number).
+        clients: Ids of the liars, or their fraction of all clients, in ``[0, 1]``, to the nearest
+            number; which ones follows from ``seed``. A fraction may be traced.
         attack: What they send.
         strength: How much, >= 0; may be traced. The default is in the table.
         seed: Chooses the liars where a fraction is given.
@@ -88,8 +88,9 @@ def byzantine(
 
     def lies(ids: Int[Array, "..."], num_clients: int) -> Bool[Array, "..."]:
         if np.ndim(clients) == 0:
-            count = round(float(np.asarray(clients)) * num_clients)
-            return permutation_at(jax.random.key(seed), ids, num_clients) < count
+            count = jnp.round(jnp.asarray(clients, jnp.float32) * num_clients)
+            places = permutation_at(jax.random.key(seed), ids, num_clients)
+            return places < count.astype(places.dtype)
         return jnp.isin(ids, jnp.asarray(clients, ids.dtype))
 
     def send(key, member, update):

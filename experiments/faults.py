@@ -1,0 +1,166 @@
+"""Fairness and accuracy where clients drop out, and where they lie.
+
+    python -m experiments.faults dropout
+    python -m experiments.faults byzantine
+
+On the digits: 50 clients with three classes each, cohorts of 10, an MLP, 60 rounds, five seeds.
+Runs what the file of runs lacks, then writes the table. All levels of a fault and all seeds are one
+compiled program.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+import fedjax_fair as ff
+from fedjax_fair.base import Aggregator, Faults, Selector
+from fedjax_fair.metrics import paired
+from fedjax_fair.simulate import Round
+
+SEEDS, ROUNDS, COHORT = 5, 60, 10
+DROPOUTS, LIARS = (0.0, 0.1, 0.3), (0.0, 0.1, 0.2)
+SELECTORS: dict[str, tuple[Callable[[], Selector], Literal["size", "uniform"]]] = {
+    "fedavg": (lambda: ff.selectors.uniform(COHORT), "size"),
+    "power_of_choice": (lambda: ff.selectors.power_of_choice(COHORT), "uniform"),
+    "divfl": (lambda: ff.selectors.divfl(COHORT), "size"),
+    "subtrunc": (lambda: ff.selectors.subtrunc(COHORT), "uniform"),
+    "unionfl": (lambda: ff.selectors.unionfl(COHORT), "uniform"),
+    "clustered_by_size": (lambda: ff.selectors.clustered_by_size(COHORT), "uniform"),
+    "clustered_by_similarity": (lambda: ff.selectors.clustered_by_similarity(COHORT), "uniform"),
+}
+AGGREGATORS: dict[str, Callable[[], Aggregator]] = {
+    "mean": ff.aggregators.mean,
+    "median": ff.aggregators.median,
+    "trimmed_mean": lambda: ff.aggregators.trimmed_mean(0.3),
+    "krum": lambda: ff.aggregators.krum(3, selected=4),
+    "geometric_median": ff.aggregators.geometric_median,
+    "norm_clipping": ff.aggregators.norm_clipping,
+    "centered_clipping": ff.aggregators.centered_clipping,
+}
+"""Three of ten members may lie, for those that have to know."""
+ATTACKS: tuple[Any, ...] = ("sign_flip", "scaling", "noise", "nan", "little", "inner_product")
+METRICS = {"accuracy": "accuracy_mean_clients", "worst": "accuracy_worst_tenth_by_mix"}
+KEYS = ["method", "attack", "level", "seed"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Clients that drop out or lie.")
+    parser.add_argument("what", choices=("dropout", "byzantine"))
+    parser.add_argument("--output", type=Path, default=Path("docs/reliability"))
+    parser.add_argument("--only-write", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    file = options.output / f"{options.what}-runs.csv"
+    if not options.only_write:
+        run_missing(options.what, file)
+    write_table(options.what, file)
+
+
+def run_missing(what: str, file: Path) -> None:
+    """Trains what the file does not hold yet, a program after the other."""
+    partitioner = ff.data.classes_per_client(50, 3)
+    data = ff.data.load("digits", partitioner, seed=tuple(range(SEEDS)))
+    for method, attack, levels, make in programs(what, data.num_classes):
+        known = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=[*KEYS, *METRICS])
+        if (method, attack) in set(zip(known["method"], known["attack"], strict=True)):
+            continue
+        seeds = np.tile(np.arange(SEEDS), len(levels))
+        runs = ff.fit_batch(
+            make,
+            jnp.repeat(jnp.asarray(levels, jnp.float32), SEEDS),
+            ff.data.stack([data.partition(int(seed)) for seed in seeds]),
+            rounds=ROUNDS,
+            seeds=seeds.tolist(),
+            eval_every=ROUNDS,
+            train_loss=False,
+        )
+        last = runs.merge(ff.results.by_mix(runs)).isel(round=-1)
+        rows = pd.DataFrame(
+            {
+                "method": method,
+                "attack": attack,
+                "level": np.repeat(levels, SEEDS),
+                "seed": seeds,
+                **{name: last[metric].values for name, metric in METRICS.items()},
+            }
+        )
+        whole = pd.concat([known, rows]) if len(known) else rows
+        whole.to_csv(file, index=False, float_format="%.6g")
+        print(method, attack, flush=True)
+
+
+def programs(
+    what: str, num_classes: int
+) -> Iterator[tuple[str, str, tuple[float, ...], Callable[..., Round]]]:
+    """Method, attack, levels, and what makes a round of a level."""
+
+    def round_of(selector: Selector, aggregator: Aggregator, faults: list[Faults]):
+        return ff.make_round(
+            ff.models.mlp(num_classes),
+            selector,
+            ff.solvers.sgd(0.1, 10, epochs=5),
+            aggregator,
+            faults=faults,
+            drop_nonfinite=True,
+        )
+
+    if what == "dropout":
+        for name, (selector, weights) in SELECTORS.items():
+            yield (
+                name,
+                "none",
+                DROPOUTS,
+                lambda level, make=selector, weights=weights: round_of(
+                    make(), ff.aggregators.mean(weights), [ff.faults.dropout(level)]
+                ),
+            )
+        return
+    uniform = ff.selectors.uniform(COHORT)
+    for name, aggregator in AGGREGATORS.items():
+        yield name, "none", LIARS[:1], lambda _, make=aggregator: round_of(uniform, make(), [])
+        for attack in ATTACKS:
+            yield (
+                name,
+                attack,
+                LIARS[1:],
+                lambda level, make=aggregator, attack=attack: round_of(
+                    uniform, make(), [ff.faults.byzantine(level, attack)]
+                ),
+            )
+
+
+def write_table(what: str, file: Path) -> None:
+    """Means with 95 % intervals over seeds, in %, as Markdown beside the file of runs."""
+    rows = pd.read_csv(file)
+    lines = []
+    for metric, heading in {"accuracy": "Accuracy", "worst": "Worst tenth of clients"}.items():
+        names = [f"{attack} {level:.0%}" for attack, level in _columns(rows)]
+        titles = [name.removeprefix("none ") for name in names]
+        lines += [f"| {heading}, % | " + " | ".join(titles) + " |", "|---" * (len(names) + 1) + "|"]
+        for method in dict.fromkeys(rows["method"]):
+            cells = []
+            for column in _columns(rows):
+                own = (rows["method"] == method) & (rows[["attack", "level"]] == column).all(axis=1)
+                values = 100 * rows.loc[own, metric].to_numpy()
+                gap = paired.compare(values, np.zeros_like(values))
+                cells.append(f"{gap.mean:.1f} ± {gap.high - gap.mean:.1f}")
+            lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        lines.append("")
+    file.with_name(f"{what}.md").write_text("\n".join(lines))
+    print("\n".join(lines))
+
+
+def _columns(rows: pd.DataFrame) -> list[tuple[str, float]]:
+    pairs = zip(rows["attack"], rows["level"], strict=True)
+    return [(str(attack), float(level)) for attack, level in dict.fromkeys(pairs)]
+
+
+if __name__ == "__main__":
+    main()
