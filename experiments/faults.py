@@ -45,7 +45,7 @@ AGGREGATORS: dict[str, Callable[[], Aggregator]] = {
     "centered_clipping": ff.aggregators.centered_clipping,
 }
 """Three of ten members may lie, for those that have to know."""
-ATTACKS: tuple[Any, ...] = ("sign_flip", "scaling", "noise", "nan", "little", "inner_product")
+ATTACKS = ("sign_flip", "scaling", "noise", "nan", "little", "inner_product")
 METRICS = {"accuracy": "accuracy_mean_clients", "worst": "accuracy_worst_tenth_by_mix"}
 KEYS = ["method", "attack", "level", "seed"]
 
@@ -111,29 +111,25 @@ def programs(
             drop_nonfinite=True,
         )
 
+    def dropping(selector: Callable[[], Selector], weights: Literal["size", "uniform"]):
+        mean = ff.aggregators.mean(weights)
+        return lambda level: round_of(selector(), mean, [ff.faults.dropout(level)])
+
+    def attacked(aggregator: Callable[[], Aggregator], attack: Any):
+        def make(level):
+            liars = [ff.faults.byzantine(level, attack)] if attack != "none" else []
+            return round_of(ff.selectors.uniform(COHORT), aggregator(), liars)
+
+        return make
+
     if what == "dropout":
-        for name, (selector, weights) in SELECTORS.items():
-            yield (
-                name,
-                "none",
-                DROPOUTS,
-                lambda level, make=selector, weights=weights: round_of(
-                    make(), ff.aggregators.mean(weights), [ff.faults.dropout(level)]
-                ),
-            )
+        for name, chosen in SELECTORS.items():
+            yield name, "none", DROPOUTS, dropping(*chosen)
         return
-    uniform = ff.selectors.uniform(COHORT)
     for name, aggregator in AGGREGATORS.items():
-        yield name, "none", LIARS[:1], lambda _, make=aggregator: round_of(uniform, make(), [])
-        for attack in ATTACKS:
-            yield (
-                name,
-                attack,
-                LIARS[1:],
-                lambda level, make=aggregator, attack=attack: round_of(
-                    uniform, make(), [ff.faults.byzantine(level, attack)]
-                ),
-            )
+        for attack in ("none", *ATTACKS):
+            levels = LIARS[:1] if attack == "none" else LIARS[1:]
+            yield name, attack, levels, attacked(aggregator, attack)
 
 
 def write_table(what: str, file: Path) -> None:
@@ -146,9 +142,9 @@ def write_table(what: str, file: Path) -> None:
         lines += [f"| {heading}, % | " + " | ".join(titles) + " |", "|---" * (len(names) + 1) + "|"]
         for method in dict.fromkeys(rows["method"]):
             cells = []
-            for column in _columns(rows):
-                own = (rows["method"] == method) & (rows[["attack", "level"]] == column).all(axis=1)
-                values = 100 * rows.loc[own, metric].to_numpy()
+            for attack, level in _columns(rows):
+                own = (rows["attack"] == attack) & (rows["level"] == level)
+                values = 100 * rows.loc[own & (rows["method"] == method), metric].to_numpy()
                 gap = paired.compare(values, np.zeros_like(values))
                 cells.append(f"{gap.mean:.1f} ± {gap.high - gap.mean:.1f}")
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
