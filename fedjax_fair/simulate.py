@@ -232,7 +232,11 @@ def run(
 
     Returns:
         The new state, and a ``RoundInfo`` with a leading axis ``rounds``.
+
+    Raises:
+        ValueError: If ``num_rounds`` is not a whole number >= 0.
     """
+    checks.non_negative_int("num_rounds", num_rounds)
     return jax.lax.scan(lambda state, _: round.step(state, data), state, length=num_rounds)
 
 

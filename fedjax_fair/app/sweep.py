@@ -113,6 +113,7 @@ def sweep(
         {'algorithm': 1, 'prox': 3, 'seed': 2, 'round': 2}
     """
     if seeds is not None:
+        checks.seeds("seeds", seeds)
         base = replace(base, training=replace(base.training, seeds=tuple(seeds)))
     config = presets.resolve(base)
     if config.distributed:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, as_integers, validate
-from fedjax_fair.data.ownership import Partition, join_indices, owned
+from fedjax_fair.data.ownership import Partition, generator, join_indices, owned
 from fedjax_fair.data.partition import by_column, explicit, follow_owners
 
 __all__ = ["federate", "from_arrays", "from_npz"]
@@ -49,10 +49,12 @@ def federate(
     Raises:
         ValueError: If anything does not fit together.
     """
+    checks.positive_int("num_classes", num_classes)
+    checks.unit_interval("test_fraction", test_fraction)
+    checks.non_negative_int("seed", seed)
     features, labels, partition = train
     groups: Any = partition.groups
     if test is None:
-        checks.unit_interval("test_fraction", test_fraction)
         train_part, test_part = _hold_out(partition, test_fraction, seed)
         # Two copies of disjoint parts, not two views of everything: that would cost twice the
         # memory once both are on a device.
@@ -66,7 +68,7 @@ def federate(
 
 
 def _hold_out(partition: Partition, fraction: float, seed: int) -> tuple[Partition, Partition]:
-    rng = np.random.default_rng((seed, 2))  # Apart from the streams that split examples.
+    rng = generator(seed, 2)  # Apart from the streams that split examples.
     clients = np.repeat(np.arange(len(partition.sizes)), partition.sizes)
     shuffled = partition.order[np.lexsort((rng.random(len(clients)), clients))]
     taken = np.floor(partition.sizes * fraction).astype(np.int64)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
+from fedjax_fair import checks
 from fedjax_fair.data import tfds_images
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.class_partition import classes_per_client, split_test
@@ -95,7 +94,7 @@ def load(
     """
     several = isinstance(seed, Sequence)
     seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
-    if not seeds or any(not isinstance(each, (int, np.integer)) or each < 0 for each in seeds):
+    if not seeds or any(not checks.is_int(each) or each < 0 for each in seeds):
         raise ValueError(f"{seed=}: expected an integer >= 0, or several.")
     source = EMBEDDED[name]() if name in EMBEDDED else _images(name, data_dir)
     partition = default_partition(name) if partition is None else partition

@@ -21,6 +21,7 @@ __all__ = ["sgd"]
 # Minibatches drawn in one go where the number of steps is not known in advance: drawing them one by
 # one costs several microseconds each in small operations.
 _PLANNED = 32
+_MOST_STEPS = 2**31 - 1  # They are counted in 32 bits.
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
@@ -85,9 +86,10 @@ def sgd(
     """
     if (steps is None) == (epochs is None):
         raise ValueError(f"expected exactly one of {steps=} and {epochs=}.")
-    for name, value in {"batch_size": batch_size, "steps": steps, "epochs": epochs}.items():
+    checks.positive_int("batch_size", batch_size)
+    for name, value in {"steps": steps, "epochs": epochs}.items():
         if value is not None:
-            checks.positive_int(name, value)
+            checks.positive_int(name, value, at_most=_MOST_STEPS)
     if not callable(learning_rate):
         checks.non_negative("learning_rate", learning_rate)
     checks.unit_interval("momentum", momentum)

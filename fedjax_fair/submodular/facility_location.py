@@ -173,10 +173,10 @@ def facility_location_from_features(
 def _items(items: ArrayLike | None, count: int) -> Int[Array, " items"]:
     if items is None:
         return jnp.arange(count, dtype=jnp.int32)
+    checks.items("items", items, count)
     chosen = jnp.asarray(items, jnp.int32)
     if chosen.ndim != 1 or not chosen.size:
         raise ValueError(f"items: expected a vector of rows, got shape {chosen.shape}.")
-    checks.items("items", chosen, count)
     return chosen
 
 

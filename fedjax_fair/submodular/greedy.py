@@ -273,10 +273,10 @@ def _begin(
     if start is None:
         checks.positive_int("k", k, at_most=size)
         return state, jnp.zeros(())
+    checks.items("start", start, size)
     chosen = jnp.asarray(start, dtype=jnp.int32)
     if chosen.ndim != 1:
         raise ValueError(f"start: expected a vector of items, got shape {chosen.shape}.")
-    checks.items("start", chosen, size)
     checks.positive_int("k", k, at_most=size - chosen.shape[0])
     state, _ = jax.lax.scan(lambda state, item: (state.take(function, item), None), state, chosen)
     return state, function.value(~state.free)

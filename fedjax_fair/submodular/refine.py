@@ -87,10 +87,10 @@ def best_swap(function: SetFunction, items: ArrayLike, *, most: int | None = Non
         >>> best_swap(modular(jnp.array([2.0, -1.0, 3.0])), jnp.array([1, 0])).items.tolist()
         [2, 0]
     """
+    checks.items("items", items, function.size)
     chosen = jnp.asarray(items, jnp.int32)
     if chosen.ndim != 1:
         raise ValueError(f"items: expected a vector of items, got shape {chosen.shape}.")
-    checks.items("items", chosen, function.size)
     if most is not None:
         checks.positive_int("most", most)
     k = chosen.shape[0]

@@ -135,14 +135,13 @@ def fit(
         >>> dict(run.test_accuracy.sizes)
         {'seed': 2, 'round': 3, 'client': 50}
     """
-    seeds = tuple(seeds)
     checks.seeds("seeds", seeds)
     return fit_batch(
         lambda _: round,
         (),
         data,
         rounds=rounds,
-        seeds=seeds,
+        seeds=tuple(seeds),
         eval_every=eval_every,
         train_loss=train_loss,
         callbacks=callbacks,
@@ -220,6 +219,9 @@ def fit_batch(
     """
     checks.positive_int("rounds", rounds)
     checks.positive_int("eval_every", eval_every)
+    checks.seeds("seeds", seeds, different=False)
+    if memory_limit is not None:
+        checks.non_negative_int("memory_limit", memory_limit)
     seeds = tuple(map(int, seeds))
     validate(data)
     if not np.asarray(data.test.sizes).any():
