@@ -15,6 +15,8 @@ from jax.core import Tracer
 
 __all__ = [
     "finite",
+    "function",
+    "instance",
     "is_int",
     "items",
     "non_negative",
@@ -99,6 +101,20 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Requires one of a few words."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}.")
+
+
+def instance(name: str, value: Any, kind: type, example: str) -> None:
+    """Requires an object of a type."""
+    if not isinstance(value, kind):
+        raise ValueError(
+            f"{name} is a {type(value).__name__}: expected a {kind.__name__}, such as {example}."
+        )
+
+
+def function(name: str, value: Any, expectation: str) -> None:
+    """Requires something that can be called."""
+    if not callable(value):
+        raise ValueError(f"{name}={value!r}: expected a function {expectation}.")
 
 
 def seeds(name: str, value: Any, *, different: bool = True) -> None:

@@ -154,7 +154,7 @@ def make_round(
         A ``Round``.
 
     Raises:
-        ValueError: If ``clients_per_batch`` is not positive.
+        ValueError: If a role is not of its type, or ``clients_per_batch`` is not positive.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -165,6 +165,10 @@ def make_round(
         ...     aggregator=ff.aggregators.mean(),
         ... )
     """
+    checks.instance("model", model, Model, "models.logistic(num_classes=10)")
+    checks.instance("selector", selector, Selector, "selectors.uniform(cohort_size=10)")
+    checks.instance("solver", solver, Solver, "solvers.sgd(0.1, batch_size=10, epochs=1)")
+    checks.instance("aggregator", aggregator, Aggregator, "aggregators.mean()")
     if clients_per_batch is not None:
         checks.positive_int("clients_per_batch", clients_per_batch)
 

@@ -7,6 +7,7 @@ from types import FunctionType
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from fedjax_fair import (
@@ -81,6 +82,8 @@ NOT_WHOLE = (1.5, 2.0, -1, 10**30 + 0.5)
 FUNCTION = sets.modular(np.ones(3, np.float32))
 PROBLEM = federated.facility_location(np.ones((2, 3), np.float32))
 LABELS = np.arange(4) % 2
+SELECTOR = selectors.full()
+SOLVER = solvers.sgd(0.1, 1, steps=1)
 GIVEN = {
     "aggregator": aggregators.mean(),
     "answers": 1.0,
@@ -121,17 +124,17 @@ GIVEN = {
     "points": (),
     "problem": PROBLEM,
     "rank": 1,
-    "round": None,
+    "round": make_round(models.logistic(2), SELECTOR, SOLVER, aggregators.mean()),
     "rounds": 1,
     "run": None,
     "saturation": 0.5,
     "seed": 0,
     "seeds": (0,),
-    "selector": selectors.full(),
+    "selector": SELECTOR,
     "sigma": 0.1,
     "similarity": np.eye(3, dtype=np.float32),
     "size": 3,
-    "solver": solvers.sgd(0.1, 1, steps=1),
+    "solver": SOLVER,
     "alpha": 1.0,
     "beta": 1.0,
     "test": None,
@@ -240,6 +243,14 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
         (lambda: selectors.divfl(2, gradients=[1]), r"gradients=\[1\]: expected one of 'fresh'"),
         (lambda: aggregators.mean(np.array(["size"])), "weights=array"),
         (lambda: solvers.sgd(0.1, 2, steps=2**31), "steps=2147483648: expected an integer"),
+        (
+            lambda: solvers.sgd(0.1, 2, steps=1, optimizer="adam"),
+            "optimizer='adam': expected a fun",
+        ),
+        (lambda: solvers.sgd(0.1, 2, steps=1, optimizer=optax.sgd(0.1)), "optimizer=Gradient"),
+        (lambda: aggregators.mean(server_optimizer="adam"), "server_optimizer is a str: expected"),
+        (lambda: aggregators.mean(server_optimizer=optax.adam), "server_optimizer is a function"),
+        (lambda: selectors.submodular(FUNCTION, 2), "function_of_context=SetFunction"),
         (lambda: models.mlp(2, hidden=5), "hidden=5: expected a sequence of widths"),
         (lambda: models.mlp(2, hidden="20"), "hidden='20': expected a sequence of widths"),
         (lambda: models.mlp(2, hidden=(3, 0)), r"hidden\[1\]=0: expected an integer"),
@@ -269,3 +280,30 @@ def test_seeds_may_repeat_only_where_it_is_said():
         checks.seeds("seeds", (1, 1))
     checks.seeds("seeds", (1, 1), different=False)
     checks.seeds("seeds", np.array([0, 2**32 - 1]))
+
+
+ROLES = {name: GIVEN[name] for name in ("model", "selector", "solver", "aggregator")}
+
+
+@pytest.mark.parametrize("given", [*ROLES, None])
+@pytest.mark.parametrize("role", ROLES)
+def test_roles_are_not_swapped(role, given, as_users_call):
+    if role == given:
+        make_round(**ROLES)
+        return
+    other = selectors.uniform if given is None else ROLES[given]
+    kind = type(ROLES[role]).__name__
+    with pytest.raises(ValueError, match=rf"{role} is a {type(other).__name__}: expected a {kind}"):
+        make_round(**ROLES | {role: other})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"round": SOLVER}, "round is a Solver: expected a Round"),
+        ({"data": np.ones((4, 2))}, "data is a ndarray: expected a FederatedData"),
+    ],
+)
+def test_what_is_fitted_is_a_round_and_a_federation(given, said, federation, as_users_call):
+    with pytest.raises(ValueError, match=said):
+        fit(**{"round": GIVEN["round"], "data": federation, "rounds": 1} | given)

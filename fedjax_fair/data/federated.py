@@ -220,6 +220,7 @@ def validate(data: FederatedData) -> None:
         ...
         ValueError: train.labels span [0, 1]: expected [0, 0] (num_classes=1).
     """
+    checks.instance("data", data, FederatedData, "data.load('digits')")
     checks.positive_int("num_classes", data.num_classes)
     for run in range(data.num_partitions or 0):
         validate(_trimmed(data.partition(run)))

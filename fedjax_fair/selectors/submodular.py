@@ -45,6 +45,7 @@ def submodular(
         ...     return modular(jnp.minimum(context.losses(context.variables), 1.0))
         >>> selector = submodular(worth, cohort_size=10)
     """
+    checks.function("function_of_context", function_of_context, "from a context to a SetFunction")
     checks.positive_int("cohort_size", cohort_size)
     checks.positive_int("candidates", candidates, words=("all",))
 

@@ -71,8 +71,9 @@ def sgd(
         A ``Solver``. Learning rate, momentum, decay and ``prox`` may be traced.
 
     Raises:
-        ValueError: If a setting is out of range, if not exactly one of ``steps`` and ``epochs`` is
-            given, or if ``momentum`` comes with an ``optimizer``, which would ignore it.
+        ValueError: If a setting is out of range, if ``optimizer`` is no function, if not exactly
+            one of ``steps`` and ``epochs`` is given, or if ``momentum`` comes with an
+            ``optimizer``, which would ignore it.
 
     References:
         Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, *Federated Optimization in Heterogeneous
@@ -95,6 +96,8 @@ def sgd(
     checks.unit_interval("momentum", momentum)
     checks.non_negative("weight_decay", weight_decay)
     checks.non_negative("prox", prox)
+    if optimizer is not None:
+        checks.function("optimizer", optimizer, "from a learning rate, such as optax.adam")
     if optimizer is not None and not _is_zero(momentum):
         raise ValueError(f"{momentum=!r}: expected 0 beside {optimizer=!r}.")
     if optimizer is None:

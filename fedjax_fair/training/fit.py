@@ -135,6 +135,7 @@ def fit(
         >>> dict(run.test_accuracy.sizes)
         {'seed': 2, 'round': 3, 'client': 50}
     """
+    checks.instance("round", round, Round, "make_round(model, selector, solver, aggregator)")
     checks.seeds("seeds", seeds)
     return fit_batch(
         lambda _: round,
@@ -217,6 +218,7 @@ def fit_batch(
         >>> runs.accuracy_mean_clients.isel(round=-1).shape
         (3,)
     """
+    checks.function("make", make, "from a point to a Round")
     checks.positive_int("rounds", rounds)
     checks.positive_int("eval_every", eval_every)
     checks.seeds("seeds", seeds, different=False)
