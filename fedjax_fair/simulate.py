@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair import checks
@@ -107,11 +109,14 @@ class Round(NamedTuple):
         model: The network.
         init: ``init(key, data) -> RoundState``.
         step: ``step(state, data) -> (RoundState, RoundInfo)``.
+        pooled: Whether it trains on the examples of all clients in one place, with -1 for the
+            clients of its ``RoundInfo``.
     """
 
     model: Model
     init: Callable[[Key[Array, ""], FederatedData], RoundState]
     step: Callable[[RoundState, FederatedData], tuple[RoundState, RoundInfo]]
+    pooled: bool = False
 
 
 def derive_key(
@@ -192,6 +197,7 @@ def make_round(
         cohort, selector_state, selector_info = selector.select(
             derive_key(state.key, Purpose.SELECT, state.round), state.selector, context
         )
+        cohort = _checked(cohort, data.num_clients)
         cohort = aggregator.prepare(state.aggregator, cohort, context)
         weights = None
         if aggregator.weigh is not None:
@@ -221,6 +227,32 @@ def make_round(
         )
 
     return Round(model, init, step)
+
+
+def _checked(cohort: Cohort, num_clients: int) -> Cohort:
+    """What a selector chose, as arrays.
+
+    Raises:
+        ValueError: If it is no cohort, or (where that is known while tracing) names a client that
+            does not exist.
+    """
+    checks.instance("selector: what it selects", cohort, Cohort, "Cohort(clients, weights)")
+    clients, weights = cohort.clients, jnp.asarray(cohort.weights)
+    if not isinstance(clients, Tracer):
+        ids = np.asarray(clients)
+        if ids.size and not 0 <= ids.min() <= ids.max() < num_clients:
+            outside = ids[(ids < 0) | (ids >= num_clients)][0]
+            raise ValueError(
+                f"selector: the cohort names client {outside}: expected ids in [0, {num_clients})."
+            )
+        clients = jnp.asarray(ids)
+    whole = jnp.issubdtype(clients.dtype, jnp.integer)
+    if not whole or clients.ndim != 1 or not clients.size or weights.shape != clients.shape:
+        raise ValueError(
+            f"selector: a cohort of clients {clients.dtype}{list(clients.shape)} with weights "
+            f"{weights.dtype}{list(weights.shape)}: expected integers [cohort] and as many weights."
+        )
+    return cohort._replace(clients=clients, weights=weights)
 
 
 def run(

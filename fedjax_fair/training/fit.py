@@ -19,6 +19,7 @@ from fedjax_fair.base import ClientMetrics
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.checkpoints import Checkpoints
+from fedjax_fair.training.diagnosis import require_members
 from fedjax_fair.training.fingerprint import describe
 from fedjax_fair.training.programs import Programs
 
@@ -119,7 +120,8 @@ def fit(
         An ``xarray.Dataset``; ``fedjax_fair.results`` describes it.
 
     Raises:
-        ValueError: If the data or a setting is invalid, or the checkpoints are of another run.
+        ValueError: If the data or a setting is invalid, the checkpoints are of another run, or the
+            selector names a client that does not exist.
         SimulationError: If an update of the global model was not finite.
 
     Examples:
@@ -243,6 +245,14 @@ def fit_batch(
         raise MemoryLimitError(needed, programs.shared_bytes, memory_limit)
     for callback in callbacks:
         callback.on_compiled(needed)
+    cohort_size = programs.empty_cohort.shape[1]
+    if programs.same_cohort and not programs.pooled and cohort_size < data.num_clients:
+        warnings.warn(
+            f"selector: every round has the same {cohort_size} of {data.num_clients} clients, "
+            "because its cohort does not depend on key, state or context; draw with jax.random and "
+            "the key, not with NumPy.",
+            stacklevel=2,
+        )
     state = programs.init()
     history = results.History()
     diverged = np.full(len(seeds), -1)
@@ -278,6 +288,8 @@ def fit_batch(
         while not stop and history.round < rounds:
             state, info = programs.step(state, min(eval_every, rounds - history.round))
             recorded = jax.device_get(info)
+            if not programs.pooled:
+                require_members(recorded.clients, data.num_clients, history.round, seeds)
             if continue_on_divergence:
                 fresh = (diverged < 0) & ~recorded.finite.all(axis=1)
                 diverged[fresh] = history.round + np.argmin(recorded.finite[fresh], axis=1)

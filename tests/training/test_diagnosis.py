@@ -1,0 +1,125 @@
+"""Cohorts that cannot be meant: the host notices clients that do not exist, and constant ones."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair.base import Cohort, Selector, empty_state
+from fedjax_fair.simulate import make_round, run
+from fedjax_fair.training.diagnosis import is_constant, require_members
+from fedjax_fair.training.fit import fit
+
+SOLVER = solvers.sgd(0.1, 2, epochs=1)
+
+
+def choosing(clients_of, weights=None):
+    """A selector of one's own: ``clients_of(key, context)``."""
+
+    def select(key, state, context):
+        clients = clients_of(key, context)
+        shares = jnp.full(len(clients), 1 / len(clients), jnp.float32)
+        return Cohort(clients, shares if weights is None else weights), state, {}
+
+    return Selector(empty_state, select)
+
+
+def method(model, selector):
+    return make_round(model, selector, SOLVER, aggregators.mean())
+
+
+def trace(model, selector, data):
+    round = method(model, selector)
+    state = jax.eval_shape(round.init, jax.random.key(0), data)
+    traced = jax.jit(lambda state, data: run(round, state, data, 3)).trace(state, data)
+    return is_constant(traced, traced.out_info[1])
+
+
+def drawn_with_numpy(key, context):
+    return jnp.asarray(np.random.default_rng(0).choice(6, 2, replace=False))
+
+
+CONSTANT = {
+    "numpy": choosing(drawn_with_numpy),
+    "python": choosing(lambda key, context: jnp.array([0, 1])),
+    "disguised": choosing(lambda key, context: jnp.sort(jnp.arange(4)[::-1])[:2]),
+    "full": selectors.full(),
+}
+VARIED = {
+    "by key": choosing(lambda key, context: jax.random.randint(key, (2,), 0, 6)),
+    "by round": choosing(lambda key, context: (context.round + jnp.arange(2)) % 6),
+    "by loss": choosing(lambda key, context: jnp.argsort(context.losses(context.variables))[:2]),
+    "by size": choosing(lambda key, context: jnp.argsort(context.sizes)[:2]),
+    "uniform": selectors.uniform(2),
+    "round robin": selectors.round_robin(2),
+    "power of choice": selectors.power_of_choice(2, 3),
+    "clustered": selectors.clustered_by_size(2),
+    "divfl": selectors.divfl(2),
+}
+
+
+@pytest.mark.parametrize("name", [*CONSTANT, *VARIED])
+def test_a_cohort_is_constant_if_nothing_that_goes_into_a_round_decides_it(name, model, federation):
+    assert trace(model, (CONSTANT | VARIED)[name], federation) == (name in CONSTANT)
+
+
+def test_a_cohort_drawn_with_numpy_is_warned_of(model, federation):
+    with pytest.warns(UserWarning, match="every round has the same 2 of 6 clients") as caught:
+        fit(method(model, CONSTANT["numpy"]), federation, rounds=2, eval_every=1)
+    assert len(caught) == 1
+
+
+def test_a_cohort_of_all_clients_is_not_warned_of(model, federation):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(method(model, selectors.full()), federation, rounds=1)
+
+
+def test_a_client_that_does_not_exist_is_named_with_its_round_and_seed(model, federation):
+    def clients_of(key, context):
+        return jnp.stack([context.round, jnp.where(context.round == 3, 99, 0)])
+
+    with pytest.raises(ValueError, match=r"of round 3, seed 7, names client 99: .* \[0, 6\)"):
+        fit(method(model, choosing(clients_of)), federation, rounds=6, seeds=(7,), eval_every=2)
+
+
+def test_the_first_round_counts_and_then_the_first_seed():
+    clients = np.zeros((3, 4, 2), int)
+    require_members(clients, 1, 0, (5, 6, 7))
+    clients[0, 3, 0], clients[2, 1, 1], clients[1, 1, 0] = 8, 9, -1
+    with pytest.raises(ValueError, match=r"round 11, seed 6, names client -1: .* \[0, 1\)"):
+        require_members(clients, 1, 10, (5, 6, 7))
+
+
+@pytest.mark.parametrize(
+    ("clients", "weights", "said"),
+    [
+        (np.array([0, 99]), None, r"names client 99: expected ids in \[0, 6\)"),
+        (np.array([0, -1]), None, "names client -1"),
+        (np.array([0, 2**32 + 1]), None, "names client 4294967297"),
+        ([0.0, 1.0], None, r"clients float.*\[2\] with weights .*\[2\]: expected integers"),
+        (jnp.array([[0], [1]]), None, r"clients int32\[2, 1\]"),
+        (jnp.array([0, 1]), jnp.ones(3), r"clients int32\[2\] with weights float32\[3\]"),
+    ],
+)
+def test_what_a_cohort_has_to_be_is_said_while_it_is_traced(
+    clients, weights, said, model, federation, as_users_call
+):
+    with pytest.raises(ValueError, match=said):
+        trace(model, choosing(lambda key, context: clients, weights), federation)
+
+
+def test_a_selector_returns_a_cohort(model, federation, as_users_call):
+    def select(key, state, context):
+        return jnp.arange(2), state, {}
+
+    with pytest.raises(ValueError, match=r"what it selects is a .*: expected a Cohort"):
+        trace(model, Selector(empty_state, select), federation)
+
+
+def test_a_cohort_of_numpy_arrays_and_lists_is_one(model, federation, as_users_call):
+    for clients in (np.array([0, 1]), [0, 1]):
+        assert trace(model, choosing(lambda *_, given=clients: given), federation)
