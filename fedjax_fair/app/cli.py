@@ -64,7 +64,11 @@ def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] =
         print("fedjax-fair:", *str(error).split(), file=sys.stderr)
         processes.abort(2)
         return 2
-    except Exception:
+    except Exception as error:
+        if _is_out_of_memory(error):
+            print("fedjax-fair: out of memory:", *str(error).split(), file=sys.stderr)
+            processes.abort(2)
+            return 2
         if jax.distributed.is_initialized():  # Others must not wait for this process.
             traceback.print_exc()
             processes.abort(1)
@@ -73,6 +77,11 @@ def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] =
         print("fedjax-fair: interrupted; `fedjax-fair resume` continues", file=sys.stderr)
         return 130
     return 0
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    exhausted = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+    return exhausted or isinstance(error, MemoryError)
 
 
 def _keep_programs() -> None:

@@ -47,7 +47,8 @@ def sgd(
     Minibatches are drawn without replacement: every epoch is a fresh permutation of the client's
     examples, and the last batch of an epoch holds what is left. A client with fewer examples than
     ``batch_size`` uses them all at every step. Lanes without an example repeat one of the client's
-    and weigh nothing; only batch normalization sees them.
+    and weigh nothing; only batch normalization sees them. There are at most as many lanes as all
+    clients have examples.
 
     Instructions that it follows: ``loss_weight``, a factor of the client's loss, which leaves the
     proximal term and the decay alone; ``snapshot_step``, the number of steps after which to keep a
@@ -107,6 +108,7 @@ def sgd(
         key_order, key_model = jax.random.split(key)
         rate = learning_rate(client.round) if callable(learning_rate) else learning_rate
         transformation = optimizer(rate)
+        lanes = batch_size if replacement else min(batch_size, client.examples.order.shape[0])
         loss_weight = client.instructions.get("loss_weight")
         snapshot_step = client.instructions.get("snapshot_step")
 
@@ -132,7 +134,7 @@ def sgd(
                 kept = jax.tree.map(lambda new, old: jnp.where(still, new, old), reached, kept)
             return reached, optimizer_state, total + loss, kept
 
-        draw = partial(_minibatch, key_order, client, batch_size, replacement)
+        draw = partial(_minibatch, key_order, client, lanes, replacement)
 
         def steps_from(first, planned, taken, carry):
             """Takes ``taken`` of ``planned`` steps, whose minibatches are drawn in one go."""
@@ -151,7 +153,7 @@ def sgd(
         else:
             # A traced number of steps makes these while loops: a small client stops early where
             # clients run one after another, and is frozen by vmap's rule where they run together.
-            taken = epochs * _ceil_div(client.size, batch_size)
+            taken = epochs * _ceil_div(client.size, lanes)
 
             def block(number, carry):
                 first = number * _PLANNED

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from fedjax_fair import results
@@ -150,6 +151,28 @@ def test_an_interruption_says_how_to_go_on(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(cli.experiment, "execute", interrupt)
     assert main(["run", *SMALL, "--output", str(tmp_path)]) == 130
     assert "resume" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("unable to allocate"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 7 TB")],
+)
+def test_a_run_without_enough_memory_ends_in_one_line(error, monkeypatch, capsys, tmp_path):
+    def exhaust(*arguments):
+        raise error
+
+    monkeypatch.setattr(cli.experiment, "execute", exhaust)
+    assert main(["run", *SMALL, "--output", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"fedjax-fair: out of memory: {error}\n"
+
+
+def test_other_errors_of_the_runtime_are_not_hidden(monkeypatch, tmp_path):
+    def fail(*arguments):
+        raise jax.errors.JaxRuntimeError("INTERNAL: a defect")
+
+    monkeypatch.setattr(cli.experiment, "execute", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a defect"):
+        main(["run", *SMALL, "--output", str(tmp_path)])
 
 
 def test_methods_are_listed(capsys):
