@@ -282,7 +282,7 @@ def _validate_examples(name: str, examples: ClientExamples, num_classes: int) ->
         f"{labels.shape} labels.",
     )
     _require(
-        np.issubdtype(features.dtype, np.number),
+        np.issubdtype(features.dtype, np.integer) or np.issubdtype(features.dtype, np.floating),
         f"{name}.features of {features.dtype}: expected uint8, integers or floats.",
     )
     for field, values in {"features": features, "labels": labels}.items():
