@@ -141,6 +141,9 @@ class DataList:
         rows = {}
         for entry in data.available(self.dir):
             ready = f"{entry.num_train:,} + {entry.num_test:,} examples" if entry.prepared else "-"
+            if entry.damage is not None:
+                rows[entry.name] = f"damaged: {' '.join(entry.damage.split())}"
+                continue
             rows[entry.name] = f"{ready:<26}  {entry.partition}"
         print(_aligned(rows))
 

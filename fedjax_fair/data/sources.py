@@ -15,6 +15,7 @@ from fedjax_fair.data.embedded import EMBEDDED, Examples, Splits
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.ownership import Partitioner
 from fedjax_fair.data.partition import follow_owners, iid
+from fedjax_fair.data.prepared import DamagedError, names_prepared, resolve_data_dir
 
 __all__ = [
     "Description",
@@ -85,7 +86,7 @@ def load(
 
     Raises:
         FileNotFoundError: If the set is not prepared; the message names the command that does it.
-        ValueError: If it is no image classification set, or the partition is impossible.
+        ValueError: If it is damaged or no image classification set, or the partition is impossible.
 
     Examples:
         >>> data = load("digits", seed=1)
@@ -149,6 +150,7 @@ class Description(NamedTuple):
         num_train: Number of training examples; None if it is not prepared.
         num_test: Number of test examples; None if it is not prepared.
         partition: Name of the default partition.
+        damage: Why it can not be loaded although it is prepared; None otherwise.
     """
 
     name: str
@@ -159,6 +161,7 @@ class Description(NamedTuple):
     num_train: int | None
     num_test: int | None
     partition: str
+    damage: str | None = None
 
 
 def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Description:
@@ -172,8 +175,8 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Descr
         Its description.
 
     Raises:
-        ValueError: If it is prepared but no image classification set, or neither prepared nor one
-            of the well-known names.
+        ValueError: If it is prepared but damaged or no image classification set, or neither
+            prepared nor one of the well-known names.
 
     Examples:
         >>> describe("digits").num_train
@@ -191,7 +194,7 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Descr
     except FileNotFoundError as error:
         if name not in KNOWN:
             raise ValueError(str(error)) from error
-        folder = tfds_images.resolve_data_dir(data_dir) / name
+        folder = resolve_data_dir(data_dir) / name
         return Description(name, False, folder, None, None, None, None, partition)
     splits = found.splits
     return Description(
@@ -213,14 +216,26 @@ def available(data_dir: str | os.PathLike[str] | None = None) -> list[Descriptio
         data_dir: As in ``load``.
 
     Returns:
-        Descriptions, well-known names first.
+        Descriptions, well-known names first; damaged sets among them, with the reason.
 
     Examples:
         >>> [entry.name for entry in available() if entry.folder is None]
         ['digits']
     """
-    others = [found.name for found in tfds_images.find_all(data_dir) if found.name not in KNOWN]
-    return [describe(name, data_dir) for name in (*KNOWN, *others)]
+    others = [name for name in names_prepared(data_dir) if name not in KNOWN]
+    entries = (_describe_any(name, data_dir) for name in (*KNOWN, *others))
+    return [entry for entry in entries if entry is not None]
+
+
+def _describe_any(name: str, data_dir: str | os.PathLike[str] | None) -> Description | None:
+    """A description, with the reason if the set is damaged; None if it is of another kind."""
+    try:
+        return describe(name, data_dir)
+    except ValueError as error:
+        if name not in KNOWN and not isinstance(error, DamagedError):
+            return None
+        folder, partition = resolve_data_dir(data_dir) / name, default_partition(name).name
+        return Description(name, False, folder, None, None, None, None, partition, str(error))
 
 
 def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
