@@ -35,6 +35,7 @@ from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import closest, lookup, read
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.parallel import processes
+from fedjax_fair.text import printable
 from fedjax_fair.training.fit import SimulationError
 
 __all__ = ["main"]
@@ -61,12 +62,14 @@ def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] =
     try:
         _dispatch(sys.argv[1:] if arguments is None else list(arguments), presets)
     except (ValueError, OSError, ImportError, SimulationError) as error:
-        print("fedjax-fair:", *str(error).split(), file=sys.stderr)
+        print("fedjax-fair:", *map(printable, str(error).split()), file=sys.stderr)
         processes.abort(2)
         return 2
     except Exception as error:
         if _is_out_of_memory(error):
-            print("fedjax-fair: out of memory:", *str(error).split(), file=sys.stderr)
+            print(
+                "fedjax-fair: out of memory:", *map(printable, str(error).split()), file=sys.stderr
+            )
             processes.abort(2)
             return 2
         if jax.distributed.is_initialized():  # Others must not wait for this process.
@@ -173,7 +176,7 @@ class DataPrepare:
     """Folder of prepared sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
 
     def __call__(self) -> None:
-        print(data.prepare(self.name, self.dir))
+        print(printable(data.prepare(self.name, self.dir)))
 
 
 @dataclass(frozen=True)
@@ -251,8 +254,9 @@ Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:
 
 
 def _aligned(rows: dict[str, Any], indent: str = "") -> str:
-    width = max(map(len, rows))
-    return "\n".join(f"{indent}{name:<{width}}  {text}" for name, text in rows.items())
+    shown = {printable(name): printable(text) for name, text in rows.items()}
+    width = max(map(len, shown))
+    return "\n".join(f"{indent}{name:<{width}}  {text}" for name, text in shown.items())
 
 
 def _run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
@@ -294,7 +298,7 @@ def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     settings = _parse(Sweep, options, f"sweep {preset}", start)
     chosen: dict[str, Any] = {name: getattr(settings, name) for name in given}
     base = relevant(resolve(replace(Config(**chosen), output=config.output)), base=config)
-    print(f"Sweep folder: {settings.output}")
+    print(f"Sweep folder: {printable(settings.output)}")
     with Bars() as bars:
         swept = sweep(
             base,
@@ -305,27 +309,32 @@ def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
             **varied,
         )
     Console().print(sweep_table(swept, list(varied)))
-    print(f"Results: {Path(settings.output) / 'results.nc'}")
+    print(f"Results: {printable(Path(settings.output) / 'results.nc')}")
 
 
 def _execute(ready: Experiment, folder: RunFolder) -> None:
     if not processes.is_first():
         experiment.execute(ready, folder)
         return
-    print(f"Run folder: {folder.path}")
+    print(f"Run folder: {printable(folder.path)}")
     with Bars() as bars:
         combined = experiment.execute(ready, folder, bars.watch)
     Console().print(*tables(combined))
-    print(f"Results: {folder.results}\nPlots: {folder.plots}\nReport: {folder.report}")
+    _say_where(Results=folder.results, Plots=folder.plots, Report=folder.report)
 
 
 def _maximize(task: maximize.Task, config: Maximize) -> None:
     maximize.check(config, task)
     folder = RunFolder.create(config, task.name.replace("/", "-"))
-    print(f"Run folder: {folder.path}")
+    print(f"Run folder: {printable(folder.path)}")
     compared = maximize.execute(task, config, folder)
     Console().print(*tables(compared))
-    print(f"Results: {folder.results}\nPlots: {folder.plots}")
+    _say_where(Results=folder.results, Plots=folder.plots)
+
+
+def _say_where(**files: Path) -> None:
+    for name, path in files.items():
+        print(f"{name}: {printable(path)}")
 
 
 def _parse(kind: Any, arguments: list[str], name: str, default: Any = None) -> Any:

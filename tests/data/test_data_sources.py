@@ -324,6 +324,14 @@ def test_a_damaged_set_names_its_file_and_breaks_no_list(damage, tmp_path, capsy
     assert re.search(said, line)
 
 
+def test_a_list_is_safe_to_print_whatever_a_folder_is_called(tmp_path, capsys):
+    write_set(tmp_path / "zoo\x1b[2J" / "[red]small")
+    assert main(["data", "list", "--dir", str(tmp_path)]) == 0
+    assert "\nzoo\\x1b[2J/[red]small  20 + 20 examples" in capsys.readouterr().out
+    assert main(["data", "info", "zoo\x1b[2J", "--dir", str(tmp_path)]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("key", ["pythonClassName", "python_class_name", "type"])
 def test_a_set_does_not_choose_modules_to_import(key, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
