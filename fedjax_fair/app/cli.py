@@ -6,15 +6,12 @@ itself, on top of a preset.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import itertools
 import os
-import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,9 +27,10 @@ from fedjax_fair.app import experiment, maximize, registry
 from fedjax_fair.app.build import Experiment, build, relevant
 from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.console import Bars, sweep_table, tables
+from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import PRESETS, Preset, resolve
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.settings import closest, lookup, read
+from fedjax_fair.app.settings import lookup, read
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.parallel import processes
 from fedjax_fair.text import printable
@@ -41,7 +39,6 @@ from fedjax_fair.training.fit import SimulationError
 __all__ = ["main"]
 
 DEFAULT_PRESET = "digits"
-HELP = {"-h", "--help"}
 
 Run = Annotated[str, tyro.conf.arg(metavar="RUN")]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
@@ -234,7 +231,7 @@ def _dispatch(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     elif command is Sweep:
         _sweep(rest, presets)
     else:
-        _parse(command, rest, name)()
+        parse(command, rest, name)()
 
 
 def _overview(presets: Mapping[str, Preset]) -> str:
@@ -268,7 +265,7 @@ def _run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     if HELP & set(options):
         config = resolve(config)  # Show the values that would be used.
     # What the preset sets for methods or data that were replaced is left out; what was typed stays.
-    config = relevant(resolve(_parse(Config, options, f"run {preset}", config)), base=config)
+    config = relevant(resolve(parse(Config, options, f"run {preset}", config)), base=config)
     if config.distributed:
         processes.initialize()
     ready = build(config)
@@ -295,7 +292,7 @@ def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         config = resolve(config)
     given: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
     start = replace(Sweep(**given), output=f"sweeps/{preset}")
-    settings = _parse(Sweep, options, f"sweep {preset}", start)
+    settings = parse(Sweep, options, f"sweep {preset}", start)
     chosen: dict[str, Any] = {name: getattr(settings, name) for name in given}
     base = relevant(resolve(replace(Config(**chosen), output=config.output)), base=config)
     print(f"Sweep folder: {printable(settings.output)}")
@@ -335,55 +332,3 @@ def _maximize(task: maximize.Task, config: Maximize) -> None:
 def _say_where(**files: Path) -> None:
     for name, path in files.items():
         print(f"{name}: {printable(path)}")
-
-
-def _parse(kind: Any, arguments: list[str], name: str, default: Any = None) -> Any:
-    """Reads options into a dataclass; tyro's report of a mistake becomes a ``ValueError``."""
-    for argument in arguments:
-        _require_option(argument, set(_options(kind)), name)
-    report = io.StringIO()
-    given = {} if default is None else {"default": default}
-    try:
-        with contextlib.redirect_stderr(report):
-            return tyro.cli(
-                kind,
-                args=arguments,
-                prog=f"fedjax-fair {name}",
-                config=(tyro.conf.DisallowNone,),
-                **given,
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise ValueError(_first_paragraph(report.getvalue())) from None
-
-
-def _options(kind: Any, prefix: str = "--") -> Iterator[str]:
-    """The flags of a dataclass, sections and all."""
-    for item in fields(kind):
-        name = prefix + item.name.replace("_", "-")
-        section = item.default_factory
-        if is_dataclass(section):
-            yield from _options(section, f"{name}.")
-        else:
-            yield name
-
-
-def _require_option(argument: str, options: set[str], name: str) -> None:
-    flag = argument.split("=")[0].replace("_", "-")
-    if not flag.startswith("--") or flag in options | HELP:
-        return
-    close = closest(flag, options)
-    hint = f"did you mean {close}?" if close else f"`fedjax-fair {name} --help` lists them."
-    raise ValueError(f"unknown option {flag}: {hint}")
-
-
-def _first_paragraph(box: str) -> str:
-    """The sentence below the title of the box that tyro draws around a mistake."""
-    lines = (line.strip("│ ") for line in box.splitlines()[1:])
-    below_title = itertools.dropwhile(_is_rule, lines)
-    return " ".join(itertools.takewhile(lambda line: not _is_rule(line), below_title))
-
-
-def _is_rule(line: str) -> bool:
-    return not re.search(r"\w", line)

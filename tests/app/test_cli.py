@@ -1,6 +1,7 @@
 """The command line, as a newcomer meets it."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -8,8 +9,10 @@ import jax
 import pytest
 
 from fedjax_fair import results
-from fedjax_fair.app import cli, presets, registry
+from fedjax_fair.app import cli, presets, registry, settings
 from fedjax_fair.app.cli import main
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.options import options_of
 
 METHODS = ["fedavg", "subtrunc:lam=0.1,b=5"]
 SMALL = [
@@ -103,7 +106,14 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --solver.prox much", "--solver.prox"),
         ("run --methods fedprox --solver.prox -1", "prox=-1"),
         ("run --methods fedprox --solver.prox nan", "prox=nan"),
-        ("run --solver.prox", "--solver.prox"),
+        ("run --solver.prox", "--solver.prox: expected a number."),
+        ("run --solver.prox=much --devices 1", "--solver.prox much: expected a number."),
+        ("run --solver.batch_size a_b", "--solver.batch-size a_b: expected an integer."),
+        ("run --selector.candidates al", "candidates al: expected an integer or 'auto' or 'all'."),
+        ("run --selector.scale sam", "--selector.scale sam: expected 'mean' or 'sum'."),
+        ("run --model.hidden 5 wide", "--model.hidden 5 wide: expected integers."),
+        ("run --distributed maybe", "maybe"),
+        ("maximize exemplars --k ten", "--k ten: expected an integer."),
         ("run --training.rounds 1.5", "--training.rounds"),
         ("run --training.rounds -1", "training.rounds=-1"),
         ("run --training.seeds 1 1", "training.seeds"),
@@ -124,6 +134,11 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --methods subtrunc:lam=1,lam=2", "expected lam once"),
         ("run --methods fedavg fedavg", "one or more different methods"),
         ("sweep lam=0.1 lam=0.2", "lam: expected once, with values between commas"),
+        ("sweep lam=much", "lam='much': expected a number."),
+        ("sweep candidates=al,2", "candidates='al': expected an integer or 'auto' or 'all'."),
+        ("sweep center=maybe", "center='maybe': expected True or False."),
+        ("sweep hidden=wide", "hidden='wide': expected integers."),
+        ("run --methods subtrunc:scale=sam", "scale='sam': expected 'mean' or 'sum'."),
         ("sweep lam=0.1,0.2 --methods fedavg", "expected a setting that one of fedavg reads"),
         ("show", "RUN"),
         ("show nowhere", "nowhere"),
@@ -142,6 +157,15 @@ def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkey
     assert message in line
     if "not finite" not in message:
         assert not list(tmp_path.iterdir())
+
+
+def test_what_may_be_written_is_said_in_words_of_people():
+    commands = (Config, cli.Sweep, cli.Exemplars, cli.Movielens, cli.Resume, cli.DataList)
+    said = {settings.described(kind) for command in commands for _, kind in options_of(command)}
+    assert {"an integer", "a number", "text", "integers", "words", "True or False"} < said
+    for text in said:
+        plain = re.sub(r"'\w+'", "", text)
+        assert not re.search(r"Union|Literal|Optional|None|tuple|\[|int\b|str\b", plain), text
 
 
 def test_an_interruption_says_how_to_go_on(monkeypatch, capsys, tmp_path):
