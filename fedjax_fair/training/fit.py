@@ -19,7 +19,7 @@ from fedjax_fair.base import ClientMetrics
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.checkpoints import Checkpoints
-from fedjax_fair.training.diagnosis import require_members
+from fedjax_fair.training.diagnosis import Doubts, require_members
 from fedjax_fair.training.fingerprint import describe
 from fedjax_fair.training.programs import Programs
 
@@ -255,12 +255,15 @@ def fit_batch(
         )
     state = programs.init()
     history = results.History()
+    doubts = Doubts(data, rounds, seeds)
     diverged = np.full(len(seeds), -1)
 
     def record(cohort: Int[np.ndarray, "seeds cohort"]) -> bool:
         summaries, clients = jax.device_get(programs.evaluate(state, cohort))
         done = int(jax.device_get(state.round)[0])
         history.add_evaluation(done, summaries, clients)
+        if not continue_on_divergence:
+            doubts.see(done, summaries, clients.test_loss)
         seconds = time.perf_counter() - started
         evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds)
         stops = [callback.on_evaluation(evaluation) for callback in callbacks]
@@ -283,6 +286,8 @@ def fit_batch(
                     f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
                     f"{history.round}."
                 )
+            if not continue_on_divergence:
+                doubts.recall(history)
         else:
             stop = record(programs.empty_cohort)
         while not stop and history.round < rounds:

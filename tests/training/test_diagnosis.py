@@ -1,16 +1,19 @@
-"""Cohorts that cannot be meant: the host notices clients that do not exist, and constant ones."""
+"""What the host notices: cohorts that cannot be meant, and models that do not learn."""
 
+import re
 import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import make_federation
 
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import Cohort, Selector, empty_state
+from fedjax_fair.data.federated import stack
 from fedjax_fair.simulate import make_round, run
-from fedjax_fair.training.diagnosis import is_constant, require_members
+from fedjax_fair.training.diagnosis import Doubts, is_constant, require_members
 from fedjax_fair.training.fit import fit
 
 SOLVER = solvers.sgd(0.1, 2, epochs=1)
@@ -123,3 +126,98 @@ def test_a_selector_returns_a_cohort(model, federation, as_users_call):
 def test_a_cohort_of_numpy_arrays_and_lists_is_one(model, federation, as_users_call):
     for clients in (np.array([0, 1]), [0, 1]):
         assert trace(model, choosing(lambda *_, given=clients: given), federation)
+
+
+def warned(data, rounds, evaluations, seeds=(7,)):
+    """What is said of evaluations: round, test loss and accuracy, each for all seeds or one."""
+    doubts = Doubts(data, rounds, seeds)
+    tested = np.asarray(data.test.sizes) > 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for done, *numbers in evaluations:
+            loss, accuracy = (np.broadcast_to(np.float32(n), len(seeds)) for n in numbers)
+            summaries = {"test_loss_mean_examples": loss, "accuracy_mean_examples": accuracy}
+            doubts.see(done, summaries, np.where(tested, loss[:, None], np.float32(np.nan)))
+    return [str(warning.message) for warning in caught]
+
+
+GUESSING = np.log(3)
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "said"),
+    [
+        ([(0, 1.2, 0.3), (5, 11.9, 0.9), (10, 1e-3, 0.9)], None),
+        (
+            [(0, 1.2, 0.3), (5, 12.1, 0.9), (10, 99, 0.9)],
+            "round 5, seed 7: the test loss is 12.1, ",
+        ),
+        (
+            [(0, 1.2, 0.3), (5, np.nan, 0.9), (10, 99, 0.9)],
+            "round 5, seed 7: the test loss of 6 cl",
+        ),
+        ([(0, 0.01, 0.9), (5, 0.5, 0.9)], None),  # What was trained before may lose much of it.
+        ([(0, 0.01, 0.9), (5, 10.1 * GUESSING, 0.9)], r"or of guessing 1\.099"),
+        ([(0, np.inf, 0.3), (5, 1.0, 0.9)], "round 0, seed 7: the test loss of 6 clients is not"),
+    ],
+)
+def test_a_loss_that_exploded_is_warned_of_once(evaluations, said, federation):
+    messages = warned(federation, 10, evaluations)
+    assert len(messages) == (said is not None)
+    assert all(re.search(said, message) for message in messages)
+
+
+SHARE = np.bincount(make_federation().test.labels).max() / sum(make_federation().test.sizes)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "accuracies", "said"),
+    [
+        (20, {0: 0.9, 5: 0.1, 9: 0.1}, False),  # Not yet.
+        (20, {0: 0.9, 5: 0.1, 10: SHARE}, True),
+        (20, {0: 0.9, 5: 0.1, 10: np.nextafter(np.float32(SHARE), np.float32(1))}, True),
+        (20, {0: 0.9, 5: 0.1, 10: SHARE + 1 / 32}, False),
+        (20, {5: SHARE + 1 / 32, 10: 0.1, 20: 0.1}, False),  # It has learned, and forgotten.
+        (20, {5: 0.1, 10: 0.1, 15: 0.1, 20: 0.1}, True),
+        (19, {5: 0.1, 10: 0.1, 19: 0.1}, False),  # Too short to tell.
+        (20, {10: np.nan, 20: np.nan}, False),
+    ],
+)
+def test_an_accuracy_of_guessing_is_warned_of_after_half_of_the_rounds(
+    rounds, accuracies, said, federation
+):
+    messages = warned(federation, rounds, [(done, 1.0, a) for done, a in accuracies.items()])
+    assert len(messages) == said
+    assert all(f"round 10, seed 7: no test accuracy so far is above {SHARE:.4g}" in m
+               for m in messages)  # fmt: skip
+
+
+def test_the_seed_that_does_not_learn_is_named(federation):
+    evaluations = [(0, 1.0, 0.9), (10, [1.0, 99.0, 99.0], [0.9, 0.9, 0.1])]
+    messages = warned(federation, 20, evaluations, seeds=(3, 4, 5))
+    assert [said.split(":")[0] for said in messages] == ["round 10, seed 4", "round 10, seed 5"]
+
+
+def test_partitions_are_guessed_each_by_its_own_classes(federation):
+    one = jax.tree.map(np.array, federation)
+    other = one._replace(test=one.test._replace(order=one.test.order[::-1].copy()))
+    doubts = Doubts(stack([one, other]), 20, (0, 1))
+    assert doubts._guessed.tolist() == [SHARE, SHARE]
+
+
+def test_targets_are_not_guessed(federation):
+    def with_targets(part):
+        return part._replace(labels=part.labels.astype(np.float32))
+
+    data = federation._replace(train=with_targets(federation.train),
+                               test=with_targets(federation.test))  # fmt: skip
+    assert warned(data, 20, [(0, 5.0, np.nan), (20, 49.0, np.nan)]) == []
+    assert len(warned(data, 20, [(0, 5.0, np.nan), (20, 51.0, np.nan)])) == 1
+    assert warned(data, 20, [(0, 0.0, np.nan), (20, 51.0, np.nan)]) == []
+
+
+def test_a_run_with_a_senseless_learning_rate_is_warned_of(model, federation, tmp_path):
+    round = make_round(model, selectors.full(), solvers.sgd(1e6, 2, steps=3), aggregators.mean())
+    for _ in range(2):  # The second time from what was kept.
+        with pytest.warns(UserWarning, match="round 1, seed 0: the test loss is .* untrained"):
+            fit(round, federation, rounds=1, checkpoints=tmp_path)
