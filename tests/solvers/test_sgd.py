@@ -295,3 +295,8 @@ def test_a_batch_that_no_client_fills_takes_no_memory(federation, model, length)
     large, _ = solve(sgd(0.3, LARGE, **length), federation, model)
     chex.assert_trees_all_close(huge.update, large.update, rtol=1e-5)
     assert huge.reports["last_batch"].shape == federation.train.order.shape
+
+
+def test_with_replacement_a_batch_may_be_larger_than_all_examples(federation, model):
+    drawn, _ = solve(sgd(0.3, LARGE, steps=1, replacement=True), federation, model)
+    assert drawn.reports["last_batch"].shape == (LARGE,)

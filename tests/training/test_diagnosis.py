@@ -221,3 +221,10 @@ def test_a_run_with_a_senseless_learning_rate_is_warned_of(model, federation, tm
     for _ in range(2):  # The second time from what was kept.
         with pytest.warns(UserWarning, match="round 1, seed 0: the test loss is .* untrained"):
             fit(round, federation, rounds=1, checkpoints=tmp_path)
+
+
+def test_clients_without_test_examples_have_no_loss_that_could_be_broken(federation):
+    own = federation.test.sizes.copy()
+    own[-1] = 0
+    test = federation.test._replace(sizes=own, order=federation.test.order[: own.sum()])
+    assert warned(federation._replace(test=test), 10, [(0, 1.0, 0.5), (5, 1.0, 0.5)]) == []
