@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair import checks
@@ -112,11 +114,14 @@ class Round(NamedTuple):
         model: The network.
         init: ``init(key, data) -> RoundState``.
         step: ``step(state, data) -> (RoundState, RoundInfo)``.
+        pooled: Whether it trains on the examples of all clients in one place, with -1 for the
+            clients of its ``RoundInfo``.
     """
 
     model: Model
     init: Callable[[Key[Array, ""], FederatedData], RoundState]
     step: Callable[[RoundState, FederatedData], tuple[RoundState, RoundInfo]]
+    pooled: bool = False
 
 
 def derive_key(
@@ -165,7 +170,7 @@ def make_round(
         A ``Round``.
 
     Raises:
-        ValueError: If ``clients_per_batch`` is not positive.
+        ValueError: If a role is not of its type, or ``clients_per_batch`` is not positive.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -176,6 +181,10 @@ def make_round(
         ...     aggregator=ff.aggregators.mean(),
         ... )
     """
+    checks.instance("model", model, Model, "models.logistic(num_classes=10)")
+    checks.instance("selector", selector, Selector, "selectors.uniform(cohort_size=10)")
+    checks.instance("solver", solver, Solver, "solvers.sgd(0.1, batch_size=10, epochs=1)")
+    checks.instance("aggregator", aggregator, Aggregator, "aggregators.mean()")
     if clients_per_batch is not None:
         checks.positive_int("clients_per_batch", clients_per_batch)
 
@@ -204,6 +213,7 @@ def make_round(
         cohort, selector_state, selector_info = selector.select(
             derive_key(state.key, Purpose.SELECT, state.round), state.selector, context
         )
+        cohort = _checked(cohort, data.num_clients)
         cohort = aggregator.prepare(state.aggregator, cohort, context)
         weights = None
         if aggregator.weigh is not None:
@@ -249,6 +259,32 @@ def make_round(
     return Round(model, init, step)
 
 
+def _checked(cohort: Cohort, num_clients: int) -> Cohort:
+    """What a selector chose, as arrays.
+
+    Raises:
+        ValueError: If it is no cohort, or (where that is known while tracing) names a client that
+            does not exist.
+    """
+    checks.instance("selector: what it selects", cohort, Cohort, "Cohort(clients, weights)")
+    clients, weights = cohort.clients, jnp.asarray(cohort.weights)
+    if not isinstance(clients, Tracer):
+        ids = np.asarray(clients)
+        if ids.size and not 0 <= ids.min() <= ids.max() < num_clients:
+            outside = ids[(ids < 0) | (ids >= num_clients)][0]
+            raise ValueError(
+                f"selector: the cohort names client {outside}: expected ids in [0, {num_clients})."
+            )
+        clients = jnp.asarray(ids)
+    whole = jnp.issubdtype(clients.dtype, jnp.integer)
+    if not whole or clients.ndim != 1 or not clients.size or weights.shape != clients.shape:
+        raise ValueError(
+            f"selector: a cohort of clients {clients.dtype}{list(clients.shape)} with weights "
+            f"{weights.dtype}{list(weights.shape)}: expected integers [cohort] and as many weights."
+        )
+    return cohort._replace(clients=clients, weights=weights)
+
+
 def run(
     round: Round, state: RoundState, data: FederatedData, num_rounds: int
 ) -> tuple[RoundState, RoundInfo]:
@@ -262,7 +298,11 @@ def run(
 
     Returns:
         The new state, and a ``RoundInfo`` with a leading axis ``rounds``.
+
+    Raises:
+        ValueError: If ``num_rounds`` is not a whole number >= 0.
     """
+    checks.non_negative_int("num_rounds", num_rounds)
     return jax.lax.scan(lambda state, _: round.step(state, data), state, length=num_rounds)
 
 

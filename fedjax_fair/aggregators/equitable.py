@@ -82,8 +82,7 @@ def equitable(
         >>> aggregator = equitable(num_clusters=2)
         >>> oracle = equitable(num_clusters=2, groups="oracle")
     """
-    if num_clusters != "eigengap":
-        checks.positive_int("num_clusters", num_clusters)
+    checks.positive_int("num_clusters", num_clusters, words=("eigengap",))
     checks.one_of("groups", groups, ("estimated", "oracle"))
     checks.one_of("layer", layer, ("penultimate", "logits"))
     checks.one_of("model", model, ("trained", "received"))

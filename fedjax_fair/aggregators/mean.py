@@ -32,7 +32,7 @@ def mean(
         An ``Aggregator``.
 
     Raises:
-        ValueError: If ``weights`` is none of the three words.
+        ValueError: If ``weights`` is none of the three words, or the optimizer is none of optax.
 
     References:
         McMahan, Moore, Ramage, Hampson, Aguera y Arcas, *Communication-Efficient Learning of Deep
@@ -45,6 +45,9 @@ def mean(
         >>> fedadam = mean(server_optimizer=optax.adam(1e-2))
     """
     checks.one_of("weights", weights, ("uniform", "size", "cohort"))
+    if server_optimizer is not None:
+        kind = optax.GradientTransformation
+        checks.instance("server_optimizer", server_optimizer, kind, "optax.adam(0.01)")
 
     def init(context):
         return () if server_optimizer is None else server_optimizer.init(context.variables.params)

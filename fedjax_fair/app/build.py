@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_fair import checks, data, faults, models, simulate
@@ -73,19 +74,29 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
             seed = tuple(config.data.seed + run for run in config.training.seeds)
         partitioner = _make(partition, config.data, names=DATA_NAMES)
         federation = data.load(config.data.name, partitioner, seed=seed, data_dir=config.data.dir)
-    rounds = {name: method_round(config, name, federation.num_classes) for name in config.methods}
+    classes, largest = federation.num_classes, largest_client(federation)
+    rounds = {name: method_round(config, name, classes, largest) for name in config.methods}
     for method in rounds.values():
         jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
     return Experiment(config, federation, rounds, mesh)
 
 
-def method_round(config: Config, name: str, num_classes: int) -> Round:
+def largest_client(data: FederatedData) -> int:
+    """Most training examples that a client has."""
+    return int(np.max(data.train.sizes))
+
+
+def method_round(
+    config: Config, name: str, num_classes: int, largest_client: int | None = None
+) -> Round:
     """The round of one method.
 
     Args:
         config: A resolved configuration, in which numbers that roles take as traced may be tracers.
         name: The method, as in ``config.methods``.
         num_classes: Classes of the data.
+        largest_client: Most training examples of a client. Minibatches without replacement that
+            would be larger are of this size; the examples in them are the same.
 
     Raises:
         ValueError: As ``build``.
@@ -105,6 +116,8 @@ def method_round(config: Config, name: str, num_classes: int) -> Round:
     if method.pooled is not None:
         # What all examples train has no global model to be pulled to.
         return method.pooled(model, _make(made_of["solver"], replace(own.solver, prox=None)))
+    if largest_client is not None:
+        own = replace(own, solver=_fitting(own.solver, largest_client))
     borrowed = {to: getattr(own.solver, of) for to, of in method.from_solver.items()}
     for missing in (of for to, of in method.from_solver.items() if borrowed[to] is None):
         raise ValueError(f"solver.{missing}=None: expected a value for {name}, which needs it.")
@@ -145,6 +158,13 @@ def _faults(config: Config) -> list[Faults]:
     if own.period is not None:
         found.append(faults.diurnal(own.period))
     return found
+
+
+def _fitting(solver: Any, largest_client: int) -> Any:
+    """The settings of a solver whose minibatches are not larger than the largest client."""
+    if solver.replacement or solver.batch_size is None or solver.batch_size <= largest_client:
+        return solver
+    return replace(solver, batch_size=largest_client)
 
 
 def method_settings(config: Config, name: str) -> dict[str, dict[str, Setting]]:

@@ -7,15 +7,13 @@ itself, on top of a preset.
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import os
-import re
 import shlex
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,18 +29,19 @@ from fedjax_fair.app import experiment, maximize, registry
 from fedjax_fair.app.build import Experiment, build, relevant
 from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.console import Bars, tables
+from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import PRESETS, Preset, resolve
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.settings import closest, lookup, read
+from fedjax_fair.app.settings import lookup, read
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.app.termination import Terminated, Termination
 from fedjax_fair.parallel import processes
+from fedjax_fair.text import printable
 from fedjax_fair.training.fit import SimulationError
 
 __all__ = ["main"]
 
 DEFAULT_PRESET = "digits"
-HELP = {"-h", "--help"}
 
 Run = Annotated[str, tyro.conf.arg(metavar="RUN")]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
@@ -63,10 +62,16 @@ def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] =
     try:
         _dispatch(sys.argv[1:] if arguments is None else list(arguments), presets)
     except (ValueError, OSError, ImportError, SimulationError) as error:
-        print("fedjax-fair:", *str(error).split(), file=sys.stderr)
+        print("fedjax-fair:", *map(printable, str(error).split()), file=sys.stderr)
         processes.abort(2)
         return 2
-    except Exception:
+    except Exception as error:
+        if _is_out_of_memory(error):
+            print(
+                "fedjax-fair: out of memory:", *map(printable, str(error).split()), file=sys.stderr
+            )
+            processes.abort(2)
+            return 2
         if jax.distributed.is_initialized():  # Others must not wait for this process.
             traceback.print_exc()
             processes.abort(1)
@@ -87,6 +92,11 @@ def _advice(text: str) -> Iterator[None]:
     except (KeyboardInterrupt, Terminated) as end:
         end.add_note(text)
         raise
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    exhausted = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+    return exhausted or isinstance(error, MemoryError)
 
 
 def _keep_programs() -> None:
@@ -154,6 +164,9 @@ class DataList:
         rows = {}
         for entry in data.available(self.dir):
             ready = f"{entry.num_train:,} + {entry.num_test:,} examples" if entry.prepared else "-"
+            if entry.damage is not None:
+                rows[entry.name] = f"damaged: {' '.join(entry.damage.split())}"
+                continue
             rows[entry.name] = f"{ready:<26}  {entry.partition}"
         print(_aligned(rows))
 
@@ -183,7 +196,7 @@ class DataPrepare:
     """Folder of prepared sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
 
     def __call__(self) -> None:
-        print(data.prepare(self.name, self.dir))
+        print(printable(data.prepare(self.name, self.dir)))
 
 
 @dataclass(frozen=True)
@@ -241,7 +254,7 @@ def _dispatch(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     elif command is Sweep:
         _sweep(rest, presets)
     else:
-        _parse(command, rest, name)()
+        parse(command, rest, name)()
 
 
 def _overview(presets: Mapping[str, Preset]) -> str:
@@ -261,8 +274,9 @@ Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:
 
 
 def _aligned(rows: dict[str, Any], indent: str = "") -> str:
-    width = max(map(len, rows))
-    return "\n".join(f"{indent}{name:<{width}}  {text}" for name, text in rows.items())
+    shown = {printable(name): printable(text) for name, text in rows.items()}
+    width = max(map(len, shown))
+    return "\n".join(f"{indent}{name:<{width}}  {text}" for name, text in shown.items())
 
 
 def _run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
@@ -274,7 +288,7 @@ def _run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     if HELP & set(options):
         config = resolve(config)  # Show the values that would be used.
     # What the preset sets for methods or data that were replaced is left out; what was typed stays.
-    config = relevant(resolve(_parse(Config, options, f"run {preset}", config)), base=config)
+    config = relevant(resolve(parse(Config, options, f"run {preset}", config)), base=config)
     if config.distributed:
         processes.initialize()
     ready = build(config)
@@ -301,10 +315,10 @@ def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         config = resolve(config)
     given: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
     start = replace(Sweep(**given), output=f"sweeps/{preset}")
-    settings = _parse(Sweep, options, f"sweep {preset}", start)
+    settings = parse(Sweep, options, f"sweep {preset}", start)
     chosen: dict[str, Any] = {name: getattr(settings, name) for name in given}
     base = relevant(resolve(replace(Config(**chosen), output=config.output)), base=config)
-    print(f"Sweep folder: {settings.output}")
+    print(f"Sweep folder: {printable(settings.output)}")
     with _advice("the same command continues"), Termination() as end, Bars() as bars:
         swept = sweep(
             base,
@@ -315,18 +329,18 @@ def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
             **varied,
         )
     Console().print(*tables(swept))
-    print(f"Results: {Path(settings.output) / 'results.nc'}")
+    print(f"Results: {printable(Path(settings.output) / 'results.nc')}")
 
 
 def _execute(ready: Experiment, folder: RunFolder) -> None:
     if not processes.is_first():
         experiment.execute(ready, folder)
         return
-    print(f"Run folder: {folder.path}")
+    print(f"Run folder: {printable(folder.path)}")
     with _resumable(folder), Termination() as end, Bars() as bars:
         combined = experiment.execute(ready, folder, lambda method: end.watch(bars.watch(method)))
     Console().print(*tables(combined))
-    print(f"Results: {folder.results}\nPlots: {folder.plots}\nReport: {folder.report}")
+    _say_where(Results=folder.results, Plots=folder.plots, Report=folder.report)
 
 
 def _resumable(folder: RunFolder) -> contextlib.AbstractContextManager[None]:
@@ -340,60 +354,13 @@ def _start_maximizing(config: Maximize) -> None:
 
 
 def _maximize(task: maximize.Task, config: Maximize, folder: RunFolder) -> None:
-    print(f"Run folder: {folder.path}")
+    print(f"Run folder: {printable(folder.path)}")
     with _resumable(folder), Termination(at_once=True):
         compared = maximize.execute(task, config, folder)
     Console().print(*tables(compared))
-    print(f"Results: {folder.results}\nPlots: {folder.plots}")
+    _say_where(Results=folder.results, Plots=folder.plots)
 
 
-def _parse(kind: Any, arguments: list[str], name: str, default: Any = None) -> Any:
-    """Reads options into a dataclass; tyro's report of a mistake becomes a ``ValueError``."""
-    for argument in arguments:
-        _require_option(argument, set(_options(kind)), name)
-    report = io.StringIO()
-    given = {} if default is None else {"default": default}
-    try:
-        with contextlib.redirect_stderr(report):
-            return tyro.cli(
-                kind,
-                args=arguments,
-                prog=f"fedjax-fair {name}",
-                config=(tyro.conf.DisallowNone,),
-                **given,
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise ValueError(_first_paragraph(report.getvalue())) from None
-
-
-def _options(kind: Any, prefix: str = "--") -> Iterator[str]:
-    """The flags of a dataclass, sections and all."""
-    for item in fields(kind):
-        name = prefix + item.name.replace("_", "-")
-        section = item.default_factory
-        if is_dataclass(section):
-            yield from _options(section, f"{name}.")
-        else:
-            yield name
-
-
-def _require_option(argument: str, options: set[str], name: str) -> None:
-    flag = argument.split("=")[0].replace("_", "-")
-    if not flag.startswith("--") or flag in options | HELP:
-        return
-    close = closest(flag, options)
-    hint = f"did you mean {close}?" if close else f"`fedjax-fair {name} --help` lists them."
-    raise ValueError(f"unknown option {flag}: {hint}")
-
-
-def _first_paragraph(box: str) -> str:
-    """The sentence below the title of the box that tyro draws around a mistake."""
-    lines = (line.strip("│ ") for line in box.splitlines()[1:])
-    below_title = itertools.dropwhile(_is_rule, lines)
-    return " ".join(itertools.takewhile(lambda line: not _is_rule(line), below_title))
-
-
-def _is_rule(line: str) -> bool:
-    return not re.search(r"\w", line)
+def _say_where(**files: Path) -> None:
+    for name, path in files.items():
+        print(f"{name}: {printable(path)}")

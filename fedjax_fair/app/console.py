@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich import progress
 from rich.table import Table
+from rich.text import Text
 
 from fedjax_fair.results import by_mix, compare, final
 from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
+from fedjax_fair.text import printable
 from fedjax_fair.training.fit import Callback, Evaluation
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class Bars(progress.Progress):
 
     def __init__(self) -> None:
         super().__init__(
-            progress.TextColumn("{task.description:<12}"),
+            progress.TextColumn("{task.description:<12}", markup=False),
             progress.BarColumn(),
             progress.TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
             progress.TimeElapsedColumn(),
@@ -57,7 +59,7 @@ class _Bar(Callback):
         self._method = method
 
     def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
-        self._task = self._bars.add_task(self._method, total=rounds, news="compiling")
+        self._task = self._bars.add_task(printable(self._method), total=rounds, news="compiling")
 
     def on_compiled(self, num_bytes: int) -> None:
         self._bars.update(self._task, news=f"{num_bytes / 2**20:,.0f} MiB")
@@ -108,7 +110,9 @@ def summary_table(results: xr.Dataset) -> Table:
     seeds, clients = results.sizes["seed"], results.sizes["client"]
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     table = Table(
-        title=f"Test accuracy of {clients} clients ({results.attrs['data']}) after the last round",
+        title=_title(
+            f"Test accuracy of {clients} clients ({results.attrs['data']}) after the last round"
+        ),
         caption=f"in %, {spread}",
     )
     table.add_column("method", overflow="fold")
@@ -117,7 +121,7 @@ def summary_table(results: xr.Dataset) -> Table:
     last = final(results)
     for method in last["algorithm"].values:
         row = last.sel(algorithm=method)
-        table.add_row(str(method), *(_percent(row[name].values) for name in COLUMNS))
+        table.add_row(_name(method), *(_percent(row[name].values) for name in COLUMNS))
     return table
 
 
@@ -149,7 +153,7 @@ def difference_table(results: xr.Dataset) -> Table:
     compared = {name: compare(results, name) for name in columns}
     seeds = results.sizes["seed"]
     table = Table(
-        title=f"Differences to {baseline}",
+        title=_title(f"Differences to {baseline}"),
         caption=f"in points, with 95 % intervals over {seeds} paired seeds; * beyond chance: "
         "p < 0.05 after Holm's correction for several methods",
     )
@@ -158,7 +162,7 @@ def difference_table(results: xr.Dataset) -> Table:
         table.add_column(heading, justify="right")
     for method in results["algorithm"].values[1:]:
         rows = [found.sel(algorithm=method) for found in compared.values()]
-        table.add_row(str(method), *map(_difference, rows))
+        table.add_row(_name(method), *map(_difference, rows))
     return table
 
 
@@ -184,7 +188,7 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
     order = np.argsort(-last["accuracy_mean_clients"].mean("seed").values, kind="stable")
     shown = order[:rows]
     table = Table(
-        title=f"The best {len(shown)} of {len(order):,} points ({results.attrs['data']})",
+        title=_title(f"The best {len(shown)} of {len(order):,} points ({results.attrs['data']})"),
         caption=f"in %, mean over {results.sizes['seed']} seeds",
     )
     for heading in ("method", *settings, *COLUMNS.values()):
@@ -193,7 +197,7 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
         row = last.isel(point=number)
         table.add_row(
             *(f"{row[name].item():g}" if name != "algorithm" and isinstance(row[name].item(), float)
-              else str(row[name].item()) for name in points),
+              else _name(row[name].item()) for name in points),
             *(_percent(row[name].values, digits=1) for name in COLUMNS),
         )  # fmt: skip
     return table
@@ -211,8 +215,10 @@ def maximization_table(results: xr.Dataset) -> Table:
         its heaviest base, or a random one.
     """
     table = Table(
-        title=f"{results.attrs['k']} of {results.sizes['item']:,} items for "
-        f"{results.attrs['clients']:,} clients ({results.attrs['data']})",
+        title=_title(
+            f"{results.attrs['k']} of {results.sizes['item']:,} items for "
+            f"{results.attrs['clients']:,} clients ({results.attrs['data']})"
+        ),
         caption=f"mean over {results.sizes['seed']} seeds; shares of centralized greedy, in %",
         box=None,
         collapse_padding=True,
@@ -230,7 +236,7 @@ def maximization_table(results: xr.Dataset) -> Table:
         beyond = (found - popular) / (greedy - popular) if greedy > popular else np.nan
         bits = [float(row[name].max()) / 1e6 for name in ("bits_up", "bits_down")]
         table.add_row(
-            str(method),
+            _name(method),
             f"{found:.4f}",
             *("" if np.isnan(share) else f"{100 * share:.1f}"
               for share in (found / greedy, beyond, rounded / greedy)),
@@ -268,11 +274,20 @@ def group_table(results: xr.Dataset) -> Table:
         found = results.get("aggregation_nmi")
         nmi = np.nan if found is None else found.sel(algorithm=method).mean().item()
         table.add_row(
-            str(method),
+            _name(method),
             *(_percent(cell.values, digits=1) for cell in cells),
             "" if np.isnan(nmi) else f"{nmi:.2f}",
         )
     return table
+
+
+def _name(text: object) -> Text:
+    """A name that others chose, of which nothing is read as markup."""
+    return Text(printable(text))
+
+
+def _title(text: str) -> Text:
+    return Text(printable(text), "table.title")
 
 
 def _percent(values: np.ndarray, digits: int = 2) -> str:

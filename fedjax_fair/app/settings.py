@@ -18,7 +18,7 @@ from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.results.files import write_text
 
-__all__ = ["closest", "load", "lookup", "override", "places", "read", "save"]
+__all__ = ["closest", "described", "load", "lookup", "override", "places", "read", "save"]
 
 T = TypeVar("T")
 
@@ -123,18 +123,29 @@ def read(config: Config, name: str, text: str) -> Any:
         with contextlib.redirect_stderr(io.StringIO()):
             return tyro.cli(kind, args=[text], config=(tyro.conf.DisallowNone,))
     except SystemExit:
-        raise ValueError(f"{field_name}={text!r}: expected {_described(kind)}.") from None
+        raise ValueError(f"{field_name}={text!r}: expected {described(kind)}.") from None
 
 
-def _described(kind: Any) -> str:
-    """A type as people read it: its alternatives, without None."""
+_WRITTEN = {int: "an integer", float: "a number", bool: "True or False", str: "text"}
+_WRITTEN_MANY = {int: "integers", float: "numbers", str: "words"}
+
+
+def described(kind: Any) -> str:
+    """What may be written for a value of a type.
+
+    Examples:
+        >>> described(int | Literal["auto", "all"] | None), described(tuple[int, ...])
+        ("an integer or 'auto' or 'all'", 'integers')
+    """
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     words: list[str] = []
     for member in members:
         if get_origin(member) is Literal:
             words += map(repr, get_args(member))
+        elif get_origin(member) is tuple:
+            words.append(_WRITTEN_MANY[get_args(member)[0]])
         elif member is not type(None):
-            words.append(getattr(member, "__name__", str(member)))
+            words.append(_WRITTEN[member])
     return " or ".join(words)
 
 
@@ -182,7 +193,7 @@ def _build(kind: Any, values: Mapping[str, Any]) -> Any:
                 collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS,
             )
         except TypeCheckError:
-            raise ValueError(f"{name}={value!r}: expected {_described(kinds[name])}") from None
+            raise ValueError(f"{name}={value!r}: expected {described(kinds[name])}") from None
     return kind(**built)
 
 

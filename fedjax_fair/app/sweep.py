@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 
 from fedjax_fair import checks, results
 from fedjax_fair.app import presets
-from fedjax_fair.app.build import build, method_round, method_settings
+from fedjax_fair.app.build import build, largest_client, method_round, method_settings
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.run_folder import locked
 from fedjax_fair.app.settings import lookup, places
@@ -117,6 +117,7 @@ def sweep(
         {'algorithm': 1, 'prox': 3, 'seed': 2, 'round': 2}
     """
     if seeds is not None:
+        checks.seeds("seeds", seeds)
         base = replace(base, training=replace(base.training, seeds=tuple(seeds)))
     config = presets.resolve(base)
     if config.distributed:
@@ -238,7 +239,8 @@ def _with(config: Config, axes: Sequence[_Axis], values: Sequence[Any]) -> Confi
 
 def _round(group: _Group, values: tuple) -> Round:
     config = _with(group.config, group.axes, values)
-    return method_round(config, group.name, group.data.num_classes)
+    largest = largest_client(group.data)
+    return method_round(config, group.name, group.data.num_classes, largest)
 
 
 def _run(group: _Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:

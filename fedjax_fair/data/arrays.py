@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
 import zlib
@@ -12,7 +13,7 @@ import numpy as np
 
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, as_integers, validate
-from fedjax_fair.data.ownership import Partition, join_indices, owned
+from fedjax_fair.data.ownership import Partition, generator, join_indices, owned
 from fedjax_fair.data.partition import by_column, explicit, follow_owners
 
 __all__ = ["federate", "from_arrays", "from_npz"]
@@ -49,10 +50,12 @@ def federate(
     Raises:
         ValueError: If anything does not fit together.
     """
+    checks.positive_int("num_classes", num_classes)
+    checks.unit_interval("test_fraction", test_fraction)
+    checks.non_negative_int("seed", seed)
     features, labels, partition = train
     groups: Any = partition.groups
     if test is None:
-        checks.unit_interval("test_fraction", test_fraction)
         train_part, test_part = _hold_out(partition, test_fraction, seed)
         # Two copies of disjoint parts, not two views of everything: that would cost twice the
         # memory once both are on a device.
@@ -66,7 +69,7 @@ def federate(
 
 
 def _hold_out(partition: Partition, fraction: float, seed: int) -> tuple[Partition, Partition]:
-    rng = np.random.default_rng((seed, 2))  # Apart from the streams that split examples.
+    rng = generator(seed, 2)  # Apart from the streams that split examples.
     clients = np.repeat(np.arange(len(partition.sizes)), partition.sizes)
     shuffled = partition.order[np.lexsort((rng.random(len(clients)), clients))]
     taken = np.floor(partition.sizes * fraction).astype(np.int64)
@@ -94,7 +97,7 @@ def _client_examples(features: Any, labels: Any, partition: Partition) -> Client
     # NumPy's arrays where the container names JAX's: the training loop moves them once.
     arrays: Any = (
         _as_features(features),
-        _as_int32("labels", as_integers("labels", labels)),
+        _classes("labels", labels),
         partition.order,
         offsets.astype(np.int32),
         partition.sizes,
@@ -112,7 +115,10 @@ def _as_features(features: Any) -> np.ndarray:
         return array.astype(np.float32, copy=False)
     if np.issubdtype(array.dtype, np.integer):
         return _as_int32("features", array)
-    raise ValueError(f"features of {array.dtype}: expected uint8, integers or floats.")
+    raise ValueError(
+        f"features of {array.dtype}: expected uint8, integers or floats; encode anything else as "
+        "numbers first."
+    )
 
 
 def _as_int32(name: str, values: np.ndarray) -> np.ndarray:
@@ -150,7 +156,8 @@ def from_arrays(
         test_labels: Test classes.
         test_client_indices: Indices of each client's test examples; they may be empty.
         groups: Planted group of each client, ``[clients]``.
-        num_classes: Number of classes; by default one more than the largest label.
+        num_classes: Number of classes; by default one more than the largest label, where the
+            smallest is 0.
         name: What the data is called in results.
         test_fraction: Without test arguments, the part of each client's examples that is held out
             for testing, rounded down; at least one is kept for training. In ``[0, 1)``.
@@ -167,7 +174,7 @@ def from_arrays(
         >>> data.train.sizes.tolist(), data.test.sizes.tolist(), data.num_classes
         ([4, 4], [1, 1], 2)
     """
-    labels = as_integers("labels", labels)
+    labels = _classes("labels", labels)
     _require_as_many("features", features, labels)
     partition = explicit(client_indices).split(labels, seed)
     if groups is not None:
@@ -177,7 +184,7 @@ def from_arrays(
     test = None
     given = [test_features is not None, test_labels is not None, test_client_indices is not None]
     if test_client_indices is not None and all(given):
-        test_labels = as_integers("test_labels", test_labels)
+        test_labels = _classes("test_labels", test_labels)
         _require_as_many("test_features", test_features, test_labels)
         order, sizes = join_indices(test_client_indices, len(test_labels))
         test = (test_features, test_labels, owned(order, sizes, len(test_labels)))
@@ -187,9 +194,13 @@ def from_arrays(
             f"{given}."
         )
     if num_classes is None:
-        num_classes = 1 + int(
-            max(labels.max(), test_labels.max() if test and test_labels.size else 0)
-        )
+        every = np.concatenate([labels, np.zeros(0, labels.dtype) if test is None else test[1]])
+        if every.min() > 0:
+            raise ValueError(
+                f"labels span [{every.min()}, {every.max()}]: expected classes from 0, or "
+                "num_classes if there are no examples of class 0."
+            )
+        num_classes = 1 + int(every.max())
     return federate(
         (features, labels, partition),
         test,
@@ -198,6 +209,17 @@ def from_arrays(
         test_fraction=test_fraction,
         seed=seed,
     )
+
+
+def _classes(name: str, labels: Any) -> np.ndarray:
+    """Requires the classes of examples."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(
+            f"{name} of {array.dtype} and shape {array.shape}: expected the class of each example, "
+            "1-D integers from 0; np.unique(labels, return_inverse=True)[1] makes such of others."
+        )
+    return _as_int32(name, array)
 
 
 def _require_as_many(name: str, features: Any, labels: np.ndarray) -> None:
@@ -238,7 +260,18 @@ def from_npz(
     arrays = _read_npz(path)
     if missing := {"features", "labels", "client"} - set(arrays):
         raise ValueError(f"{path} lacks {sorted(missing)}: expected features, labels and client.")
-    client, labels = arrays["client"], arrays["labels"]
+    try:
+        return _from_named_arrays(arrays, path, test_fraction, seed)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _from_named_arrays(
+    arrays: dict[str, np.ndarray], path: str | os.PathLike[str], test_fraction: float, seed: int
+) -> FederatedData:
+    client, labels = arrays["client"], _classes("labels", arrays["labels"])
+    if client.dtype.kind not in "iuUS":
+        raise ValueError(f"client of {client.dtype}: expected integers or strings.")
     test_client_indices = None
     if "test_client" in arrays:
         test = follow_owners(client, arrays["test_client"])
@@ -276,7 +309,36 @@ def _num_classes(given: np.ndarray | None) -> int | None:
 
 def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+        with zipfile.ZipFile(path) as archive:
+            _require_contents(archive, os.path.getsize(path))
+        with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, TypeError, ValueError) as error:
+    except _DAMAGED as error:
         raise ValueError(f"{path}: expected an .npz file of plain arrays ({error}).") from error
+
+
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
+    *(TypeError, ValueError),
+)
+
+
+def _require_contents(archive: zipfile.ZipFile, file_size: int) -> None:
+    """Requires that arrays are as large as the file says, before memory is taken for them."""
+    claimed = 0
+    for entry in archive.infolist():
+        with archive.open(entry) as file:
+            version = np.lib.format.read_magic(file)
+            first = np.lib.format.read_array_header_1_0
+            read = first if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+            held = entry.file_size - file.tell()
+        array = math.prod(shape) * dtype.itemsize
+        if not dtype.hasobject and array != held:
+            raise ValueError(f"{entry.filename} claims {array:,} bytes and holds {held:,}")
+        claimed += array
+    if claimed > _MOST_DEFLATED * file_size:
+        raise ValueError(f"{claimed:,} bytes can not be in a file of {file_size:,}")
+
+
+_MOST_DEFLATED = 1032  # Of zlib; an uncompressed file holds what its size is.

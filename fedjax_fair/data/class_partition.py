@@ -9,7 +9,14 @@ import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair import checks
-from fedjax_fair.data.ownership import Partition, Partitioner, equal_parts, owned, shuffled_by_class
+from fedjax_fair.data.ownership import (
+    Partition,
+    Partitioner,
+    equal_parts,
+    generator,
+    owned,
+    shuffled_by_class,
+)
 
 __all__ = ["PLANTED", "Cluster", "classes_per_client", "planted_clusters", "split_test"]
 
@@ -51,7 +58,7 @@ def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
             raise ValueError(
                 f"{classes=}: expected at most the {len(present)} classes in the labels."
             )
-        rng = np.random.default_rng(seed)
+        rng = generator(seed)
         uses = rng.permutation(equal_parts(num_clients * classes, len(present)))
         slots = present[_draw_slots(num_clients, uses, rng)]
         order, lengths = _split_over_slots(labels, slots.ravel(), np.inf, rng)
@@ -169,15 +176,20 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
         >>> partition.sizes.tolist(), partition.groups.tolist(), len(partition.dropped)
         ([4, 6, 6], [0, 1, 1], 2)
     """
-    name = clusters if isinstance(clusters, str) else f"{len(clusters)} clusters"
     if isinstance(clusters, str):
         checks.one_of("clusters", clusters, tuple(PLANTED))
-        clusters = PLANTED[clusters]
-    if not clusters:
-        raise ValueError("clusters=[]: expected at least one.")
+        name, clusters = clusters, PLANTED[clusters]
+    elif isinstance(clusters, Sequence) and clusters:
+        name = f"{len(clusters)} clusters"
+    else:
+        raise ValueError(f"{clusters=}: expected a name, or at least one data.Cluster.")
     for cluster in clusters:
+        if not isinstance(cluster, Cluster):
+            raise ValueError(f"clusters: expected each to be a data.Cluster, got {cluster!r}.")
         checks.positive_int("num_clients", cluster.num_clients)
         checks.positive_int("at_most", cluster.at_most)
+        for label in cluster.classes:
+            checks.non_negative_int("classes", label)
         if len(set(cluster.classes)) != len(cluster.classes) or not cluster.classes:
             raise ValueError(f"classes={list(cluster.classes)}: expected some, each once.")
     holders = [cluster for cluster in clusters for _ in range(cluster.num_clients)]
@@ -187,7 +199,7 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
     at_most = np.repeat([cluster.at_most for cluster in holders], widths)
 
     def split(labels, /, seed, **columns):
-        order, lengths = _split_over_slots(labels, slots, at_most, np.random.default_rng(seed))
+        order, lengths = _split_over_slots(labels, slots, at_most, generator(seed))
         sizes = np.add.reduceat(lengths, np.cumsum(widths) - widths)
         return owned(order, sizes, len(labels), groups)
 
@@ -262,7 +274,7 @@ def split_test(
         >>> test.sizes.tolist(), test.dropped.tolist()
         ([2, 5], [7])
     """
-    rng = np.random.default_rng((seed, 1))  # Apart from the stream that split the training part.
+    rng = generator(seed, 1)  # Apart from the stream that split the training part.
     num_clients = len(train.sizes)
     owners = np.repeat(np.arange(num_clients), train.sizes)
     # Only the pairs of class and client that occur: a dense table would not fit a million clients.

@@ -220,6 +220,7 @@ def validate(data: FederatedData) -> None:
         ...
         ValueError: train.labels span [0, 1]: expected [0, 0] (num_classes=1).
     """
+    checks.instance("data", data, FederatedData, "data.load('digits')")
     checks.positive_int("num_classes", data.num_classes)
     for run in range(data.num_partitions or 0):
         validate(_trimmed(data.partition(run)))
@@ -281,7 +282,7 @@ def _validate_examples(name: str, examples: ClientExamples, num_classes: int) ->
         f"{labels.shape} labels.",
     )
     _require(
-        np.issubdtype(features.dtype, np.number),
+        np.issubdtype(features.dtype, np.integer) or np.issubdtype(features.dtype, np.floating),
         f"{name}.features of {features.dtype}: expected uint8, integers or floats.",
     )
     for field, values in {"features": features, "labels": labels}.items():

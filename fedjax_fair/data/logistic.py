@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.data.ownership import owned
+from fedjax_fair.data.ownership import generator, owned
 
 __all__ = ["synthetic"]
 
@@ -77,7 +77,7 @@ def synthetic(
     checks.positive_int("mean_size", mean_size, at_most=max_size)
     checks.non_negative("spread", spread)
     checks.unit_interval("test_fraction", test_fraction)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     # exp(spread z - spread^2 / 2) has mean 1.
     sizes = mean_size * np.exp(spread * rng.standard_normal(num_clients) - spread**2 / 2)
     sizes = np.clip(np.rint(sizes), min(2, max_size), max_size).astype(np.int64)

@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from fedjax_fair import checks
+
 __all__ = [
     "Partition",
     "Partitioner",
     "equal_parts",
+    "generator",
     "join_indices",
     "owned",
     "require_enough",
@@ -58,6 +61,12 @@ class Partitioner(NamedTuple):
     split: Callable[..., Partition]
     column: str | None = None
     label_skew: bool = False
+
+
+def generator(seed: int, *stream: int) -> np.random.Generator:
+    """Random numbers of a seed, a non-negative integer; other streams of it are independent."""
+    checks.non_negative_int("seed", seed)
+    return np.random.default_rng((seed, *stream) if stream else seed)
 
 
 def owned(order: Any, sizes: Any, total: int, groups: Any = None) -> Partition:

@@ -17,6 +17,7 @@ from fedjax_fair.data.ownership import (
     Partition,
     Partitioner,
     equal_parts,
+    generator,
     join_indices,
     owned,
     require_enough,
@@ -58,7 +59,7 @@ def iid(num_clients: int) -> Partitioner:
     def split(labels, /, seed, **columns):
         require_enough(len(labels), num_clients)
         sizes = equal_parts(len(labels), num_clients)
-        return owned(np.random.default_rng(seed).permutation(len(labels)), sizes, len(labels))
+        return owned(generator(seed).permutation(len(labels)), sizes, len(labels))
 
     return Partitioner(f"iid({num_clients})", split, label_skew=True)
 
@@ -100,7 +101,7 @@ def quantity_skew(
 
     def split(labels, /, seed, **columns):
         require_enough(len(labels), num_clients, min_size)
-        rng = np.random.default_rng(seed)
+        rng = generator(seed)
         ranks = np.arange(1, num_clients + 1)
         logarithms = -np.log(ranks) if law == "power" else rng.standard_normal(num_clients)
         logarithms = skew * logarithms
@@ -152,7 +153,7 @@ def dirichlet(
         (20, [])
     """
     checks.positive_int("num_clients", num_clients)
-    checks.positive("alpha", alpha)
+    checks.positive("alpha", alpha, many=True)
     checks.positive_int("min_size", min_size)
     if np.shape(alpha) not in ((), (num_clients,)):
         raise ValueError(
@@ -162,7 +163,7 @@ def dirichlet(
 
     def split(labels, /, seed, **columns):
         require_enough(len(labels), num_clients, min_size)
-        rng = np.random.default_rng(seed)
+        rng = generator(seed)
         for _ in range(DIRICHLET_ATTEMPTS):
             owners = _dirichlet_owners(labels, concentration, rng)
             sizes = np.bincount(owners, minlength=num_clients)
@@ -224,7 +225,7 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
     def split(labels, /, seed, **columns):
         used = num_clients * shards_per_client
         require_enough(len(labels), num_clients, shards_per_client)
-        rng = np.random.default_rng(seed)
+        rng = generator(seed)
         size = len(labels) // used
         # Leftover whole shards are drawn too, so that the last class is not the one that loses.
         drawn = rng.permutation(len(labels) // size)[:used]

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fedjax_fair.data.cache import cache_folder, cached
-from fedjax_fair.data.tfds_images import find_prepared, stamp
+from fedjax_fair.data.prepared import find_prepared
+from fedjax_fair.data.tfds_images import stamp
 
 __all__ = ["Ratings", "read_ratings"]
 
@@ -50,11 +51,10 @@ def read_ratings(name: str, data_dir: str | os.PathLike[str] | None = None) -> R
     Raises:
         FileNotFoundError: If it is not prepared there as array_record; the message names the
             command that does it.
-        ValueError: If it holds no ratings.
+        ValueError: If it holds no ratings, or is damaged.
     """
-    folder, _ = find_prepared(name, data_dir)
-    features = (folder / "features.json").read_text()
-    if missing := [column for column in _COLUMNS if f'"{column}"' not in features]:
+    folder, _, features, _ = find_prepared(name, data_dir)
+    if missing := [column for column in _COLUMNS if column not in features]:
         raise ValueError(f"{name=}: expected ratings with a {missing[0]}.")
     columns = cached(cache_folder(folder), f"ratings {stamp(folder)}", lambda: _decode(folder))
     _, users = np.unique(columns["user_id"], return_inverse=True)

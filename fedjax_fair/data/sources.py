@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
+from fedjax_fair import checks
 from fedjax_fair.data import tfds_images
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.class_partition import classes_per_client, split_test
@@ -16,6 +15,7 @@ from fedjax_fair.data.embedded import EMBEDDED, Examples, Splits
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.ownership import Partitioner
 from fedjax_fair.data.partition import follow_owners, iid
+from fedjax_fair.data.prepared import DamagedError, names_prepared, resolve_data_dir
 
 __all__ = [
     "Description",
@@ -86,7 +86,7 @@ def load(
 
     Raises:
         FileNotFoundError: If the set is not prepared; the message names the command that does it.
-        ValueError: If it is no image classification set, or the partition is impossible.
+        ValueError: If it is damaged or no image classification set, or the partition is impossible.
 
     Examples:
         >>> data = load("digits", seed=1)
@@ -95,7 +95,7 @@ def load(
     """
     several = isinstance(seed, Sequence)
     seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
-    if not seeds or any(not isinstance(each, (int, np.integer)) or each < 0 for each in seeds):
+    if not seeds or any(not checks.is_int(each) or each < 0 for each in seeds):
         raise ValueError(f"{seed=}: expected an integer >= 0, or several.")
     source = EMBEDDED[name]() if name in EMBEDDED else _images(name, data_dir)
     partition = default_partition(name) if partition is None else partition
@@ -150,6 +150,7 @@ class Description(NamedTuple):
         num_train: Number of training examples; None if it is not prepared.
         num_test: Number of test examples; None if it is not prepared.
         partition: Name of the default partition.
+        damage: Why it can not be loaded although it is prepared; None otherwise.
     """
 
     name: str
@@ -160,6 +161,7 @@ class Description(NamedTuple):
     num_train: int | None
     num_test: int | None
     partition: str
+    damage: str | None = None
 
 
 def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Description:
@@ -173,8 +175,8 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Descr
         Its description.
 
     Raises:
-        ValueError: If it is prepared but no image classification set, or neither prepared nor one
-            of the well-known names.
+        ValueError: If it is prepared but damaged or no image classification set, or neither
+            prepared nor one of the well-known names.
 
     Examples:
         >>> describe("digits").num_train
@@ -192,7 +194,7 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Descr
     except FileNotFoundError as error:
         if name not in KNOWN:
             raise ValueError(str(error)) from error
-        folder = tfds_images.resolve_data_dir(data_dir) / name
+        folder = resolve_data_dir(data_dir) / name
         return Description(name, False, folder, None, None, None, None, partition)
     splits = found.splits
     return Description(
@@ -214,14 +216,26 @@ def available(data_dir: str | os.PathLike[str] | None = None) -> list[Descriptio
         data_dir: As in ``load``.
 
     Returns:
-        Descriptions, well-known names first.
+        Descriptions, well-known names first; damaged sets among them, with the reason.
 
     Examples:
         >>> [entry.name for entry in available() if entry.folder is None]
         ['digits']
     """
-    others = [found.name for found in tfds_images.find_all(data_dir) if found.name not in KNOWN]
-    return [describe(name, data_dir) for name in (*KNOWN, *others)]
+    others = [name for name in names_prepared(data_dir) if name not in KNOWN]
+    entries = (_describe_any(name, data_dir) for name in (*KNOWN, *others))
+    return [entry for entry in entries if entry is not None]
+
+
+def _describe_any(name: str, data_dir: str | os.PathLike[str] | None) -> Description | None:
+    """A description, with the reason if the set is damaged; None if it is of another kind."""
+    try:
+        return describe(name, data_dir)
+    except ValueError as error:
+        if name not in KNOWN and not isinstance(error, DamagedError):
+            return None
+        folder, partition = resolve_data_dir(data_dir) / name, default_partition(name).name
+        return Description(name, False, folder, None, None, None, None, partition, str(error))
 
 
 def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:

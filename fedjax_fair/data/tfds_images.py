@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import os
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_fair.data.cache import cache_folder, cached
+from fedjax_fair.data.prepared import DamagedError, find_prepared, resolve_data_dir
 
 __all__ = [
     "ImageSet",
     "find",
-    "find_all",
-    "find_prepared",
     "prepare",
     "read",
-    "resolve_data_dir",
     "stamp",
 ]
 
@@ -55,39 +51,6 @@ class ImageSet(NamedTuple):
     splits: dict[str, int]
 
 
-def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
-    """The folder of all prepared sets: the argument, ``TFDS_DATA_DIR`` or the usual place."""
-    return Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
-
-
-def find_prepared(
-    name: str, data_dir: str | os.PathLike[str] | None = None
-) -> tuple[Path, dict[str, Any]]:
-    """Finds a prepared set of any kind.
-
-    Args:
-        name: Name in tensorflow-datasets.
-        data_dir: As for ``find``.
-
-    Returns:
-        The folder of its newest version, and what its ``dataset_info.json`` says.
-
-    Raises:
-        FileNotFoundError: If it is not prepared there as array_record; the message names the
-            command that does it.
-    """
-    folder = resolve_data_dir(data_dir) / name
-    versions = [path.parent for path in folder.glob("*/dataset_info.json") if _version(path.parent)]
-    if not versions:
-        raise FileNotFoundError(_not_prepared(name, f"not found in {folder}", data_dir))
-    newest = max(versions, key=_version)
-    info = json.loads((newest / "dataset_info.json").read_text())
-    if info.get("fileFormat") != "array_record":
-        reason = f"{newest} is {info.get('fileFormat')}"
-        raise FileNotFoundError(_not_prepared(name, reason, data_dir))
-    return newest, info
-
-
 def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
     """Finds a prepared set.
 
@@ -102,22 +65,26 @@ def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
     Raises:
         FileNotFoundError: If it is not prepared there as array_record; the message names the
             command that does it.
+        DamagedError: If it is there and damaged.
         ValueError: If it is no image classification set with images of one shape.
     """
-    newest, info = find_prepared(name, data_dir)
-    features = json.loads((newest / "features.json").read_text())["featuresDict"]["features"]
-    keys = [item.get("featureKey") for item in _dig(info, "supervisedKeys", "tuple", "items") or ()]
+    newest, info, features, lengths = find_prepared(name, data_dir)
+    pair = _dig(info, "supervisedKeys", "tuple", "items")
+    keys = [_dig(item, "featureKey") for item in pair] if isinstance(pair, list) else []
     image, label = keys if len(keys) == 2 else (None, None)
-    shape = tuple(int(n) for n in _dig(features, image, "image", "shape", "dimensions") or ())
-    num_classes = int(_dig(features, label, "classLabel", "numClasses") or 0)
+    try:
+        shape = tuple(int(n) for n in _dig(features, image, "image", "shape", "dimensions") or ())
+        num_classes = int(_dig(features, label, "classLabel", "numClasses") or 0)
+    except (TypeError, ValueError) as error:
+        path = newest / "features.json"
+        raise DamagedError(f"{path}: expected a shape and a number of classes ({error}).") from None
     dtype = _dig(features, image, "image", "dtype")
-    lengths = {split["name"]: sum(map(int, split["shardLengths"])) for split in info["splits"]}
     splits = {split: lengths[split] for split in ("train", "test") if split in lengths}
     if (
         len(shape) != 3
         or min(shape) < 1
         or dtype != "uint8"
-        or not num_classes
+        or num_classes < 1
         or "train" not in splits
     ):
         raise ValueError(
@@ -127,37 +94,10 @@ def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
     return ImageSet(name, newest, str(image), str(label), shape, num_classes, splits)
 
 
-def _not_prepared(name: str, reason: str, data_dir: str | os.PathLike[str] | None) -> str:
-    there = "" if data_dir is None else f" --dir {os.fspath(data_dir)}"
-    return (
-        f"data set {name!r} is not prepared as array_record ({reason}): run `fedjax-fair data "
-        f"prepare {name}{there}`, which needs the extra fedjax-fair[tfds-prepare]."
-    )
-
-
-def _version(folder: Path) -> tuple[int, ...]:
-    return (
-        tuple(map(int, folder.name.split("."))) if re.fullmatch(r"\d+(\.\d+)*", folder.name) else ()
-    )
-
-
 def _dig(tree: Any, *path: Any) -> Any:
     for key in path:
         tree = tree.get(key) if isinstance(tree, dict) else None
     return tree
-
-
-def find_all(data_dir: str | os.PathLike[str] | None = None) -> list[ImageSet]:
-    """All image classification sets prepared in a folder, by name."""
-    root = resolve_data_dir(data_dir)
-    found = {}
-    for path in [*root.glob("*/*/dataset_info.json"), *root.glob("*/*/*/dataset_info.json")]:
-        name = path.parent.parent.relative_to(root).as_posix()
-        try:
-            found[name] = find(name, data_dir)
-        except (FileNotFoundError, ValueError):
-            continue  # Something else that tensorflow-datasets keeps there.
-    return [found[name] for name in sorted(found)]
 
 
 def read(images: ImageSet) -> dict[str, dict[str, np.ndarray]]:
@@ -170,8 +110,11 @@ def read(images: ImageSet) -> dict[str, dict[str, np.ndarray]]:
         The columns of each split: images ``[examples, height, width, channels]``, classes and
         whatever else is one value an example, ``[examples]``. Images of EMNIST, which
         tensorflow-datasets stores with rows and columns exchanged, are upright.
+
+    Raises:
+        DamagedError: If its records can not be read.
     """
-    arrays = cached(cache_folder(images.folder), stamp(images.folder), lambda: _decode(images))
+    arrays = cached(cache_folder(images.folder), stamp(images.folder), lambda: _decoded(images))
     columns: dict[str, dict[str, np.ndarray]] = {split: {} for split in images.splits}
     for name, array in arrays.items():
         split, column = name.split(".", 1)
@@ -184,6 +127,16 @@ def stamp(folder: Path) -> str:
     files = sorted(path for path in folder.iterdir() if path.is_file())
     seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.blake2b(repr((DECODING, seen)).encode(), digest_size=16).hexdigest()
+
+
+def _decoded(images: ImageSet) -> dict[str, np.ndarray]:
+    try:
+        return _decode(images)
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # Whatever decoders raise.
+        reason = " ".join(str(error).split()[:40])
+        raise DamagedError(f"{images.folder}: its records can not be read ({reason}).") from error
 
 
 def _decode(images: ImageSet) -> dict[str, np.ndarray]:

@@ -110,8 +110,10 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
         (2, 200)
     """
     positive_int("num_classes", num_classes)
-    for width in hidden:
-        positive_int("hidden", width)
+    if not isinstance(hidden, Sequence) or isinstance(hidden, str):
+        raise ValueError(f"{hidden=}: expected a sequence of widths, such as (200, 200).")
+    for place, width in enumerate(hidden):
+        positive_int(f"hidden[{place}]", width)
     return classifier(_Body(tuple(hidden)), num_classes)
 
 

@@ -51,6 +51,7 @@ def count_sketch(size: int, seed: int = 0) -> Callable[[PyTree], Float[Array, " 
         (2,)
     """
     checks.positive_int("size", size)
+    checks.non_negative_int("seed", seed)
 
     def project(gradient: PyTree) -> Float[Array, " size"]:
         vector = ravel(gradient)

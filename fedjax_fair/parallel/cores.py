@@ -55,8 +55,8 @@ def core_mesh(cores: int | Literal["all"] = "all") -> Mesh:
         >>> core_mesh(1).axis_names
         ('cores',)
     """
+    checks.positive_int("cores", cores, words=("all",))
     wanted = _num_usable_cores() if cores == "all" else cores
-    checks.positive_int("cores", wanted)
     _request_devices(wanted)
     available = jax.devices()
     if available[0].platform != "cpu" or jax.process_count() > 1:

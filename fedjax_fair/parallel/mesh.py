@@ -38,9 +38,9 @@ def client_mesh(devices: int | Literal["all"] = "all") -> Mesh:
         ('clients',)
     """
     available = jax.devices()
+    checks.positive_int("devices", devices, at_most=len(available), words=("all",))
     if devices == "all":
         devices = len(available)
-    checks.positive_int("devices", devices, at_most=len(available))
     if jax.process_count() > 1 and devices < len(available):
         raise ValueError(
             f"{devices=}: expected all {len(available)} of {jax.process_count()} processes."

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedjax_fair.text import printable
+
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-__all__ = ["COLORS", "by_method", "label", "styles", "tidy", "variable"]
+__all__ = ["COLORS", "by_method", "label", "styles", "tidy", "variable", "words"]
 
 # Okabe and Ito's colors, which color-blind readers can distinguish; yellow is too pale for a line.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -46,8 +48,19 @@ def styles(values: xr.DataArray) -> list[dict[str, Any]]:
 
 def label(values: xr.DataArray) -> str:
     """Name and unit for an axis."""
-    name, unit = values.attrs.get("long_name", str(values.name)), values.attrs.get("units", "1")
+    name = words(values.attrs.get("long_name", values.name))
+    unit = words(values.attrs.get("units", "1"))
     return name if unit == "1" else f"{name} ({unit})"
+
+
+def words(text: object) -> str:
+    r"""A name that others chose, of which matplotlib reads nothing as a formula.
+
+    Examples:
+        >>> words("$x$")
+        '\\$x\\$'
+    """
+    return printable(text).replace("$", r"\$")
 
 
 def tidy(axes: Axes) -> None:

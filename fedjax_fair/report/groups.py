@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy
+from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy, words
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -58,7 +58,7 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
             if curve.sizes["seed"] > 1:
                 low, high = curve.min("seed").values, curve.max("seed").values
                 axes.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
-        axes.set_title(name, fontsize=10, loc="left")
+        axes.set_title(words(name), fontsize=10, loc="left")
         tidy(axes)
     for axes in panels[len(names) :]:
         axes.set_axis_off()
@@ -103,7 +103,7 @@ def agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
         rounds = np.arange(1, own.shape[1] + 1)
         so_far = np.cumsum(own, axis=1) / rounds
         name = str(values["algorithm"].values[i])
-        axes.plot(rounds, so_far.mean(axis=0), label=name, **style)
+        axes.plot(rounds, so_far.mean(axis=0), label=words(name), **style)
         if len(so_far) > 1:
             low, high = so_far.min(axis=0), so_far.max(axis=0)
             axes.fill_between(rounds, low, high, color=style["color"], alpha=0.15, linewidth=0)

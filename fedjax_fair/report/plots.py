@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy, variable
+from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy, variable, words
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -54,13 +54,15 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
     for i, style in enumerate(styles(values)):
         curve = values.isel(algorithm=i).dropna("round", how="all")
         rounds = curve["round"].values
-        axes.plot(rounds, curve.mean("seed").values, label=str(curve["algorithm"].item()), **style)
+        axes.plot(
+            rounds, curve.mean("seed").values, label=words(curve["algorithm"].item()), **style
+        )
         if curve.sizes["seed"] > 1:
             low, high = curve.min("seed").values, curve.max("seed").values
             axes.fill_between(rounds, low, high, color=style["color"], alpha=0.15, linewidth=0)
     tidy(axes)
     axes.set(xlabel="Communication round", ylabel=textwrap.fill(label(values), 36))
-    axes.set_title(results.attrs.get("data", ""), loc="left")
+    axes.set_title(words(results.attrs.get("data", "")), loc="left")
     axes.margins(x=0.02)
     seeds = values.sizes["seed"]
     legend = f"mean of {seeds} seeds,\nband: lowest to highest" if seeds > 1 else "one seed"
@@ -98,7 +100,7 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
     rounds = values["round"].values
     if round != -1 and round not in rounds:
         raise ValueError(f"round={round!r}: expected -1 or one of {rounds.tolist()}.")
-    methods = [str(method) for method in values["algorithm"].values]
+    methods = [words(method) for method in values["algorithm"].values]
     pooled = [_pool(values.isel(algorithm=i), round) for i in range(len(methods))]
     figure = Figure(figsize=(7.0, 3.8 + 0.3 * len(methods)), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.8, 0.4 + 0.3 * len(methods)))
@@ -111,7 +113,9 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
     below.set_xlabel(label(values))
     below.set_title("box: quartiles, whiskers: 10 % and 90 %, dot: mean", loc="right", size=8)
     when = "last round" if round == -1 else f"round {round}"
-    above.set_title(", ".join(filter(None, [results.attrs.get("data"), when])), loc="left")
+    above.set_title(
+        ", ".join(filter(None, [words(results.attrs.get("data", "")), when])), loc="left"
+    )
     return figure
 
 
@@ -215,7 +219,7 @@ def _dots(axes: Axes, diameters: np.ndarray, colors: list[str]) -> None:
 def _describe(figure: Figure, counts: np.ndarray, num_shown: int, name: str) -> None:
     shown = f"{num_shown:,} of " if num_shown < len(counts) else ""
     text = f"{shown}{len(counts):,} clients, {counts.sum():,} training examples"
-    figure.suptitle(name, x=0.01, ha="left")
+    figure.suptitle(words(name), x=0.01, ha="left")
     figure.axes[0].set_title(f"{text}, largest dot {counts.max():,}", loc="left", size=8)
     figure.supylabel("Class", size=10)
 
@@ -229,7 +233,7 @@ def _group_legend(figure: Figure, colors: dict[Any, str]) -> None:
 
     handles = [Line2D([], [], color=color, lw=0, marker="o") for color in colors.values()]
     figure.legend(
-        handles, map(str, colors), loc="outside right upper", title="Group", frameon=False
+        handles, map(words, colors), loc="outside right upper", title="Group", frameon=False
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy
+from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy, words
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -57,7 +57,7 @@ def participation(results: xr.Dataset, seed: int = 0) -> Figure:
             trained[order], cmap=colors, vmin=0, vmax=1, aspect="auto", interpolation="nearest"
         )
         ever = int((trained.sum(axis=1) > 0).sum())
-        axes.set_title(f"{methods[i]}: {ever} of {num_clients} clients", loc="left", size=9)
+        axes.set_title(f"{words(methods[i])}: {ever} of {num_clients} clients", loc="left", size=9)
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
     figure.supxlabel("Communication round", size=10)
@@ -98,7 +98,7 @@ def participation_lorenz(results: xr.Dataset) -> Figure:
         places = np.linspace(0, 1, curve.size)
         gini = 1 - 2 * np.trapezoid(curve, places)
         name = str(last["algorithm"].item())
-        axes.plot(places, curve, label=f"{name} ({gini:.2f})", **style)
+        axes.plot(places, curve, label=f"{words(name)} ({gini:.2f})", **style)
     axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
     tidy(axes)
     axes.set(
@@ -199,11 +199,17 @@ def tradeoff(
         errors = [float(np.std(v, ddof=1) / np.sqrt(v.size)) if v.size > 1 else 0.0 for v in runs]
         name = str(pair[0]["algorithm"].values[i])
         axes.errorbar(
-            *means, xerr=errors[0], yerr=errors[1], marker="o", capsize=2, label=name, **style
+            *means,
+            xerr=errors[0],
+            yerr=errors[1],
+            marker="o",
+            capsize=2,
+            label=words(name),
+            **style,
         )
     tidy(axes)
     axes.set(xlabel=label(pair[0]), ylabel=label(pair[1]))
-    axes.set_title(results.attrs.get("data", ""), loc="left")
+    axes.set_title(words(results.attrs.get("data", "")), loc="left")
     seeds = pair[0].sizes["seed"]
     title = f"mean of {seeds} seeds,\nbars: standard error" if seeds > 1 else "one seed"
     figure.legend(loc="outside right upper", title=title, frameon=False, alignment="left")

@@ -136,6 +136,7 @@ def representatives(
     scale: Literal["mean", "sum"],
 ) -> Selector:
     """What `divfl`, `subtrunc` and `unionfl` share; they differ in ``term``."""
+    checks.positive_int("candidates", candidates, words=("auto", "all"))
     if candidates == "auto":
         candidates = cohort_size if pool is None else "all"
     _check_sizes(cohort_size, candidates, pool)

@@ -123,7 +123,7 @@ def _minibatch_losses(
 ) -> Float[Array, " pool"]:
     """Mean loss of each client on ``min(batch_size, size)`` different examples of its own."""
     examples, (params, state) = context.examples, context.variables
-    lanes = jnp.arange(batch_size, dtype=jnp.int32)
+    lanes = jnp.arange(min(batch_size, examples.order.shape[0]), dtype=jnp.int32)
 
     def loss(client, _):
         size = context.sizes[client]

@@ -45,14 +45,13 @@ def submodular(
         ...     return modular(jnp.minimum(context.losses(context.variables), 1.0))
         >>> selector = submodular(worth, cohort_size=10)
     """
+    checks.function("function_of_context", function_of_context, "from a context to a SetFunction")
     checks.positive_int("cohort_size", cohort_size)
-    if candidates != "all":
-        checks.positive_int("candidates", candidates)
+    checks.positive_int("candidates", candidates, words=("all",))
 
     def init(context):
         checks.positive_int("cohort_size", cohort_size, at_most=context.num_clients)
-        if candidates != "all":
-            checks.positive_int("candidates", candidates, at_most=context.num_clients)
+        checks.positive_int("candidates", candidates, at_most=context.num_clients, words=("all",))
         return empty_state(context)
 
     def select(key, state, context):

@@ -43,8 +43,8 @@ def unionfl(
         cohort_size: Clients per round.
         mu: Penalty of a recently selected member, >= 0; may be traced. How it compares to :math:`G`
             depends on ``scale``.
-        window: Rounds to look back, >= 1; may be traced, since all that is kept is the round in
-            which each client was last chosen.
+        window: Rounds to look back, an integer >= 1; may be traced, since all that is kept is the
+            round in which each client was last chosen.
         candidates: As for `divfl`.
         pool: As for `divfl`.
         gradients: As for `divfl`.
@@ -65,7 +65,7 @@ def unionfl(
         >>> selector = unionfl(cohort_size=10, mu=1.0, window=5)
     """
     checks.non_negative("mu", mu)
-    checks.positive("window", window)
+    checks.positive_integer("window", window, at_most=-_NEVER - 1)
 
     def init(context):
         return jnp.full(context.num_clients, _NEVER, jnp.int32)

@@ -21,6 +21,7 @@ __all__ = ["sgd"]
 # Minibatches drawn in one go where the number of steps is not known in advance: drawing them one by
 # one costs several microseconds each in small operations.
 _PLANNED = 32
+_MOST_STEPS = 2**31 - 1  # They are counted in 32 bits.
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
@@ -46,7 +47,8 @@ def sgd(
     Minibatches are drawn without replacement: every epoch is a fresh permutation of the client's
     examples, and the last batch of an epoch holds what is left. A client with fewer examples than
     ``batch_size`` uses them all at every step. Lanes without an example repeat one of the client's
-    and weigh nothing; only batch normalization sees them.
+    and weigh nothing; only batch normalization sees them. There are at most as many lanes as all
+    clients have examples.
 
     Instructions that it follows: ``loss_weight``, a factor of the client's loss, which leaves the
     proximal term and the decay alone; ``snapshot_step``, the number of steps after which to keep a
@@ -71,8 +73,9 @@ def sgd(
         A ``Solver``. Learning rate, momentum, decay and ``prox`` may be traced.
 
     Raises:
-        ValueError: If a setting is out of range, if not exactly one of ``steps`` and ``epochs`` is
-            given, or if ``momentum`` comes with an ``optimizer``, which would ignore it.
+        ValueError: If a setting is out of range, if ``optimizer`` is no function, if not exactly
+            one of ``steps`` and ``epochs`` is given, or if ``momentum`` comes with an
+            ``optimizer``, which would ignore it.
 
     References:
         Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, *Federated Optimization in Heterogeneous
@@ -86,14 +89,17 @@ def sgd(
     """
     if (steps is None) == (epochs is None):
         raise ValueError(f"expected exactly one of {steps=} and {epochs=}.")
-    for name, value in {"batch_size": batch_size, "steps": steps, "epochs": epochs}.items():
+    checks.positive_int("batch_size", batch_size)
+    for name, value in {"steps": steps, "epochs": epochs}.items():
         if value is not None:
-            checks.positive_int(name, value)
+            checks.positive_int(name, value, at_most=_MOST_STEPS)
     if not callable(learning_rate):
         checks.non_negative("learning_rate", learning_rate)
     checks.unit_interval("momentum", momentum)
     checks.non_negative("weight_decay", weight_decay)
     checks.non_negative("prox", prox)
+    if optimizer is not None:
+        checks.function("optimizer", optimizer, "from a learning rate, such as optax.adam")
     if optimizer is not None and not _is_zero(momentum):
         raise ValueError(f"{momentum=!r}: expected 0 beside {optimizer=!r}.")
     if optimizer is None:
@@ -103,6 +109,7 @@ def sgd(
         key_order, key_model = jax.random.split(key)
         rate = learning_rate(client.round) if callable(learning_rate) else learning_rate
         transformation = optimizer(rate)
+        lanes = batch_size if replacement else min(batch_size, client.examples.order.shape[0])
         loss_weight = client.instructions.get("loss_weight")
         snapshot_step = client.instructions.get("snapshot_step")
         max_steps = client.instructions.get("max_steps")
@@ -129,7 +136,7 @@ def sgd(
                 kept = jax.tree.map(lambda new, old: jnp.where(still, new, old), reached, kept)
             return reached, optimizer_state, total + loss, kept
 
-        draw = partial(_minibatch, key_order, client, batch_size, replacement)
+        draw = partial(_minibatch, key_order, client, lanes, replacement)
 
         def steps_from(first, planned, taken, carry):
             """Takes ``taken`` of ``planned`` steps, whose minibatches are drawn in one go."""
@@ -150,7 +157,7 @@ def sgd(
         else:
             # A traced number of steps makes these while loops: a small client stops early where
             # clients run one after another, and is frozen by vmap's rule where they run together.
-            taken = epochs * _ceil_div(client.size, batch_size)
+            taken = epochs * _ceil_div(client.size, lanes)
             if max_steps is not None:
                 taken = jnp.minimum(taken, max_steps)
 

@@ -44,7 +44,7 @@ def make_centralized(model: Model, solver: Solver) -> Round:
         new_state = new_state._replace(participation=state.participation)
         return new_state, info._replace(clients=jnp.full_like(info.clients, -1))
 
-    return Round(model, init, step)
+    return Round(model, init, step, pooled=True)
 
 
 def _pooled(data: FederatedData) -> FederatedData:

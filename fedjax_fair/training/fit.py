@@ -19,6 +19,7 @@ from fedjax_fair.base import ClientMetrics
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.checkpoints import Checkpoints
+from fedjax_fair.training.diagnosis import Doubts, require_members
 from fedjax_fair.training.fingerprint import describe
 from fedjax_fair.training.programs import Programs
 
@@ -119,7 +120,8 @@ def fit(
         An ``xarray.Dataset``; ``fedjax_fair.results`` describes it.
 
     Raises:
-        ValueError: If the data or a setting is invalid, or the checkpoints are of another run.
+        ValueError: If the data or a setting is invalid, the checkpoints are of another run, or the
+            selector names a client that does not exist.
         SimulationError: If an update of the global model was not finite.
 
     Examples:
@@ -135,14 +137,14 @@ def fit(
         >>> dict(run.test_accuracy.sizes)
         {'seed': 2, 'round': 3, 'client': 50}
     """
-    seeds = tuple(seeds)
+    checks.instance("round", round, Round, "make_round(model, selector, solver, aggregator)")
     checks.seeds("seeds", seeds)
     return fit_batch(
         lambda _: round,
         (),
         data,
         rounds=rounds,
-        seeds=seeds,
+        seeds=tuple(seeds),
         eval_every=eval_every,
         train_loss=train_loss,
         callbacks=callbacks,
@@ -218,8 +220,12 @@ def fit_batch(
         >>> runs.accuracy_mean_clients.isel(round=-1).shape
         (3,)
     """
+    checks.function("make", make, "from a point to a Round")
     checks.positive_int("rounds", rounds)
     checks.positive_int("eval_every", eval_every)
+    checks.seeds("seeds", seeds, different=False)
+    if memory_limit is not None:
+        checks.non_negative_int("memory_limit", memory_limit)
     seeds = tuple(map(int, seeds))
     validate(data)
     if not np.asarray(data.test.sizes).any():
@@ -255,13 +261,24 @@ def fit_batch(
             raise MemoryLimitError(needed, programs.shared_bytes, memory_limit)
         for callback in callbacks:
             callback.on_compiled(needed)
+        cohort_size = programs.empty_cohort.shape[1]
+        if programs.same_cohort and not programs.pooled and cohort_size < data.num_clients:
+            warnings.warn(
+                f"selector: every round has the same {cohort_size} of {data.num_clients} clients, "
+                "because its cohort does not depend on key, state or context; draw with jax.random "
+                "and the key, not with NumPy.",
+                stacklevel=2,
+            )
         state = programs.init()
+        doubts = Doubts(data, rounds, seeds)
         diverged = np.full(len(seeds), -1)
 
         def record(cohort: Int[np.ndarray, "seeds cohort"]) -> bool:
             summaries, clients = jax.device_get(programs.evaluate(state, cohort))
             done = int(jax.device_get(state.round)[0])
             history.add_evaluation(done, summaries, clients)
+            if not continue_on_divergence:
+                doubts.see(done, summaries, clients.test_loss)
             seconds = time.perf_counter() - started
             evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds)
             stops = [callback.on_evaluation(evaluation) for callback in callbacks]
@@ -270,11 +287,15 @@ def fit_batch(
         stop = False
         if store is not None and kept is not None:
             state = store.restore(state)
+            if not continue_on_divergence:
+                doubts.recall(history)
         else:
             stop = record(programs.empty_cohort)
         while not stop and history.round < rounds:
             state, info = programs.step(state, min(eval_every, rounds - history.round))
             recorded = jax.device_get(info)
+            if not programs.pooled:
+                require_members(recorded.clients, data.num_clients, history.round, seeds)
             if continue_on_divergence:
                 fresh = (diverged < 0) & ~recorded.finite.all(axis=1)
                 diverged[fresh] = history.round + np.argmin(recorded.finite[fresh], axis=1)

@@ -22,6 +22,7 @@ from fedjax_fair.parallel.cores import CORES, shared
 from fedjax_fair.parallel.mesh import over_mesh, replicate, shard_federation
 from fedjax_fair.results import RECORDED
 from fedjax_fair.simulate import Round, RoundInfo, RoundState
+from fedjax_fair.training.diagnosis import is_constant
 
 __all__ = ["Programs"]
 
@@ -48,6 +49,8 @@ class Programs:
 
     Attributes:
         empty_cohort: The cohort before the first round, -1 in every slot, ``[runs, cohort]``.
+        pooled: ``Round.pooled``.
+        same_cohort: Whether every round has the same cohort, whatever goes into it.
     """
 
     def __init__(
@@ -86,7 +89,8 @@ class Programs:
         own = (np.asarray(seeds, np.uint32), self._points)
         self._length = eval_every
         self._step = jax.jit(step, static_argnums=3, donate_argnums=0)
-        model = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points)).model
+        one = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points))
+        model, self.pooled = one.model, one.pooled
 
         # One is compiled while the next is traced, and two at once where there are cores for it.
         # Several processes must not change the order.
@@ -96,8 +100,10 @@ class Programs:
             _require_outputs(model, self._state.variables, data)
             options = _INIT_OPTIONS.get(jax.default_backend())
             initializing = pool.submit(init_run.compile, options)
-            chunk = self._lower(eval_every)
+            traced = self._trace(eval_every)
+            chunk = traced.lower()
             self._info = chunk.out_info[1]
+            self.same_cohort = is_constant(traced, self._info)
             stepping = pool.submit(chunk.compile)
             clients = self._info.clients
             self.empty_cohort = np.full((clients.shape[0], clients.shape[2]), -1, clients.dtype)
@@ -146,7 +152,7 @@ class Programs:
     def step(self, state: RoundState, length: int) -> tuple[RoundState, RoundInfo]:
         """Some rounds more; the old state is gone."""
         if length not in self._chunks:
-            self._chunks[length] = self._lower(length).compile()
+            self._chunks[length] = self._trace(length).lower().compile()
         return self._chunks[length](state, self._points, self._data)
 
     def evaluate(
@@ -155,8 +161,8 @@ class Programs:
         """Summaries and per-client metrics after a round of this cohort."""
         return self._evaluate(self._evaluated(state, cohort), self._data)
 
-    def _lower(self, length: int):
-        return self._step.lower(self._state, self._points, self._data, length)
+    def _trace(self, length: int):
+        return self._step.trace(self._state, self._points, self._data, length)
 
     @staticmethod
     def _evaluated(state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):

@@ -20,6 +20,7 @@ from fedjax_fair.app.config import (
     SolverConfig,
     TrainingConfig,
 )
+from fedjax_fair.training.fingerprint import describe
 
 SMALL = presets.resolve(
     Config(
@@ -352,3 +353,22 @@ def test_what_a_preset_sets_for_other_methods_is_left_out():
     assert relevant(few).aggregator == AggregatorConfig()
     # What differs from the preset was meant by somebody, who should hear of it.
     assert relevant(few, base=preset).aggregator == AggregatorConfig(q=3.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes"),
+    [("fedavg", 7), ("fedavg:batch_size=1000000000", "largest"), ("fedavg:replacement=True", 7)],
+)
+def test_minibatches_are_not_larger_than_the_largest_client(name, lanes):
+    config = replace(SMALL, methods=(name,), solver=replace(SMALL.solver, batch_size=7))
+    ready = build(config)
+    if lanes == "largest":
+        lanes = int(ready.data.train.sizes.max())
+    made_of = describe(round=ready.rounds[name])
+    assert made_of["round.step.solver.solve.batch_size"] == str(lanes)
+
+
+def test_minibatches_with_replacement_may_be_larger_than_any_client():
+    name = "fedavg:replacement=True,batch_size=500"
+    made_of = describe(round=method_round(SMALL, name, 10, largest_client=20))
+    assert made_of["round.step.solver.solve.batch_size"] == "500"

@@ -1,15 +1,19 @@
 """The command line, as a newcomer meets it."""
 
 import os
+import re
 import subprocess
 import sys
 
+import jax
 import pytest
 import xarray as xr
 
 from fedjax_fair import results
-from fedjax_fair.app import cli, presets, registry
+from fedjax_fair.app import cli, presets, registry, settings
 from fedjax_fair.app.cli import main
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.options import options_of
 from fedjax_fair.app.termination import Terminated
 
 METHODS = ["fedavg", "subtrunc:lam=0.1,b=5"]
@@ -104,7 +108,14 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --solver.prox much", "--solver.prox"),
         ("run --methods fedprox --solver.prox -1", "prox=-1"),
         ("run --methods fedprox --solver.prox nan", "prox=nan"),
-        ("run --solver.prox", "--solver.prox"),
+        ("run --solver.prox", "--solver.prox: expected a number."),
+        ("run --solver.prox=much --devices 1", "--solver.prox much: expected a number."),
+        ("run --solver.batch_size a_b", "--solver.batch-size a_b: expected an integer."),
+        ("run --selector.candidates al", "candidates al: expected an integer or 'auto' or 'all'."),
+        ("run --selector.scale sam", "--selector.scale sam: expected 'mean' or 'sum'."),
+        ("run --model.hidden 5 wide", "--model.hidden 5 wide: expected integers."),
+        ("run --distributed maybe", "maybe"),
+        ("maximize exemplars --k ten", "--k ten: expected an integer."),
         ("run --training.rounds 1.5", "--training.rounds"),
         ("run --training.rounds -1", "training.rounds=-1"),
         ("run --training.seeds 1 1", "training.seeds"),
@@ -125,6 +136,11 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --methods subtrunc:lam=1,lam=2", "expected lam once"),
         ("run --methods fedavg fedavg", "one or more different methods"),
         ("sweep lam=0.1 lam=0.2", "lam: expected once, with values between commas"),
+        ("sweep lam=much", "lam='much': expected a number."),
+        ("sweep candidates=al,2", "candidates='al': expected an integer or 'auto' or 'all'."),
+        ("sweep center=maybe", "center='maybe': expected True or False."),
+        ("sweep hidden=wide", "hidden='wide': expected integers."),
+        ("run --methods subtrunc:scale=sam", "scale='sam': expected 'mean' or 'sum'."),
         ("sweep lam=0.1,0.2 --methods fedavg", "expected a setting that one of fedavg reads"),
         ("show", "RUN"),
         ("show nowhere", "nowhere"),
@@ -143,6 +159,15 @@ def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkey
     assert message in line
     if "not finite" not in message:
         assert not list(tmp_path.iterdir())
+
+
+def test_what_may_be_written_is_said_in_words_of_people():
+    commands = (Config, cli.Sweep, cli.Exemplars, cli.Movielens, cli.Resume, cli.DataList)
+    said = {settings.described(kind) for command in commands for _, kind in options_of(command)}
+    assert {"an integer", "a number", "text", "integers", "words", "True or False"} < said
+    for text in said:
+        plain = re.sub(r"'\w+'", "", text)
+        assert not re.search(r"Union|Literal|Optional|None|tuple|\[|int\b|str\b", plain), text
 
 
 def test_an_interruption_says_how_to_go_on(monkeypatch, capsys, tmp_path):
@@ -169,6 +194,28 @@ def test_results_of_something_else_are_not_shown(capsys, tmp_path):
     xr.Dataset({"x": ("y", [1.0])}).to_netcdf(tmp_path / "foreign.nc", engine="h5netcdf")
     assert main(["show", str(tmp_path / "foreign.nc")]) == 2
     assert "foreign.nc': results: expected those of a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("unable to allocate"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 7 TB")],
+)
+def test_a_run_without_enough_memory_ends_in_one_line(error, monkeypatch, capsys, tmp_path):
+    def exhaust(*arguments):
+        raise error
+
+    monkeypatch.setattr(cli.experiment, "execute", exhaust)
+    assert main(["run", *SMALL, "--output", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"fedjax-fair: out of memory: {error}\n"
+
+
+def test_other_errors_of_the_runtime_are_not_hidden(monkeypatch, tmp_path):
+    def fail(*arguments):
+        raise jax.errors.JaxRuntimeError("INTERNAL: a defect")
+
+    monkeypatch.setattr(cli.experiment, "execute", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a defect"):
+        main(["run", *SMALL, "--output", str(tmp_path)])
 
 
 def test_methods_are_listed(capsys):

@@ -1,5 +1,10 @@
 """Validation, and federations made of arrays and files."""
 
+import io
+import re
+import struct
+import zipfile
+
 import jax
 import numpy as np
 import pytest
@@ -107,6 +112,7 @@ TRAIN = broken("train").train
     [
         ("train", {"features": np.ones((7, 2))}, r"features of shape \(7, 2\).*\(5,\) labels"),
         ("train", {"features": np.full((5, 2), "x")}, "expected uint8, integers or floats"),
+        ("train", {"features": np.full((5, 2), 1j)}, "expected uint8, integers or floats"),
         ("train", {"features": np.where(TRAIN.features == 0, 0, np.nan)}, "values are not finite"),
         ("train", {"features": np.full((5, 2), np.inf)}, "10 values are not finite"),
         ("train", {"labels": np.full(5, "a")}, "labels of <U1"),
@@ -150,9 +156,15 @@ def test_groups_are_checked(groups):
         ({"test_fraction": 1.0}, "test_fraction=1.0"),
         ({"num_classes": 2}, r"expected \[0, 1\] \(num_classes=2\)"),
         ({"num_classes": 0}, "num_classes=0"),
-        ({"labels": np.zeros(TOTAL)}, "labels of float64"),
+        ({"labels": np.zeros(TOTAL)}, "labels of float64 .* expected the class of each example"),
+        ({"labels": np.full(TOTAL, "cat")}, "labels of <U3 .* expected the class of each example"),
+        ({"labels": 1 + np.arange(TOTAL) % 3}, r"labels span \[1, 3\]: expected classes from 0"),
         ({"labels": np.zeros(TOTAL - 1, int)}, "expected"),
-        ({"features": np.full((TOTAL, 2), "x")}, "features of <U1"),
+        (
+            {"features": np.full((TOTAL, 2), "x")},
+            "features of <U1: expected .* encode anything else",
+        ),
+        ({"features": np.ones((TOTAL, 2), complex)}, "features of complex128: expected uint8"),
         ({"labels": np.arange(TOTAL) % 3 + 2**32}, "labels span .*: expected integers of 32 bits"),
         ({"features": np.full((TOTAL, 2), 2**40)}, "features span .*: expected integers of 32"),
         ({"features": np.zeros((TOTAL + 1, 2))}, r"features of shape \(13, 2\).* 12 labels"),
@@ -199,6 +211,8 @@ def test_a_file_equals_its_arrays(tmp_path):
         ({"test_client": np.array(["b"])}, r"test_client of shape \(1,\)"),
         ({"test_labels": None}, "test_client|all three"),
         ({"features": np.array([object()] * 6)}, "plain arrays"),
+        ({"client": np.array([0.5, 1, 0.5, 1, 1, 1])}, "client of float64: expected integers or"),
+        ({"labels": np.ones(6)}, r"bad\.npz: labels of float64"),
         ({"num_classes": np.array(2.7)}, r"num_classes=2.7: expected one integer"),
         ({"num_classes": np.array([4])}, r"num_classes=\[4\]: expected one integer"),
     ],
@@ -223,3 +237,52 @@ def test_a_damaged_file_is_refused(tmp_path):
         data.from_npz(tmp_path / "single.npy")
     with pytest.raises(FileNotFoundError):
         data.from_npz(tmp_path / "absent.npz")
+
+
+def test_labels_without_class_0_need_the_number_of_classes():
+    labels = 1 + np.arange(TOTAL) % 3
+    assert example(labels=labels, num_classes=4).num_classes == 4
+    tested = {"test_features": np.ones((1, 2)), "test_client_indices": [[0], [], []]}
+    assert example(labels=labels, test_labels=[0], **tested).num_classes == 4
+
+
+def header_of(shape):
+    """The first bytes of an ``.npy`` file of floats of this shape."""
+    file = io.BytesIO()
+    header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue()
+
+
+def test_an_array_that_claims_more_than_its_file_holds_takes_no_memory(tmp_path):
+    path = tmp_path / "bomb.npz"
+    for stored in (b"", bytes(80)):
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in ("features", "labels", "client"):
+                archive.writestr(f"{name}.npy", header_of((10**13,)) + stored)
+        with pytest.raises(
+            ValueError, match=r"bomb\.npz: .*features\.npy claims 80,000,000,000,000 b"
+        ):
+            data.from_npz(path)
+    path.write_bytes(header_of((10**13,)))
+    with pytest.raises(ValueError, match=r"bomb\.npz: expected an \.npz file"):
+        data.from_npz(path)
+
+
+def test_a_file_that_claims_more_than_can_be_in_it_takes_no_memory(tmp_path):
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("features.npy", header_of((2**29 - 32,)))
+    (offset,) = (found.start() for found in re.finditer(b"PK\x01\x02", path.read_bytes()))
+    whole = bytearray(path.read_bytes())
+    size = len(header_of((2**29 - 32,))) + 8 * (2**29 - 32)
+    whole[offset + 24 : offset + 28] = struct.pack("<I", size)  # Bytes of the entry, uncompressed.
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match=r"bomb\.npz: .*4,294,967,040 bytes can not be in a file"):
+        data.from_npz(path)
+
+
+def test_a_compressed_file_of_zeros_is_read(tmp_path):
+    arrays = {"features": np.zeros((100_000, 10)), "labels": np.zeros(100_000, int)}
+    np.savez_compressed(tmp_path / "zeros.npz", **arrays, client=np.zeros(100_000, int))
+    assert data.from_npz(tmp_path / "zeros.npz").num_clients == 1

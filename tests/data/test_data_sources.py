@@ -2,14 +2,19 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
 
 from fedjax_fair import data
+from fedjax_fair.app.cli import main
 from fedjax_fair.data import cache, tfds_images
+from fedjax_fair.data.prepared import DamagedError
+from fedjax_fair.data.ratings import read_ratings
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +68,9 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (40, 3, 2, 1), np.uint8)
 COLUMNS = {"label": np.arange(40) % 4, "writer": np.repeat([b"x", b"y", b"z", b"x"], 10)}
 
 
+FEATURES = "tensorflow_datasets.core.features"
+
+
 def write_set(
     folder, version="1.0.0", splits=("train", "test"), file_format="array_record", **feature
 ):
@@ -75,7 +83,18 @@ def write_set(
         "splits": [{"name": name, "shardLengths": ["15", "5"]} for name in splits],
         "supervisedKeys": {"tuple": {"items": keys}},
     }
-    features = {"image": {"image": image}, "label": {"classLabel": {"numClasses": "4"}}}
+    features = {
+        "image": {"image": image, "pythonClassName": f"{FEATURES}.image_feature.Image"},
+        "label": {"classLabel": {"numClasses": "4"}},
+    }
+    for split in splits:
+        for number, length in enumerate((15, 5)):
+            shard = f"{folder.parent.name}-{split}.array_record-{number:05d}-of-00002"
+            writer = ArrayRecordWriter(str(folder / shard), "group_size:1")
+            for _ in range(length):
+                writer.write(b"a stand-in")
+            writer.close()
+    info["name"] = folder.parent.name
     (folder / "dataset_info.json").write_text(json.dumps(info))
     (folder / "features.json").write_text(json.dumps({"featuresDict": {"features": features}}))
     return folder
@@ -232,6 +251,104 @@ def test_available_lists_known_and_prepared_sets(tmp_path):
     assert (entries["zoo/small"].shape, entries["zoo/small"].num_train) == ((3, 2, 1), 20)
     with pytest.raises(ValueError, match="nonesuch"):
         data.describe("nonesuch", tmp_path)
+
+
+SHARD = "tiny-train.array_record-00000-of-00002"
+
+
+def edit(file, old, new):
+    def spoil(folder):
+        text = (folder / file).read_text()
+        assert old in text
+        (folder / file).write_text(text.replace(old, new, 1))
+
+    return spoil
+
+
+def cut(file, size):
+    return lambda folder: os.truncate(folder / file, size)
+
+
+DAMAGES = {
+    "no shard": (lambda folder: (folder / SHARD).unlink(), f"{SHARD}: expected 15 records, but"),
+    "empty shard": (cut(SHARD, 0), f"{SHARD}: expected 15 records"),
+    "cut shard": (cut(SHARD, 100_000), f"{SHARD}: expected 15 records"),
+    "fewer records": (
+        edit("dataset_info.json", '"15"', '"16"'),
+        f"{SHARD}: .* 16 records, found 15",
+    ),
+    "no JSON": (edit("dataset_info.json", "{", ""), "dataset_info.json: expected JSON"),
+    "cut JSON": (cut("features.json", 20), "features.json: expected JSON"),
+    "not text": (
+        lambda f: (f / "features.json").write_bytes(b"\xff"),
+        "features.json: expected JSON",
+    ),
+    "no features": (lambda f: (f / "features.json").unlink(), "features.json: expected JSON"),
+    "deep": (
+        lambda f: (f / "features.json").write_text("[" * 10**5),
+        "features.json: expected JSON",
+    ),
+    "a list": (
+        lambda f: (f / "dataset_info.json").write_text("[]"),
+        "info.json: expected a JSON obj",
+    ),
+    "no lengths": (edit("dataset_info.json", "shardLengths", "lengths"), "with shardLengths"),
+    "words": (edit("dataset_info.json", '"15"', '"many"'), "with shardLengths"),
+    "elsewhere": (edit("dataset_info.json", '"train"', '"../../x"'), "expected splits"),
+    "other features": (
+        edit("features.json", "featuresDict", "none"),
+        "expected the features of an",
+    ),
+    "wide": (edit("features.json", '"3"', '"wide"'), "features.json: expected a shape"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_set_names_its_file_and_breaks_no_list(damage, tmp_path, capsys):
+    spoil, said = DAMAGES[damage]
+    spoil(write_set(tmp_path / "tiny"))
+    write_set(tmp_path / "zoo" / "small")
+    with pytest.raises(DamagedError, match=said) as error:
+        data.load("tiny", data_dir=tmp_path)
+    assert "\n" not in str(error.value)
+    entries = {entry.name: entry for entry in data.available(tmp_path)}
+    assert entries["zoo/small"].prepared
+    assert not entries["tiny"].prepared
+    assert re.search(said, entries["tiny"].damage)
+    assert main(["data", "list", "--dir", str(tmp_path)]) == 0
+    listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert listed["tiny"].startswith("damaged: ")
+    assert listed["zoo/small"].startswith("20 + 20 examples")
+    assert main(["data", "info", "tiny", "--dir", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(said, line)
+
+
+def test_a_list_is_safe_to_print_whatever_a_folder_is_called(tmp_path, capsys):
+    write_set(tmp_path / "zoo\x1b[2J" / "[red]small")
+    assert main(["data", "list", "--dir", str(tmp_path)]) == 0
+    assert "\nzoo\\x1b[2J/[red]small  20 + 20 examples" in capsys.readouterr().out
+    assert main(["data", "info", "zoo\x1b[2J", "--dir", str(tmp_path)]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["pythonClassName", "python_class_name", "type"])
+def test_a_set_does_not_choose_modules_to_import(key, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "chosen_by_a_file.py").write_text("raise SystemExit('imported')")
+    folder = write_set(tmp_path / "tiny")
+    own = f'"numClasses": "4"}}, "{key}": "chosen_by_a_file.Feature"'
+    edit("features.json", '"numClasses": "4"}', own)(folder)
+    with pytest.raises(DamagedError, match=r"features.json: class 'chosen_by_a_file.Feature'"):
+        data.load("tiny", data_dir=tmp_path)
+    with pytest.raises(DamagedError, match="chosen_by_a_file"):
+        read_ratings("tiny", tmp_path)
+
+
+def test_records_that_cannot_be_decoded_are_an_error_of_the_set(tmp_path):
+    write_set(tmp_path / "tiny")
+    with pytest.raises(DamagedError, match=r"tiny/1\.0\.0: its records can not be read"):
+        data.load("tiny", data_dir=tmp_path)
 
 
 def test_preparing_without_tensorflow_says_what_is_missing(tmp_path, monkeypatch):

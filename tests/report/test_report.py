@@ -1,14 +1,20 @@
 """The page shows the numbers of the results and needs no other file."""
 
+import io
 import re
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import xarray as xr
 from conftest import linear_model, make_federation
+from rich.console import Console
 
 from fedjax_fair import aggregators, metrics, report, results, selectors, solvers
+from fedjax_fair.app import console
+from fedjax_fair.report.maximization import chosen_pictures, value_against_bits
 from fedjax_fair.simulate import make_round
+from fedjax_fair.submodular.federated.comparison import GREEDY
 from fedjax_fair.training.centralized import make_centralized
 from fedjax_fair.training.fit import fit
 
@@ -92,3 +98,63 @@ def test_the_page_needs_no_other_file_and_trusts_no_name(dataset):
     assert "<small" not in text
     assert "&lt;small &amp; strange&gt;" in text
     assert "x&lt;y" in text
+
+
+# No formula, no markup, no emoji, and nothing that clears a terminal.
+STRANGE = r"$\frac{$ [/x] [red]a[/red] :key: " + "\x1b[2J\u202e"
+SHOWN = r"$\frac{$ [/x] [red]a[/red] :key: \x1b[2J\u202e"
+
+
+@pytest.fixture(scope="module")
+def strange(dataset):
+    renamed = dataset.assign_coords(algorithm=[f"{name} {STRANGE}" for name in "ab"])
+    return renamed.assign_attrs(data=STRANGE)
+
+
+def test_names_in_figures_are_no_formulas(strange):
+    figures = report.standard_figures(strange)
+    for figure in figures.values():
+        figure.savefig(io.BytesIO(), format="png", dpi=30)
+    title = figures["learning_curves"].axes[0].get_title(loc="left")
+    assert title == SHOWN.replace("$", r"\$")
+    first, _ = figures["learning_curves"].legends[0].get_texts()
+    assert first.get_text() == "a " + SHOWN.replace("$", r"\$")
+
+
+def test_items_of_a_maximization_may_have_any_name():
+    over = ("algorithm", "seed", "round")
+    values, bits = np.array([[[0, 2.0]], [[0, 1.0]]]), np.array([[[0, 0]], [[0, 8]]])
+    compared = xr.Dataset(
+        {
+            "value": (over, values),
+            "bits_up": (over, bits),
+            "bits_down": (over, bits),
+            "found": (over[:2], values[..., 1]),
+            "chosen": (("algorithm", "seed", "item"), np.array([[[False, True]], [[True, False]]])),
+            "picture": (("item", "height", "width"), np.arange(8).reshape(2, 2, 2)),
+        },
+        {"algorithm": [GREEDY, STRANGE], "label": ("item", [STRANGE, "7"])},
+        {"data": STRANGE},
+    )
+    for draw in (value_against_bits, chosen_pictures):
+        draw(compared).savefig(io.BytesIO(), format="png", dpi=30)
+
+
+def test_names_in_tables_are_shown_as_they_are(strange):
+    for table in (*console.tables(strange), console.sweep_table(strange, [])):
+        file = io.StringIO()
+        Console(file=file, width=1000, force_terminal=True).print(table)
+        printed = file.getvalue()
+        assert "\x1b[2J" not in printed
+        assert "\u202e" not in printed
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", printed)
+        assert f"a {SHOWN}" in plain
+        if table.title and "Differences" not in str(table.title):
+            assert f"({SHOWN})" in plain.replace("\n", " ")
+
+
+def test_a_bar_has_the_name_of_its_method():
+    bars, file = console.Bars(), io.StringIO()
+    bars.watch(STRANGE).on_start(3, (0,))
+    Console(file=file, width=1000).print(bars.get_renderable())
+    assert SHOWN in file.getvalue()

@@ -148,7 +148,7 @@ def test_cpow_estimates_the_loss_that_pow_measures(model, federation):
     losses = client_performance(model, variables, federation.train).loss
     context = make_context(federation.train, variables, model, round=1, losses=losses)
     exact, info = choose(selectors.power_of_choice(4, 6), context)
-    for examples in (9, 64):
+    for examples in (9, 64, 10**12):
         selector = selectors.power_of_choice(4, 6, variant="cpow", loss_examples=examples)
         estimated, estimate = choose(selector, context)
         assert estimated == exact

@@ -287,3 +287,16 @@ def test_the_last_minibatch_is_reported(model, federation):
         # What an epoch leaves for its last batch, and nothing else.
         assert (lanes >= 0).sum() == (size - 1) % 4 + 1
         assert np.isin(lanes[lanes >= 0], own).all()
+
+
+@pytest.mark.parametrize("length", [{"steps": 3}, {"epochs": 2}])
+def test_a_batch_that_no_client_fills_takes_no_memory(federation, model, length):
+    huge, _ = solve(sgd(0.3, 10**12, **length), federation, model)
+    large, _ = solve(sgd(0.3, LARGE, **length), federation, model)
+    chex.assert_trees_all_close(huge.update, large.update, rtol=1e-5)
+    assert huge.reports["last_batch"].shape == federation.train.order.shape
+
+
+def test_with_replacement_a_batch_may_be_larger_than_all_examples(federation, model):
+    drawn, _ = solve(sgd(0.3, LARGE, steps=1, replacement=True), federation, model)
+    assert drawn.reports["last_batch"].shape == (LARGE,)

@@ -296,11 +296,16 @@ def test_partitions_and_seeds_must_be_equally_many(model, federation):
 
 
 def telling(clients, **info):
-    """A selector of fixed clients that tells fixed numbers."""
-    cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
+    """A selector of clients in turn that tells fixed numbers."""
+
+    def select(key, state, context):
+        moved = (jnp.array(clients) + context.round) % context.num_clients
+        cohort = Cohort(moved, jnp.full(len(clients), 1 / len(clients), jnp.float32))
+        return cohort, state, {**info, "round": context.round}
+
     return Selector(
         init=lambda context: (),
-        select=lambda key, state, context: (cohort, state, {**info, "round": context.round}),
+        select=select,
         observe=lambda state, cohort, results, context: state,
     )
 

@@ -48,6 +48,9 @@ def custom(
         2.0
     """
     checks.positive_int("size", size)
+    checks.non_negative_int("check_sets", check_sets)
+    if samples is not None:
+        checks.positive_int("samples", samples)
     if samples is None and size > FEW:
         raise ValueError(f"samples=None: expected a number for more than {FEW} items, {size=}.")
 
@@ -57,7 +60,6 @@ def custom(
     assert_submodular(value, client_data, size, check_sets)
     if samples is None:
         return tabulated("custom", client_data, value, size)
-    checks.positive_int("samples", samples)
     return estimated("custom", client_data, value, size, samples)
 
 

@@ -37,6 +37,8 @@ def enough_kappa(epsilon: float, *, rank: int, size: int) -> float:
     """
     checks.positive("epsilon", epsilon)
     checks.unit_interval("epsilon", epsilon)
+    checks.positive_int("rank", rank)
+    checks.positive_int("size", size)
     return 3 * rank / epsilon**2 * (rank * math.log(size + 1) + math.log(2 * size))
 
 
@@ -56,9 +58,10 @@ def kappa_of_answers(factors: ArrayLike, answers: float) -> float:
         >>> round(kappa_of_answers([0.8, 0.2, 0.2], answers=2), 6)  # The first always responds.
         2.5
     """
+    checks.positive("answers", answers)
     ordered = np.sort(np.asarray(factors, np.float64))[::-1]
     ordered = ordered[ordered > 0]
-    if not 0 < answers <= ordered.size:
+    if answers > ordered.size:
         raise ValueError(
             f"{answers=}: expected a number in (0, {ordered.size}], the positive factors."
         )
@@ -108,10 +111,10 @@ def discrete_greedy(
         ([0], [0.0, 1.0])
     """
     check_sizes(problem, matroid)
-    if (kappa is None) == (epsilon is None):
+    if kappa is None and epsilon is not None:
+        kappa = enough_kappa(epsilon, rank=matroid.rank, size=matroid.size)
+    elif kappa is None or epsilon is not None:
         raise ValueError(f"{kappa=}, {epsilon=}: expected just one of them.")
-    if kappa is None:
-        kappa = enough_kappa(epsilon or 0, rank=matroid.rank, size=matroid.size)
     checks.positive("kappa", kappa)
     weights = as_client_weights(problem, client_weights)
     answers = jnp.minimum(kappa * importance_factors(problem, weights).factors, 1.0)

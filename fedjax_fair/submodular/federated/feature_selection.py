@@ -88,6 +88,7 @@ def feature_selection(
     checks.positive("smoothing", smoothing)
     checks.positive_int("samples", samples)
     checks.positive_int("drawn", drawn)
+    checks.non_negative_int("seed", seed)
     size, num_labels = _validated(features, labels, num_values)
     rng = np.random.default_rng(seed)
     models = []

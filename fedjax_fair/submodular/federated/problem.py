@@ -239,7 +239,7 @@ def as_client_weights(problem: Problem, weights: Any) -> Float[Array, " clients"
         )
     if not is_traced(weights):
         numbers = np.asarray(weights, np.float64)
-        checks.non_negative("client_weights", numbers)
+        checks.non_negative("client_weights", numbers, many=True)
         # Weights may have been normalized in single precision.
         if not math.isclose(total := float(numbers.sum()), 1.0, abs_tol=1e-4):
             raise ValueError(f"client_weights: expected a sum of 1, got {total:.6g}.")

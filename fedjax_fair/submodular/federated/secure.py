@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from fedjax_fair import checks
+
 __all__ = ["FLOAT_BITS", "Messages", "base_bits", "secure_aggregate", "vector_bits"]
 
 FLOAT_BITS = 32
@@ -46,6 +48,7 @@ def secure_aggregate(messages: Messages, size: int) -> Float[Array, " size"]:
         >>> secure_aggregate(messages, size=3).tolist()
         [0.5, 0.0, 0.5]
     """
+    checks.positive_int("size", size)
     total = jnp.zeros(size)
     for items, amounts in zip(messages.items, messages.amounts, strict=True):
         if amounts.ndim == 2:  # As a product: a reduction over the first axis is slow on a CPU.

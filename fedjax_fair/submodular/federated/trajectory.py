@@ -250,6 +250,8 @@ def to_dataset(run: ContinuousRun | GreedyRun, seeds: tuple[int, ...] | None = N
     """
     import xarray as xr
 
+    if seeds is not None:
+        checks.seeds("seeds", seeds, different=False)
     axes = () if seeds is None else ("seed",)
     columns: dict[str, Any] = {}
     for table, dimension in ((_PER_POINT, "round"), (_PER_ROUND, "training_round")):

@@ -1,0 +1,230 @@
+"""What the host notices: cohorts that cannot be meant, and models that do not learn."""
+
+import re
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import make_federation
+
+from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair.base import Cohort, Selector, empty_state
+from fedjax_fair.data.federated import stack
+from fedjax_fair.simulate import make_round, run
+from fedjax_fair.training.diagnosis import Doubts, is_constant, require_members
+from fedjax_fair.training.fit import fit
+
+SOLVER = solvers.sgd(0.1, 2, epochs=1)
+
+
+def choosing(clients_of, weights=None):
+    """A selector of one's own: ``clients_of(key, context)``."""
+
+    def select(key, state, context):
+        clients = clients_of(key, context)
+        shares = jnp.full(len(clients), 1 / len(clients), jnp.float32)
+        return Cohort(clients, shares if weights is None else weights), state, {}
+
+    return Selector(empty_state, select)
+
+
+def method(model, selector):
+    return make_round(model, selector, SOLVER, aggregators.mean())
+
+
+def trace(model, selector, data):
+    round = method(model, selector)
+    state = jax.eval_shape(round.init, jax.random.key(0), data)
+    traced = jax.jit(lambda state, data: run(round, state, data, 3)).trace(state, data)
+    return is_constant(traced, traced.out_info[1])
+
+
+def drawn_with_numpy(key, context):
+    return jnp.asarray(np.random.default_rng(0).choice(6, 2, replace=False))
+
+
+CONSTANT = {
+    "numpy": choosing(drawn_with_numpy),
+    "python": choosing(lambda key, context: jnp.array([0, 1])),
+    "disguised": choosing(lambda key, context: jnp.sort(jnp.arange(4)[::-1])[:2]),
+    "full": selectors.full(),
+}
+VARIED = {
+    "by key": choosing(lambda key, context: jax.random.randint(key, (2,), 0, 6)),
+    "by round": choosing(lambda key, context: (context.round + jnp.arange(2)) % 6),
+    "by loss": choosing(lambda key, context: jnp.argsort(context.losses(context.variables))[:2]),
+    "by size": choosing(lambda key, context: jnp.argsort(context.sizes)[:2]),
+    "uniform": selectors.uniform(2),
+    "round robin": selectors.round_robin(2),
+    "power of choice": selectors.power_of_choice(2, 3),
+    "clustered": selectors.clustered_by_size(2),
+    "divfl": selectors.divfl(2),
+}
+
+
+@pytest.mark.parametrize("name", [*CONSTANT, *VARIED])
+def test_a_cohort_is_constant_if_nothing_that_goes_into_a_round_decides_it(name, model, federation):
+    assert trace(model, (CONSTANT | VARIED)[name], federation) == (name in CONSTANT)
+
+
+def test_a_cohort_drawn_with_numpy_is_warned_of(model, federation):
+    with pytest.warns(UserWarning, match="every round has the same 2 of 6 clients") as caught:
+        fit(method(model, CONSTANT["numpy"]), federation, rounds=2, eval_every=1)
+    assert len(caught) == 1
+
+
+def test_a_cohort_of_all_clients_is_not_warned_of(model, federation):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(method(model, selectors.full()), federation, rounds=1)
+
+
+def test_a_client_that_does_not_exist_is_named_with_its_round_and_seed(model, federation):
+    def clients_of(key, context):
+        return jnp.stack([context.round, jnp.where(context.round == 3, 99, 0)])
+
+    with pytest.raises(ValueError, match=r"of round 3, seed 7, names client 99: .* \[0, 6\)"):
+        fit(method(model, choosing(clients_of)), federation, rounds=6, seeds=(7,), eval_every=2)
+
+
+def test_the_first_round_counts_and_then_the_first_seed():
+    clients = np.zeros((3, 4, 2), int)
+    require_members(clients, 1, 0, (5, 6, 7))
+    clients[0, 3, 0], clients[2, 1, 1], clients[1, 1, 0] = 8, 9, -1
+    with pytest.raises(ValueError, match=r"round 11, seed 6, names client -1: .* \[0, 1\)"):
+        require_members(clients, 1, 10, (5, 6, 7))
+
+
+@pytest.mark.parametrize(
+    ("clients", "weights", "said"),
+    [
+        (np.array([0, 99]), None, r"names client 99: expected ids in \[0, 6\)"),
+        (np.array([0, -1]), None, "names client -1"),
+        (np.array([0, 2**32 + 1]), None, "names client 4294967297"),
+        ([0.0, 1.0], None, r"clients float.*\[2\] with weights .*\[2\]: expected integers"),
+        (jnp.array([[0], [1]]), None, r"clients int32\[2, 1\]"),
+        (jnp.array([0, 1]), jnp.ones(3), r"clients int32\[2\] with weights float32\[3\]"),
+    ],
+)
+def test_what_a_cohort_has_to_be_is_said_while_it_is_traced(
+    clients, weights, said, model, federation, as_users_call
+):
+    with pytest.raises(ValueError, match=said):
+        trace(model, choosing(lambda key, context: clients, weights), federation)
+
+
+def test_a_selector_returns_a_cohort(model, federation, as_users_call):
+    def select(key, state, context):
+        return jnp.arange(2), state, {}
+
+    with pytest.raises(ValueError, match=r"what it selects is a .*: expected a Cohort"):
+        trace(model, Selector(empty_state, select), federation)
+
+
+def test_a_cohort_of_numpy_arrays_and_lists_is_one(model, federation, as_users_call):
+    for clients in (np.array([0, 1]), [0, 1]):
+        assert trace(model, choosing(lambda *_, given=clients: given), federation)
+
+
+def warned(data, rounds, evaluations, seeds=(7,)):
+    """What is said of evaluations: round, test loss and accuracy, each for all seeds or one."""
+    doubts = Doubts(data, rounds, seeds)
+    tested = np.asarray(data.test.sizes) > 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for done, *numbers in evaluations:
+            loss, accuracy = (np.broadcast_to(np.float32(n), len(seeds)) for n in numbers)
+            summaries = {"test_loss_mean_examples": loss, "accuracy_mean_examples": accuracy}
+            doubts.see(done, summaries, np.where(tested, loss[:, None], np.float32(np.nan)))
+    return [str(warning.message) for warning in caught]
+
+
+GUESSING = np.log(3)
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "said"),
+    [
+        ([(0, 1.2, 0.3), (5, 11.9, 0.9), (10, 1e-3, 0.9)], None),
+        (
+            [(0, 1.2, 0.3), (5, 12.1, 0.9), (10, 99, 0.9)],
+            "round 5, seed 7: the test loss is 12.1, ",
+        ),
+        (
+            [(0, 1.2, 0.3), (5, np.nan, 0.9), (10, 99, 0.9)],
+            "round 5, seed 7: the test loss of 6 cl",
+        ),
+        ([(0, 0.01, 0.9), (5, 0.5, 0.9)], None),  # What was trained before may lose much of it.
+        ([(0, 0.01, 0.9), (5, 10.1 * GUESSING, 0.9)], r"or of guessing 1\.099"),
+        ([(0, np.inf, 0.3), (5, 1.0, 0.9)], "round 0, seed 7: the test loss of 6 clients is not"),
+    ],
+)
+def test_a_loss_that_exploded_is_warned_of_once(evaluations, said, federation):
+    messages = warned(federation, 10, evaluations)
+    assert len(messages) == (said is not None)
+    assert all(re.search(said, message) for message in messages)
+
+
+SHARE = np.bincount(make_federation().test.labels).max() / sum(make_federation().test.sizes)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "accuracies", "said"),
+    [
+        (20, {0: 0.9, 5: 0.1, 9: 0.1}, False),  # Not yet.
+        (20, {0: 0.9, 5: 0.1, 10: SHARE}, True),
+        (20, {0: 0.9, 5: 0.1, 10: np.nextafter(np.float32(SHARE), np.float32(1))}, True),
+        (20, {0: 0.9, 5: 0.1, 10: SHARE + 1 / 32}, False),
+        (20, {5: SHARE + 1 / 32, 10: 0.1, 20: 0.1}, False),  # It has learned, and forgotten.
+        (20, {5: 0.1, 10: 0.1, 15: 0.1, 20: 0.1}, True),
+        (19, {5: 0.1, 10: 0.1, 19: 0.1}, False),  # Too short to tell.
+        (20, {10: np.nan, 20: np.nan}, False),
+    ],
+)
+def test_an_accuracy_of_guessing_is_warned_of_after_half_of_the_rounds(
+    rounds, accuracies, said, federation
+):
+    messages = warned(federation, rounds, [(done, 1.0, a) for done, a in accuracies.items()])
+    assert len(messages) == said
+    assert all(f"round 10, seed 7: no test accuracy so far is above {SHARE:.4g}" in m
+               for m in messages)  # fmt: skip
+
+
+def test_the_seed_that_does_not_learn_is_named(federation):
+    evaluations = [(0, 1.0, 0.9), (10, [1.0, 99.0, 99.0], [0.9, 0.9, 0.1])]
+    messages = warned(federation, 20, evaluations, seeds=(3, 4, 5))
+    assert [said.split(":")[0] for said in messages] == ["round 10, seed 4", "round 10, seed 5"]
+
+
+def test_partitions_are_guessed_each_by_its_own_classes(federation):
+    one = jax.tree.map(np.array, federation)
+    other = one._replace(test=one.test._replace(order=one.test.order[::-1].copy()))
+    doubts = Doubts(stack([one, other]), 20, (0, 1))
+    assert doubts._guessed.tolist() == [SHARE, SHARE]
+
+
+def test_targets_are_not_guessed(federation):
+    def with_targets(part):
+        return part._replace(labels=part.labels.astype(np.float32))
+
+    data = federation._replace(train=with_targets(federation.train),
+                               test=with_targets(federation.test))  # fmt: skip
+    assert warned(data, 20, [(0, 5.0, np.nan), (20, 49.0, np.nan)]) == []
+    assert len(warned(data, 20, [(0, 5.0, np.nan), (20, 51.0, np.nan)])) == 1
+    assert warned(data, 20, [(0, 0.0, np.nan), (20, 51.0, np.nan)]) == []
+
+
+def test_a_run_with_a_senseless_learning_rate_is_warned_of(model, federation, tmp_path):
+    round = make_round(model, selectors.full(), solvers.sgd(1e6, 2, steps=3), aggregators.mean())
+    for _ in range(2):  # The second time from what was kept.
+        with pytest.warns(UserWarning, match="round 1, seed 0: the test loss is .* untrained"):
+            fit(round, federation, rounds=1, checkpoints=tmp_path)
+
+
+def test_clients_without_test_examples_have_no_loss_that_could_be_broken(federation):
+    own = federation.test.sizes.copy()
+    own[-1] = 0
+    test = federation.test._replace(sizes=own, order=federation.test.order[: own.sum()])
+    assert warned(federation._replace(test=test), 10, [(0, 1.0, 0.5), (5, 1.0, 0.5)]) == []
