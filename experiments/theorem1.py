@@ -30,7 +30,7 @@ import pandas as pd
 from jaxtyping import Array, Float
 
 from fedjax_fair import selectors
-from fedjax_fair.base import Model, Selector, Variables
+from fedjax_fair.base import LocalResult, Model, Selector, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 from fedjax_fair.simulate import make_context
 
@@ -142,7 +142,12 @@ def follow(
         chosen = jnp.mean(gradients[cohort.clients], axis=0)
         bias = jnp.mean(jnp.sum((chosen - jnp.mean(gradients, axis=0)) ** 2, axis=-1))
         value, slope = jax.value_and_grad(total)(weights)
-        after = weights - rate * jnp.sum(chosen, axis=0)
+        update = -rate * jnp.sum(chosen, axis=0)
+        after = weights + update
+        sent = jnp.broadcast_to(update, (cohort.clients.size, update.size))
+        done = jnp.full(cohort.clients.shape, STEPS)
+        results = LocalResult(Variables({"head": sent}, {}), jnp.zeros(done.shape), done)
+        state = selector.observe(state, cohort, results, context(round, weights))
         return (after, state), Trace(value, jnp.sum(slope**2), bias, jnp.max(noise))
 
     start = model.init(key_init, features[0]).params["head"]

@@ -66,9 +66,9 @@ def unit_interval(name: str, value: Any) -> None:
     _judge(name, value, lambda x: (x >= 0) & (x < 1), "a number in [0, 1)")
 
 
-def probability(name: str, value: Any) -> None:
-    """Requires a number, or numbers, in ``[0, 1]``; traced ones pass."""
-    _judge(name, value, lambda x: (x >= 0) & (x <= 1), "a probability in [0, 1]")
+def probability(name: str, value: Any, *, many: bool = False) -> None:
+    """Requires a number in ``[0, 1]``, or an array of such numbers; traced ones pass."""
+    _judge(name, value, lambda x: (x >= 0) & (x <= 1), "a probability in [0, 1]", many=many)
 
 
 def below_half(name: str, value: Any) -> None:

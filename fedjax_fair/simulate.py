@@ -141,7 +141,7 @@ def make_round(
     solver: Solver,
     aggregator: Aggregator,
     *,
-    faults: Sequence[Faults] = (),
+    faults: Faults | Sequence[Faults] = (),
     drop_nonfinite: bool = False,
     clients_per_batch: int | None = None,
 ) -> Round:
@@ -202,13 +202,16 @@ def make_round(
             participation=jnp.zeros(data.num_clients, jnp.int32),
         )
 
-    faults, may_fail = tuple(faults), bool(faults) or drop_nonfinite
+    plan = (faults,) if isinstance(faults, Faults) else tuple(faults)
+    for fault in plan:
+        checks.instance("faults: one of them", fault, Faults, "faults.dropout(0.1)")
+    may_fail = bool(plan) or drop_nonfinite
 
     def step(state, data):
         data = jax.tree.map(jnp.asarray, data)
         key_faults = derive_key(state.key, Purpose.FAULTS, state.round)
         context = make_context(model, state.round, state.variables, data)._replace(
-            available=applied.available(faults, key_faults, state.round, data.num_clients)
+            available=applied.available(plan, key_faults, state.round, data.num_clients)
         )
         cohort, selector_state, selector_info = selector.select(
             derive_key(state.key, Purpose.SELECT, state.round), state.selector, context
@@ -220,10 +223,10 @@ def make_round(
             weights = aggregator.weigh(state.aggregator, cohort, context)
         train = partial(_train_cohort, model, solver, state, data, clients_per_batch)
         if may_fail:
-            cohort, answers = applied.befall(faults, key_faults, cohort, context)
-            send = partial(applied.send, faults, key_faults, drop_nonfinite, context)
+            cohort, answers = applied.befall(plan, key_faults, cohort, context)
+            send = partial(applied.send, plan, key_faults, drop_nonfinite, context)
             cohort, results = train(cohort, weights, answers, send)
-            results = applied.collude(faults, cohort, results, weights, context)
+            results = applied.collude(plan, cohort, results, weights, context)
         else:
             cohort, results = train(cohort, weights)
         update, aggregator_state, aggregation = aggregator.aggregate(

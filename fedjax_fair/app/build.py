@@ -105,7 +105,7 @@ def method_round(
         >>> from fedjax_fair.app import presets
         >>> round = method_round(presets.resolve(Config()), "fedprox:prox=0.1", num_classes=10)
         >>> round._fields
-        ('model', 'init', 'step')
+        ('model', 'init', 'step', 'pooled')
     """
     method, own = _variant(config, name)
     network = lookup("model.name", str(own.model.name), MODELS)

@@ -81,13 +81,17 @@ def byzantine(
     checks.one_of("attack", attack, tuple(_STRENGTHS))
     strength = _STRENGTHS[attack] if strength is None else strength
     checks.non_negative("strength", strength)
-    if np.ndim(clients) == 0:
+    checks.non_negative_int("seed", seed)
+    fraction = not isinstance(clients, (list, tuple)) and np.ndim(clients) == 0
+    if fraction:
         checks.probability("clients", clients)
-    else:
+    elif all(map(checks.is_int, clients)):
         checks.items("clients", clients, np.iinfo(np.int32).max)
+    else:
+        raise ValueError(f"{clients=!r}: expected ids of clients, or a fraction of them.")
 
     def lies(ids: Int[Array, "..."], num_clients: int) -> Bool[Array, "..."]:
-        if np.ndim(clients) == 0:
+        if fraction:
             count = jnp.round(jnp.asarray(clients, jnp.float32) * num_clients)
             places = permutation_at(jax.random.key(seed), ids, num_clients)
             return places < count.astype(places.dtype)

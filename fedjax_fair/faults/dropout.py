@@ -34,9 +34,9 @@ def dropout(
 
     Examples:
         >>> unreliable = dropout(0.1)
-        >>> some_worse = dropout(np.linspace(0.0, 0.5, 50))
+        >>> some_worse = dropout([0.0, 0.1, 0.5])
     """
-    checks.probability("probability", probability)
+    checks.probability("probability", probability, many=True)
     each = jnp.asarray(probability, jnp.float32)
 
     def answers(key, member):

@@ -187,11 +187,12 @@ def _group_means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> np.
 def _communication(recorded: dict[str, Any], variables: Variables) -> dict[str, Any]:
     """Traffic up to every evaluation: members receive a model, and send one if they answer."""
     moved = bytes_per_round(variables, cohort_size=1)
-    arrived = np.zeros((recorded["metrics"]["participation"].shape[0], 0, 0), np.int64)
-    arrived = recorded["rounds"].get("answers", arrived).astype(np.int64)
+    none = np.zeros((recorded["metrics"]["participation"].shape[0], 0, 0), bool)
+    members = recorded["rounds"].get("clients", none) >= 0  # Pooled examples have none.
+    arrived = members & (recorded["rounds"].get("answers", none) > 0)
     up, down = (
         np.pad(counts.sum(axis=2).cumsum(axis=1), [(0, 0), (1, 0)])[:, recorded["evaluated"]]
-        for counts in (arrived, np.ones_like(arrived))
+        for counts in (arrived, members)
     )
     attributes = {"units": "byte", "population": "all clients", "weighting": "sum"}
     sent = {"long_name": "Sent by clients so far", **attributes}

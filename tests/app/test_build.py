@@ -60,7 +60,9 @@ def distance(one, other) -> float:
 
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_every_method_trains(name):
-    before, after, info = trained(PLANTED if name == "gifair" else SMALL, name)
+    # Of four members none may lie for Krum.
+    written = "krum:byzantine=0" if name == "krum" else name
+    before, after, info = trained(PLANTED if name == "gifair" else SMALL, written)
     assert distance(before, after) > 0
     assert np.all(info.finite)
     assert "\n" not in registry.METHODS[name].summary
@@ -141,8 +143,8 @@ def test_cohorts_of_few_clients_need_no_other_setting():
     ("name", "message"),
     [
         ("subtrunc:lamda=1", "'subtrunc:lamda=1': setting='lamda': did you mean 'lam'"),
-        ("subtrunc:lam=much", "lam='much': expected float."),
-        ("subtrunc:lam", "lam='': expected float"),
+        ("subtrunc:lam=much", "lam='much': expected a number."),
+        ("subtrunc:lam", "lam='': expected a number"),
         ("subtrunc:lam=-1", "lam=-1"),
         ("unionfl:window=0", "window=0"),
         ("subtrunk:lam=1", "did you mean 'subtrunc'"),
@@ -155,7 +157,7 @@ def test_cohorts_of_few_clients_need_no_other_setting():
         ("equitable:num_clusters=some", "num_clusters='some': expected"),
         ("equitable:groups=oracle", "groups='oracle': expected a federation with planted"),
         ("gifair:strength=0.5", "groups=None: expected a federation with planted"),
-        ("drfa:steps=None", "steps='None': expected int"),
+        ("drfa:steps=None", "steps='None': expected an integer"),
         ("power_of_choice:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
         ("power_of_choice:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
         ("divfl:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),

@@ -103,9 +103,9 @@ def test_configurations_survive_the_file(tmp_path_factory, data):
         (b'{"data": null}', "data=None: expected settings by name"),
         (b'{"methods": 3}', "methods=3: expected"),
         (b'{"methods": ["fedavg", 3]}', "methods=.*3.*: expected"),
-        (b'{"training": {"rounds": "ten"}}', "rounds='ten': expected int"),
+        (b'{"training": {"rounds": "ten"}}', "rounds='ten': expected an integer"),
         (b'{"command": "maximise"}', "expected one of maximize exemplars"),
-        (b'{"command": "maximize exemplars", "k": "all"}', "k='all': expected int"),
+        (b'{"command": "maximize exemplars", "k": "all"}', "k='all': expected an integer"),
     ],
 )
 def test_a_damaged_configuration_is_refused(tmp_path, content, message):

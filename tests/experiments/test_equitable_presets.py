@@ -80,7 +80,7 @@ def test_networks_of_the_paper_train(name):
     assert np.isfinite(run.cohort_loss).all()
     assert run.sizes["slot"] == config.selector.cohort_size
     assert run.sizes["planted_group"] == config.aggregator.num_clusters
-    assert set(run.group.values.tolist()) == set(range(config.aggregator.num_clusters))
+    assert set(run.group.values.ravel().tolist()) == set(range(config.aggregator.num_clusters))
 
 
 def test_presets_compare_the_methods_for_which_the_paper_has_numbers():

@@ -250,7 +250,7 @@ def test_batch_norm_statistics_move_in_training_only():
     ("make", "message"),
     [
         (lambda: lenet(0), "num_classes=0"),
-        (lambda: mlp(10, hidden=(200, -1)), "hidden=-1"),
+        (lambda: mlp(10, hidden=(200, -1)), "hidden.1.=-1"),
         (lambda: resnet18(10, norm="layer"), "norm='layer'"),
         (lambda: from_flax(nn.Dense), "expected a linen module"),
         (lambda: from_flax(nnx.Linear(2, 2, rngs=nnx.Rngs(0))), "NNX class or factory"),

@@ -41,15 +41,27 @@ METHODS = (
     ("unionfl", "sgd", "mean by size"),
     ("agnostic", "sgd", "mean by cohort"),
     ("drfa", "sgd, momentum, decay and prox", "mean"),
+    ("uniform", "sgd", "median"),
+    ("uniform", "sgd", "trimmed_mean"),
+    ("uniform", "sgd", "krum"),
+    ("uniform", "sgd", "geometric_median"),
+    ("uniform", "sgd", "norm_clipping"),
+    ("uniform", "sgd", "centered_clipping"),
 )
 """Every aggregator, and every selector that measures clients."""
+FAULTS = [ff.faults.dropout(0.2), ff.faults.byzantine(0.3, "little")]
+"""What goes wrong with clients whose selector measures nothing."""
 
 
 def run(names, data, mesh=None):
     """Six rounds: the state without its key, and the info of the rounds; collective bytes."""
     selector, solver, aggregator = names
     round = ff.make_round(
-        linear_model(), SELECTORS[selector](), SOLVERS[solver](), AGGREGATORS[aggregator]()
+        linear_model(),
+        SELECTORS[selector](),
+        SOLVERS[solver](),
+        AGGREGATORS[aggregator](),
+        faults=FAULTS if selector == "uniform" else (),
     )
 
     def program(seed, data):
