@@ -85,7 +85,7 @@ def byzantine(
     fraction = not isinstance(clients, (list, tuple)) and np.ndim(clients) == 0
     if fraction:
         checks.probability("clients", clients)
-    elif all(map(checks.is_int, clients)):
+    elif all(checks.is_int(one) for one in np.asarray(clients, object).ravel()):
         checks.items("clients", clients, np.iinfo(np.int32).max)
     else:
         raise ValueError(f"{clients=!r}: expected ids of clients, or a fraction of them.")
