@@ -34,7 +34,15 @@ HISTORY = RNG.random((3, N)) < 0.3
 MORE_POINTS = RNG.normal(size=(9, 3))
 SOME = np.array([7, 2, 0, 5, 8, 3])
 COUNTED = np.array([True, True, False, True, True, True, True, False, True])
+MORE_WEIGHTS = np.random.default_rng(1).gamma(1.0, size=9)
+POINT_WEIGHTS = MORE_WEIGHTS[:N]
 TO_SOME = np.linalg.norm(MORE_POINTS[:, None] - MORE_POINTS[SOME], axis=-1)
+
+
+def reduction(distances, mask):
+    """By how much each point is nearer to the set than to the farthest item."""
+    farthest = distances.max(axis=1)
+    return farthest - np.minimum(distances[:, mask].min(axis=1, initial=np.inf), farthest)
 
 
 def cut(similarity, tradeoff, mask):
@@ -51,10 +59,17 @@ FUNCTIONS = {
     ),
     "facility_location_from_distances": (
         lambda: sm.facility_location_from_distances(DISTANCES),
-        lambda mask: np.sum(
-            DISTANCES.max(axis=1)
-            - np.minimum(DISTANCES[:, mask].min(axis=1, initial=np.inf), DISTANCES.max(axis=1))
-        ),
+        lambda mask: reduction(DISTANCES, mask).sum(),
+        True,
+    ),
+    "facility_location weighted": (
+        lambda: sm.facility_location(SIMILARITY, WEIGHTS[:4]),
+        lambda mask: SIMILARITY[:, mask].max(axis=1, initial=0) @ WEIGHTS[:4],
+        True,
+    ),
+    "facility_location_from_distances weighted": (
+        lambda: sm.facility_location_from_distances(DISTANCES, POINT_WEIGHTS),
+        lambda mask: POINT_WEIGHTS @ reduction(DISTANCES, mask),
         True,
     ),
     "modular": (lambda: sm.modular(MIXED), lambda mask: MIXED[mask].sum(), False),
@@ -140,12 +155,14 @@ FROM_FEATURES = {
     ),
     "facility_location_from_features, of some": (
         lambda: sm.facility_location_from_features(MORE_POINTS, SOME, COUNTED),
-        lambda mask: np.sum(
-            TO_SOME[COUNTED].max(axis=1)
-            - np.where(mask, TO_SOME[COUNTED], np.inf).min(axis=1, initial=9.0)
-            if mask.any()
-            else 0.0
+        lambda mask: reduction(TO_SOME[COUNTED], mask).sum(),
+        True,
+    ),
+    "facility_location_from_features, weighted": (
+        lambda: sm.facility_location_from_features(
+            MORE_POINTS, SOME, COUNTED, weights=MORE_WEIGHTS
         ),
+        lambda mask: MORE_WEIGHTS[COUNTED] @ reduction(TO_SOME[COUNTED], mask),
         True,
     ),
 }
@@ -271,6 +288,16 @@ ASYMMETRIC = np.where(np.eye(3)[::-1], 1.0, 0.0) + np.array([[0, 5, 0], [0, 0, 0
     [
         (lambda: sm.facility_location([[1, -2.0]]), r"similarity\[0, 1\]=-2.0: expected finite"),
         (lambda: sm.facility_location([1.0]), r"similarity: expected shape \[points, items\]"),
+        (lambda: sm.facility_location([[1.0]], [1, 2]), "weights: expected 1 points, got 2"),
+        (lambda: sm.facility_location([[1.0]], [-1.0]), r"weights\[0\]=-1.0: .* >= 0"),
+        (
+            lambda: sm.facility_location_from_distances(DISTANCES, [1.0]),
+            "weights: expected 6 points, got 1",
+        ),
+        (
+            lambda: sm.facility_location_from_features(POINTS, weights=[1.0]),
+            "weights: expected 6 points, got 1",
+        ),
         (lambda: sm.facility_location_from_distances(SIMILARITY), "square matrix, got shape"),
         (lambda: sm.facility_location_from_distances(ASYMMETRIC), r"distances\[0, 1\]=5.0 and"),
         (lambda: sm.facility_location_from_distances(-SQUARE), r"distances\[0, 0\]=-.*>= 0"),
