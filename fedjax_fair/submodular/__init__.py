@@ -2,7 +2,13 @@
 
 from fedjax_fair.submodular.base import Maximized, SetFunction
 from fedjax_fair.submodular.combinators import restricted, scaled, sum_of, truncated
-from fedjax_fair.submodular.coverage import coverage, feature_based, saturated_coverage
+from fedjax_fair.submodular.coverage import (
+    coverage,
+    feature_based,
+    probabilistic_coverage,
+    saturated_coverage,
+)
+from fedjax_fair.submodular.disparity import disparity_min, disparity_sum
 from fedjax_fair.submodular.diversity import graph_cut, log_det
 from fedjax_fair.submodular.estimator import FacilityLocation
 from fedjax_fair.submodular.facility_location import (
@@ -26,6 +32,8 @@ __all__ = [
     "SetFunction",
     "best_swap",
     "coverage",
+    "disparity_min",
+    "disparity_sum",
     "distorted_greedy",
     "double_greedy",
     "facility_location",
@@ -39,6 +47,7 @@ __all__ = [
     "log_det",
     "modular",
     "partial_enumeration",
+    "probabilistic_coverage",
     "random_greedy",
     "restricted",
     "saturated_coverage",

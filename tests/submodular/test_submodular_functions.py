@@ -34,6 +34,8 @@ HISTORY = RNG.random((3, N)) < 0.3
 MORE_POINTS = RNG.normal(size=(9, 3))
 SOME = np.array([7, 2, 0, 5, 8, 3])
 COUNTED = np.array([True, True, False, True, True, True, True, False, True])
+PROBABILITIES = np.where(MEMBERSHIP, np.random.default_rng(2).random((N, 5)), 0.0)
+PROBABILITIES[0, 0] = 1.0
 MORE_WEIGHTS = np.random.default_rng(1).gamma(1.0, size=9)
 POINT_WEIGHTS = MORE_WEIGHTS[:N]
 TO_SOME = np.linalg.norm(MORE_POINTS[:, None] - MORE_POINTS[SOME], axis=-1)
@@ -48,6 +50,11 @@ def reduction(distances, mask):
 def cut(similarity, tradeoff, mask):
     inside = similarity[mask][:, mask].sum()
     return tradeoff * similarity[mask].sum() - inside
+
+
+def pairs(matrix, mask):
+    """Entries of all pairs of the set."""
+    return [matrix[i, j] for i, j in itertools.combinations(np.flatnonzero(mask), 2)]
 
 
 # name: (function, the same by definition in NumPy, whether it is monotone)
@@ -86,6 +93,11 @@ FUNCTIONS = {
     "coverage": (
         lambda: sm.coverage(MEMBERSHIP, WEIGHTS),
         lambda mask: WEIGHTS[MEMBERSHIP[mask].any(axis=0)].sum(),
+        True,
+    ),
+    "probabilistic_coverage": (
+        lambda: sm.probabilistic_coverage(PROBABILITIES, WEIGHTS),
+        lambda mask: WEIGHTS @ (1 - np.prod(1 - PROBABILITIES[mask], axis=0)),
         True,
     ),
     "saturated_coverage": (
@@ -166,7 +178,20 @@ FROM_FEATURES = {
         True,
     ),
 }
-ALL = FUNCTIONS | FROM_FEATURES
+# Not submodular. The diagonals of the matrices, which are not 0, do not count.
+DISPARITIES = {
+    "disparity_sum": (
+        lambda: sm.disparity_sum(SQUARE),
+        lambda mask: sum(pairs(SQUARE, mask)),
+        True,
+    ),
+    "disparity_min": (
+        lambda: sm.disparity_min(SQUARE),
+        lambda mask: min(pairs(SQUARE, mask), default=0.0),
+        False,
+    ),
+}
+ALL = FUNCTIONS | DISPARITIES | FROM_FEATURES
 # Facility location, alone or within another function, has two forms.
 LOCATIONS = [name for name in ALL if name.startswith("facility_location")]
 CASES = [(name, False) for name in ALL]
@@ -240,6 +265,46 @@ def test_every_function_is_submodular_and_monotone_where_it_says_so(name):
         outside = ~MASKS & ~MASKS[:, [item]] & (np.arange(N) != item)
         assert (later <= gains + 1e-9)[outside].all()
     assert (np.nanmin(gains) >= -1e-9) == FUNCTIONS[name][2]
+
+
+@pytest.mark.parametrize("name", DISPARITIES)
+def test_disparities_are_not_submodular(name):
+    """The sum is supermodular, the minimum neither, and it falls."""
+    _, gains = truth_of(name)
+    changes = []
+    for item in range(N):
+        later = gains[(MASKS | (np.arange(N) == item)) @ PLACE_VALUES]
+        outside = ~MASKS & ~MASKS[:, [item]] & (np.arange(N) != item)
+        changes.append((later - gains)[outside])
+    assert np.max(changes) > 0.1
+    assert (np.min(changes) > -1e-9) == (name == "disparity_sum")
+    assert (np.nanmin(gains) >= 0) == DISPARITIES[name][2]
+
+
+@pytest.mark.parametrize("name", DISPARITIES)
+def test_greedy_is_worth_half_of_the_best_disparity_of_a_metric(name):
+    greedily = jax.jit(lambda distances: sm.greedy(getattr(sm, name)(distances), 4))
+    whole = {"disparity_sum": sum, "disparity_min": min}[name]
+    suboptimal = 0
+    for seed in range(30):
+        points = np.random.default_rng(seed).normal(size=(8, 2)) ** 3
+        distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
+        chosen = greedily(distances)
+        found = whole(pairs(distances, np.isin(np.arange(8), chosen.items)))
+        sets = (np.isin(np.arange(8), items) for items in itertools.combinations(range(8), 4))
+        best = max(whole(pairs(distances, mask)) for mask in sets)
+        np.testing.assert_allclose(chosen.value, found, rtol=1e-4)
+        assert found >= best / 2
+        suboptimal += found < 0.99 * best
+    assert suboptimal
+
+
+def test_greedy_on_the_smallest_distance_is_farthest_first():
+    chosen = jax.jit(lambda distances: sm.greedy(sm.disparity_min(distances), 5))(DISTANCES)
+    items = [0]
+    while len(items) < 5:
+        items.append(int(DISTANCES[:, items].min(axis=1).argmax()))
+    assert chosen.items.tolist() == items
 
 
 @pytest.mark.usefixtures("caches_gains")
@@ -327,6 +392,13 @@ ASYMMETRIC = np.where(np.eye(3)[::-1], 1.0, 0.0) + np.array([[0, 5, 0], [0, 0, 0
         (lambda: sm.log_det([[0.0, 1.0], [1.0, 0.0]]), "positive semi-definite.* eigenvalue is -1"),
         (lambda: sm.modular([1e39]), r"weights\[0\]=inf"),
         (lambda: sm.coverage([True]), r"expected shape \[items, topics\]"),
+        (
+            lambda: sm.probabilistic_coverage([[0.2, 1.1]]),
+            r"probabilities\[0, 1\]=1.1.*in \[0, 1\]",
+        ),
+        (lambda: sm.probabilistic_coverage([[0.2]], [1, 1]), "weights: expected 1 topics, got 2"),
+        (lambda: sm.disparity_sum(SIMILARITY), "distances: expected a square"),
+        (lambda: sm.disparity_min(-SQUARE), r"distances\[0, 0\]=-"),
         (lambda: sm.saturated_coverage(SIMILARITY, -0.1), "saturation=-0.1"),
         (lambda: sm.feature_based(FEATURES, "cube"), "concave='cube'"),
         (lambda: sm.feature_based(-FEATURES), r"features\[0, 0\]=-"),
