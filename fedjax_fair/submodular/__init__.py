@@ -18,6 +18,11 @@ from fedjax_fair.submodular.facility_location import (
 )
 from fedjax_fair.submodular.greedi import greedi
 from fedjax_fair.submodular.greedy import greedy, lazy_greedy
+from fedjax_fair.submodular.information import (
+    conditional_gain,
+    conditional_mutual_information,
+    mutual_information,
+)
 from fedjax_fair.submodular.modular import modular, truncated_modular, union_penalty
 from fedjax_fair.submodular.non_monotone import double_greedy, random_greedy
 from fedjax_fair.submodular.partial_enumeration import partial_enumeration
@@ -31,6 +36,8 @@ __all__ = [
     "Maximized",
     "SetFunction",
     "best_swap",
+    "conditional_gain",
+    "conditional_mutual_information",
     "coverage",
     "disparity_min",
     "disparity_sum",
@@ -46,6 +53,7 @@ __all__ = [
     "lazy_greedy",
     "log_det",
     "modular",
+    "mutual_information",
     "partial_enumeration",
     "probabilistic_coverage",
     "random_greedy",

@@ -191,7 +191,45 @@ DISPARITIES = {
         False,
     ),
 }
-ALL = FUNCTIONS | DISPARITIES | FROM_FEATURES
+MEASURED = {
+    "facility_location": FUNCTIONS["facility_location"],
+    "graph_cut": FUNCTIONS["graph_cut"],
+    "log_det": FUNCTIONS["log_det"],
+}
+QUERY, PRIVATE = [4, 1], [2, 4]
+IN_QUERY, IN_PRIVATE = np.isin(np.arange(N), QUERY), np.isin(np.arange(N), PRIVATE)
+
+
+def informed(make, value, measure):
+    """What a function measures, and the same by its definition."""
+    known = IN_PRIVATE if measure != "mutual_information" else np.zeros(N, bool)
+    settings = {"private": PRIVATE} if known.any() else {}
+    if measure == "conditional_gain":
+        return (
+            lambda: sm.conditional_gain(make(), **settings),
+            lambda mask: value(mask | known) - value(known),
+        )
+    return (
+        lambda: getattr(sm, measure)(make(), QUERY, **settings),
+        lambda mask: (
+            value(mask | known)
+            + value(IN_QUERY | known)
+            - value(mask | IN_QUERY | known)
+            - value(known)
+        ),
+    )
+
+
+# Query and private items overlap, and a set may contain some of either.
+INFORMATION = {
+    f"{measure} of {name}": (
+        *informed(make, value, measure),
+        monotone,
+    )
+    for measure in ("conditional_gain", "mutual_information", "conditional_mutual_information")
+    for name, (make, value, monotone) in MEASURED.items()
+}
+ALL = FUNCTIONS | INFORMATION | DISPARITIES | FROM_FEATURES
 # Facility location, alone or within another function, has two forms.
 LOCATIONS = [name for name in ALL if name.startswith("facility_location")]
 CASES = [(name, False) for name in ALL]
@@ -257,14 +295,69 @@ def test_the_oracle_agrees_with_the_definition_on_every_subset(name, cached, req
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name", [*FUNCTIONS, *(name for name in INFORMATION if "mutual_information of log" not in name)]
+)
 def test_every_function_is_submodular_and_monotone_where_it_says_so(name):
     _, gains = truth_of(name)
     for item in range(N):
         later = gains[(MASKS | (np.arange(N) == item)) @ PLACE_VALUES]
         outside = ~MASKS & ~MASKS[:, [item]] & (np.arange(N) != item)
         assert (later <= gains + 1e-9)[outside].all()
-    assert (np.nanmin(gains) >= -1e-9) == FUNCTIONS[name][2]
+    assert (np.nanmin(gains) >= -1e-9) == ALL[name][2]
+
+
+@pytest.mark.parametrize("name", [name for name in INFORMATION if "information of log" in name])
+def test_information_of_log_determinants_is_monotone(name):
+    _, gains = truth_of(name)
+    assert np.nanmin(gains) >= -1e-9
+
+
+def test_information_has_closed_forms():
+    """Of facility location, of which the best similarity is capped and has a floor; of cuts."""
+    queried, known = SIMILARITY[:, QUERY].max(axis=1), SIMILARITY[:, PRIVATE].max(axis=1)
+
+    @jax.jit
+    @jax.vmap
+    def both(mask):
+        location, cut = sm.facility_location(SIMILARITY), sm.graph_cut(SQUARE)
+        capped = jnp.minimum(jnp.asarray(SIMILARITY, jnp.float32), queried[:, None])
+        measured = (
+            sm.mutual_information(location, QUERY),
+            sm.mutual_information(cut, QUERY),
+            sm.conditional_mutual_information(location, QUERY, PRIVATE),
+        )
+        return [f.value(mask) for f in measured], sm.facility_location(capped).value(mask)
+
+    values, capped = both(MASKS)
+    apart = ~(MASKS & (IN_QUERY | IN_PRIVATE)).any(axis=1)
+    best = np.where(MASKS[:, None], SIMILARITY, 0).max(axis=2)
+    np.testing.assert_allclose(values[0], capped, rtol=1e-4, atol=1e-5)
+    between = 2 * MASKS[apart] @ SQUARE[:, QUERY].sum(axis=1)
+    np.testing.assert_allclose(np.asarray(values[1])[apart], between, rtol=1e-4, atol=1e-5)
+    beyond = np.maximum(np.minimum(best, np.maximum(queried, known)) - known, 0).sum(axis=1)
+    np.testing.assert_allclose(values[2], beyond, rtol=1e-4, atol=1e-5)
+
+
+def test_items_near_a_query_but_not_known_are_chosen():
+    """Of three groups of points, the one that is asked for, which nothing private resembles."""
+    centers = np.repeat([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]], 4, axis=0)
+    points = centers + np.random.default_rng(0).normal(size=(12, 2))
+    near = np.exp(-np.linalg.norm(points[:, None] - points[None], axis=-1) / 2)
+    others = np.ones(12, bool)
+    others[[0, 4, 5]] = False
+
+    @jax.jit
+    def solve(near):
+        location = sm.facility_location(near)
+        asked = sm.conditional_mutual_information(location, query=[0, 4], private=[5])
+        avoiding = sm.conditional_gain(location, private=[0, 4])
+        found = sm.greedy(asked, 1, available=others), sm.greedy(avoiding, 1, available=others)
+        return [chosen.items[0] for chosen in found]
+
+    asked, avoiding = solve(near)
+    assert asked in (1, 2, 3)
+    assert avoiding >= 8
 
 
 @pytest.mark.parametrize("name", DISPARITIES)
@@ -397,6 +490,8 @@ ASYMMETRIC = np.where(np.eye(3)[::-1], 1.0, 0.0) + np.array([[0, 5, 0], [0, 0, 0
             r"probabilities\[0, 1\]=1.1.*in \[0, 1\]",
         ),
         (lambda: sm.probabilistic_coverage([[0.2]], [1, 1]), "weights: expected 1 topics, got 2"),
+        (lambda: sm.conditional_gain(sm.modular([1.0]), [1]), r"private=\[1\]: .* in \[0, 1\)"),
+        (lambda: sm.mutual_information(sm.modular([1.0]), [0, 0]), "query=.*: expected different"),
         (lambda: sm.disparity_sum(SIMILARITY), "distances: expected a square"),
         (lambda: sm.disparity_min(-SQUARE), r"distances\[0, 0\]=-"),
         (lambda: sm.saturated_coverage(SIMILARITY, -0.1), "saturation=-0.1"),
