@@ -1,5 +1,8 @@
 """Submodular functions and how to maximize them, usable on their own."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from fedjax_fair.submodular.base import Maximized, SetFunction
 from fedjax_fair.submodular.combinators import restricted, scaled, sum_of, truncated
 from fedjax_fair.submodular.coverage import (
@@ -10,7 +13,6 @@ from fedjax_fair.submodular.coverage import (
 )
 from fedjax_fair.submodular.disparity import disparity_min, disparity_sum
 from fedjax_fair.submodular.diversity import graph_cut, log_det
-from fedjax_fair.submodular.estimator import FacilityLocation
 from fedjax_fair.submodular.facility_location import (
     facility_location,
     facility_location_from_distances,
@@ -31,9 +33,24 @@ from fedjax_fair.submodular.sieve_streaming import sieve_streaming
 from fedjax_fair.submodular.stochastic_greedy import stochastic_greedy
 from fedjax_fair.submodular.threshold_greedy import threshold_greedy
 
+if TYPE_CHECKING:
+    from fedjax_fair.submodular.estimators import (
+        FacilityLocation,
+        FeatureBased,
+        GraphCut,
+        LogDet,
+        MaxCoverage,
+        SaturatedCoverage,
+    )
+
 __all__ = [
     "FacilityLocation",
+    "FeatureBased",
+    "GraphCut",
+    "LogDet",
+    "MaxCoverage",
     "Maximized",
+    "SaturatedCoverage",
     "SetFunction",
     "best_swap",
     "conditional_gain",
@@ -68,3 +85,10 @@ __all__ = [
     "truncated_modular",
     "union_penalty",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Imports the estimators, the only ones that need scikit-learn, when one is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.estimators"), name)

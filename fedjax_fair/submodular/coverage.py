@@ -13,11 +13,27 @@ from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_mask, as_non_negative, as_probabilities
 from fedjax_fair.submodular.base import SetFunction
 
-__all__ = ["CONCAVE", "coverage", "feature_based", "probabilistic_coverage", "saturated_coverage"]
+__all__ = [
+    "CONCAVE",
+    "Concave",
+    "as_weights",
+    "coverage",
+    "feature_based",
+    "probabilistic_coverage",
+    "saturated_coverage",
+]
 
 Concave = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
 CONCAVE: dict[str, Concave] = {"sqrt": jnp.sqrt, "log1p": jnp.log1p}
+
+
+def as_weights(weights: ArrayLike | None, count: int, of: str) -> Float[Array, " columns"]:
+    """The weights of so many topics or features, by default 1, checked."""
+    worth = as_non_negative("weights", jnp.ones(count) if weights is None else weights, of)
+    if worth.shape[0] != count:
+        raise ValueError(f"weights: expected {count} {of}, got {worth.shape[0]}.")
+    return worth
 
 
 def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunction:
@@ -39,7 +55,7 @@ def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunc
     covers = as_mask("membership", membership)
     if covers.ndim != 2 or 0 in covers.shape:
         raise ValueError(f"membership: expected shape [items, topics], got {covers.shape}.")
-    worth = _weights(weights, covers.shape[1], "topics")
+    worth = as_weights(weights, covers.shape[1], "topics")
     return SetFunction(
         size=covers.shape[0],
         value=lambda mask: jnp.sum(worth, where=(covers & mask[:, None]).any(axis=0)),
@@ -71,7 +87,7 @@ def probabilistic_coverage(
         0.25
     """
     covers = as_probabilities("probabilities", probabilities, "items topics")
-    worth = _weights(weights, covers.shape[1], "topics")
+    worth = as_weights(weights, covers.shape[1], "topics")
     return SetFunction(
         size=covers.shape[0],
         value=lambda mask: jnp.sum(worth * (1 - jnp.prod(1 - covers, axis=0, where=mask[:, None]))),
@@ -148,7 +164,7 @@ def feature_based(
         checks.one_of("concave", concave, tuple(CONCAVE))
         concave = CONCAVE[concave]
     amounts = as_non_negative("features", features, "items features")
-    worth = _weights(weights, amounts.shape[1], "features")
+    worth = as_weights(weights, amounts.shape[1], "features")
 
     def raised(before, after):
         # Differences feature by feature; that of two totals would be lost in rounding.
@@ -163,10 +179,3 @@ def feature_based(
         gain=lambda sums, item: raised(sums, sums + amounts[item]),
         add=lambda sums, item: sums + amounts[item],
     )
-
-
-def _weights(weights: ArrayLike | None, count: int, of: str) -> Float[Array, " columns"]:
-    worth = as_non_negative("weights", jnp.ones(count) if weights is None else weights, of)
-    if worth.shape[0] != count:
-        raise ValueError(f"weights: expected {count} {of}, got {worth.shape[0]}.")
-    return worth
