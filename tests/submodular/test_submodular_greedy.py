@@ -324,6 +324,12 @@ def test_swaps_end_where_no_swap_helps():
     assert improved > 5
 
 
+def test_swaps_are_counted():
+    """All exchanges are looked at once more after the last one that helps."""
+    swap = jax.jit(lambda weights: sm.best_swap(sm.modular(weights), np.array([0, 1])))
+    assert swap(np.arange(5.0)).calls == (2 + 1) * 2 * 3
+
+
 def test_swaps_are_made_for_any_difference_but_a_rounding_error():
     swap = jax.jit(lambda weights, items: sm.best_swap(sm.modular(weights), items).items)
     for more, better in ((1e-2, True), (1e-3, True), (1e-5, True), (2.4e-7, False)):
@@ -355,6 +361,7 @@ def test_swaps_are_made_for_any_difference_but_a_rounding_error():
         (lambda f: sm.distorted_greedy(f, [1.0, -1.0, 0.0], 1), r"costs\[1\]=-1.0"),
         (lambda f: sm.best_swap(f, [0, 0]), r"items=\[0, 0\]: expected different"),
         (lambda f: sm.best_swap(f, [0], most=0), "most=0"),
+        (lambda f: sm.best_swap(f, []), r"items=\[\]: expected at least one item"),
     ],
 )
 def test_bad_input_is_named(call, message):
