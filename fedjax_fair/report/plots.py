@@ -1,8 +1,8 @@
 """Figures from results: how training went, how evenly clients are served, who owns what.
 
-All but ``representatives`` take the ``xarray.Dataset`` of one run or of several methods side by side
-(see `fedjax_fair.results`). Each returns a ``matplotlib.figure.Figure`` to save or to show; no window
-is opened and no global state touched. A method has the same color in every figure of a Dataset.
+All but ``representatives`` take the ``xarray.Dataset`` of one run or of several methods (see
+`fedjax_fair.results`). Each returns a ``matplotlib.figure.Figure`` to save or to show; no window is
+opened and no global state touched. A method has the same color in every figure of a Dataset.
 """
 
 from __future__ import annotations
