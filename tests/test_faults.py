@@ -112,7 +112,10 @@ def test_aggregators_see_those_who_answered_alone(name):
     assert (found[2].weights[~answers] == 0).all()
 
 
-@pytest.mark.parametrize("name", ["mean", "mean with a server optimizer", "fairfed", "median"])
+@pytest.mark.parametrize(
+    "name",
+    ["mean", "mean with a server optimizer", "fairfed", "median", "q_fedavg", "equitable"],
+)
 def test_a_round_without_any_answer_changes_nothing(name):
     start, state, info = run_with([faults.dropout(1.0)], aggregator=AGGREGATORS[name]())
     chex.assert_trees_all_equal(state.variables, start.variables)
@@ -133,6 +136,15 @@ def test_participation_weights_and_losses_are_of_those_who_answered():
     assert (weights[~answers] == 0).all()
     np.testing.assert_allclose(weights.sum(axis=1), answers.any(axis=1), rtol=1e-6)
     np.testing.assert_array_equal(np.isnan(info.loss), ~answers)
+
+
+def test_known_weights_are_renormalized_like_those_that_are_not():
+    # Sums are taken on the way for the one, and after who answered is known for the other.
+    fault = [faults.dropout([0.0, 1.0, 0.0, 0.0, 1.0, 0.0])]
+    _, one, info = run_with(fault)
+    _, other, _ = run_with(fault, aggregator=aggregators.norm_clipping(1e6, "size"))
+    assert not info.answers.all()
+    chex.assert_trees_all_close(one.variables, other.variables, rtol=1e-5, atol=1e-6)
 
 
 def befallen(fault, clients, round=1, seed=0):
@@ -164,6 +176,13 @@ def test_dropouts_are_as_frequent_as_they_should_be():
     assert (np.abs(found.mean(axis=0) - (1 - each)) <= 4 * error).all()
     apart = np.corrcoef(found[:, 2], found[:, 3])[0, 1]
     assert abs(apart) < 4 / np.sqrt(len(found))
+
+    def both(seed):
+        cohort, halves = cohort_of(range(NUM)), [faults.dropout(0.5), faults.dropout(0.5)]
+        return applied.befall(halves, jax.random.key(seed), cohort, at)[1]
+
+    quarter = np.asarray(jax.jit(jax.vmap(both))(jnp.arange(4000))).mean()
+    assert abs(quarter - 1 / 4) < 4 * np.sqrt(3 / 16 / (4000 * NUM))
 
 
 @pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 2}], ids=str)

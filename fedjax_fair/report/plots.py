@@ -1,7 +1,7 @@
 """Figures from results: how training went, how evenly clients are served, who owns what.
 
-Each function takes the ``xarray.Dataset`` of one run or of several methods side by side (see
-`fedjax_fair.results`) and returns a ``matplotlib.figure.Figure`` to save or to show; no window is
+All but ``representatives`` take the ``xarray.Dataset`` of one run or of several methods (see
+`fedjax_fair.results`). Each returns a ``matplotlib.figure.Figure`` to save or to show; no window is
 opened and no global state touched. A method has the same color in every figure of a Dataset.
 """
 
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy, variable, words
+from fedjax_fair.report.representatives import representatives
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["accuracy_distribution", "learning_curves", "partition"]
+__all__ = ["accuracy_distribution", "learning_curves", "partition", "representatives"]
 
 _MOST_CLIENTS_SHOWN = 1000
 

@@ -18,7 +18,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
 
-__all__ = ["as_finite", "as_items", "as_mask", "as_non_negative", "as_symmetric", "is_traced"]
+__all__ = [
+    "as_finite",
+    "as_items",
+    "as_mask",
+    "as_non_negative",
+    "as_probabilities",
+    "as_symmetric",
+    "is_traced",
+]
 
 
 def is_traced(values: Any) -> bool:
@@ -38,6 +46,11 @@ def as_finite(name: str, values: Any, shape: str) -> Array:
 def as_non_negative(name: str, values: Any, shape: str) -> Array:
     """As ``as_finite``, and nothing below zero."""
     return _as_floats(name, values, shape, _non_negative, "finite numbers >= 0")
+
+
+def as_probabilities(name: str, values: Any, shape: str) -> Array:
+    """As ``as_finite``, and in [0, 1]."""
+    return _as_floats(name, values, shape, _probability, "numbers in [0, 1]")
 
 
 def as_symmetric(name: str, values: Any, *, negative: bool = False) -> Float[Array, "n n"]:
@@ -129,6 +142,10 @@ def _finite(values: Any) -> Any:
 
 def _non_negative(values: Any) -> Any:
     return (values >= 0) & (values < float("inf"))
+
+
+def _probability(values: Any) -> Any:
+    return (values >= 0) & (values <= 1)
 
 
 def _zero_or_one(values: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Coverage functions: weighted, saturated, and concave over sums of features."""
+"""Coverage functions: weighted, probabilistic, saturated, and concave over sums of features."""
 
 from __future__ import annotations
 
@@ -10,14 +10,30 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.arrays import as_mask, as_non_negative
+from fedjax_fair.submodular.arrays import as_mask, as_non_negative, as_probabilities
 from fedjax_fair.submodular.base import SetFunction
 
-__all__ = ["CONCAVE", "coverage", "feature_based", "saturated_coverage"]
+__all__ = [
+    "CONCAVE",
+    "Concave",
+    "as_weights",
+    "coverage",
+    "feature_based",
+    "probabilistic_coverage",
+    "saturated_coverage",
+]
 
 Concave = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
 CONCAVE: dict[str, Concave] = {"sqrt": jnp.sqrt, "log1p": jnp.log1p}
+
+
+def as_weights(weights: ArrayLike | None, count: int, of: str) -> Float[Array, " columns"]:
+    """The weights of so many topics or features, by default 1, checked."""
+    worth = as_non_negative("weights", jnp.ones(count) if weights is None else weights, of)
+    if worth.shape[0] != count:
+        raise ValueError(f"weights: expected {count} {of}, got {worth.shape[0]}.")
+    return worth
 
 
 def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunction:
@@ -39,10 +55,7 @@ def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunc
     covers = as_mask("membership", membership)
     if covers.ndim != 2 or 0 in covers.shape:
         raise ValueError(f"membership: expected shape [items, topics], got {covers.shape}.")
-    worth = jnp.ones(covers.shape[1]) if weights is None else weights
-    worth = as_non_negative("weights", worth, "topics")
-    if worth.shape[0] != covers.shape[1]:
-        raise ValueError(f"weights: expected {covers.shape[1]} topics, got {worth.shape[0]}.")
+    worth = as_weights(weights, covers.shape[1], "topics")
     return SetFunction(
         size=covers.shape[0],
         value=lambda mask: jnp.sum(worth, where=(covers & mask[:, None]).any(axis=0)),
@@ -50,6 +63,38 @@ def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunc
         gains=lambda uncovered: covers.astype(worth.dtype) @ uncovered,
         gain=lambda uncovered, item: jnp.sum(uncovered, where=covers[item]),
         add=lambda uncovered, item: jnp.where(covers[item], 0.0, uncovered),
+    )
+
+
+def probabilistic_coverage(
+    probabilities: ArrayLike, weights: ArrayLike | None = None
+) -> SetFunction:
+    r"""``sum_u w_u * (1 - prod_{j in S} (1 - p_ju))``: monotone submodular.
+
+    The expected weight of the topics that at least one item covers, if each item covers each topic
+    independently of all others. With probabilities of 0 and 1 it is ``coverage``.
+
+    Args:
+        probabilities: That each item covers each topic, ``[items, topics]``, in [0, 1].
+        weights: Weight of each topic, ``[topics]``, >= 0; by default 1.
+
+    Raises:
+        ValueError: If shapes do not fit, or a number is out of range.
+
+    Examples:
+        >>> function = probabilistic_coverage(jnp.array([[0.5, 0.0], [0.5, 1.0]]))
+        >>> function.gains(function.add(function.init(), 1)).tolist()[0]
+        0.25
+    """
+    covers = as_probabilities("probabilities", probabilities, "items topics")
+    worth = as_weights(weights, covers.shape[1], "topics")
+    return SetFunction(
+        size=covers.shape[0],
+        value=lambda mask: jnp.sum(worth * (1 - jnp.prod(1 - covers, axis=0, where=mask[:, None]))),
+        init=lambda: worth,
+        gains=lambda uncovered: covers @ uncovered,
+        gain=lambda uncovered, item: jnp.sum(covers[item] * uncovered),
+        add=lambda uncovered, item: uncovered * (1 - covers[item]),
     )
 
 
@@ -119,10 +164,7 @@ def feature_based(
         checks.one_of("concave", concave, tuple(CONCAVE))
         concave = CONCAVE[concave]
     amounts = as_non_negative("features", features, "items features")
-    worth = jnp.ones(amounts.shape[1]) if weights is None else weights
-    worth = as_non_negative("weights", worth, "features")
-    if worth.shape[0] != amounts.shape[1]:
-        raise ValueError(f"weights: expected {amounts.shape[1]} features, got {worth.shape[0]}.")
+    worth = as_weights(weights, amounts.shape[1], "features")
 
     def raised(before, after):
         # Differences feature by feature; that of two totals would be lost in rounding.

@@ -12,7 +12,7 @@ from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_symmetric
 from fedjax_fair.submodular.base import SetFunction
 
-__all__ = ["graph_cut", "log_det"]
+__all__ = ["as_kernel", "graph_cut", "log_det"]
 
 
 def graph_cut(similarity: ArrayLike, tradeoff: float | Float[Array, ""] = 1.0) -> SetFunction:
@@ -73,9 +73,7 @@ def log_det(kernel: ArrayLike) -> SetFunction:
         >>> [round(float(gain), 4) for gain in function.gains(function.init())]
         [0.6931, 1.3863]
     """
-    matrix = as_symmetric("kernel", kernel, negative=True)
-    if not isinstance(matrix, Tracer):
-        _assert_positive(np.asarray(matrix, np.float64))
+    matrix = as_kernel("kernel", kernel)
     size = matrix.shape[0]
     matrix = matrix + jnp.eye(size, dtype=matrix.dtype)
 
@@ -103,7 +101,19 @@ def log_det(kernel: ArrayLike) -> SetFunction:
     )
 
 
-def _assert_positive(kernel: Float[np.ndarray, "n n"]) -> None:
+def as_kernel(name: str, values: ArrayLike) -> Float[Array, "n n"]:
+    """A symmetric matrix that is positive semi-definite up to rounding.
+
+    Raises:
+        ValueError: If it is not, unless it is traced.
+    """
+    matrix = as_symmetric(name, values, negative=True)
+    if not isinstance(matrix, Tracer):
+        _assert_positive(name, np.asarray(matrix, np.float64))
+    return matrix
+
+
+def _assert_positive(name: str, kernel: Float[np.ndarray, "n n"]) -> None:
     # A kernel in single precision has small negative eigenvalues. None of them exceeds its trace.
     slack = 1e-6 * abs(np.trace(kernel)) + np.finfo(np.float32).tiny
     try:
@@ -111,5 +121,5 @@ def _assert_positive(kernel: Float[np.ndarray, "n n"]) -> None:
     except np.linalg.LinAlgError:
         lowest = np.linalg.eigvalsh(kernel)[0]
         raise ValueError(
-            f"kernel: expected a positive semi-definite matrix, but an eigenvalue is {lowest:.4g}."
+            f"{name}: expected a positive semi-definite matrix, but an eigenvalue is {lowest:.4g}."
         ) from None

@@ -38,14 +38,15 @@ _ROWS = 16
 _POINTS = 128
 
 
-def facility_location(similarity: ArrayLike) -> SetFunction:
-    r"""``sum_i max_{j in S} s_ij``: monotone submodular.
+def facility_location(similarity: ArrayLike, weights: ArrayLike | None = None) -> SetFunction:
+    r"""``sum_i w_i max_{j in S} s_ij``: monotone submodular.
 
     Args:
         similarity: Of every point to every item, ``[points, items]``, >= 0.
+        weights: Weight of each point, ``[points]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If a similarity is negative or not finite.
+        ValueError: If a number is negative or not finite, or shapes do not fit.
 
     Examples:
         >>> from fedjax_fair.submodular import greedy
@@ -54,6 +55,8 @@ def facility_location(similarity: ArrayLike) -> SetFunction:
         [0, 1]
     """
     matrix = as_non_negative("similarity", similarity, "points items")
+    if weights is not None:
+        matrix = matrix * _weights(weights, matrix.shape[0])[:, None]
     return _of_matrix(
         matrix.shape[1],
         jnp.zeros(matrix.shape[0]),
@@ -62,18 +65,23 @@ def facility_location(similarity: ArrayLike) -> SetFunction:
     )
 
 
-def facility_location_from_distances(distances: ArrayLike) -> SetFunction:
+def facility_location_from_distances(
+    distances: ArrayLike, weights: ArrayLike | None = None
+) -> SetFunction:
     r"""The reduction of the distances from all items to a set: monotone submodular.
 
-    :math:`G(S) = \sum_i (a_i - \min_{j \in S \cup \{\text{phantom}\}} D_{ij})`, where the phantom
-    item is as far from item *i* as the farthest item, :math:`a_i = \max_j D_{ij}`. For gradient
-    distances it is the representation of DivFL and of Castillo et al. (2024, equations 9 and 10).
+    :math:`G(S) = \sum_i w_i (a_i - \min_{j \in S \cup \{\text{phantom}\}} D_{ij})`, where the
+    phantom item is as far from item *i* as the farthest item, :math:`a_i = \max_j D_{ij}`. For
+    gradient distances it is the representation of DivFL and of Castillo et al. (2024, equations 9
+    and 10).
 
     Args:
         distances: ``[n, n]``, symmetric, >= 0.
+        weights: Weight of each item as one to be represented, ``[n]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If the matrix is not square, symmetric and non-negative.
+        ValueError: If the matrix is not square, symmetric and non-negative, or the weights do not
+            fit it.
 
     Examples:
         >>> from fedjax_fair.submodular import greedy
@@ -84,19 +92,27 @@ def facility_location_from_distances(distances: ArrayLike) -> SetFunction:
         ([1, 2], 40.0)
     """
     matrix = as_symmetric("distances", distances)
+    floor = -jnp.max(matrix, axis=1)
 
     def similarity(points):  # Negated on reading, which saves a second matrix.
         return -matrix[points]
 
-    # A row equals a column, and is contiguous in memory.
-    floor = -jnp.max(matrix, axis=1)
-    return _of_matrix(matrix.shape[0], floor, rows=similarity, column=similarity)
+    if weights is None:  # A row equals a column, and is contiguous in memory.
+        return _of_matrix(matrix.shape[0], floor, rows=similarity, column=similarity)
+    worth = _weights(weights, matrix.shape[0])
+    return _of_matrix(
+        matrix.shape[0],
+        floor * worth,
+        rows=lambda points: similarity(points) * worth[points][..., None],
+        column=lambda item: similarity(item) * worth,
+    )
 
 
 def facility_location_from_features(
     features: ArrayLike,
     items: ArrayLike | None = None,
     counted: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
 ) -> SetFunction:
     """As ``facility_location_from_distances`` of the rows, without a matrix of all distances.
 
@@ -112,9 +128,11 @@ def facility_location_from_features(
             is row ``items[j]``. By default all of them. The phantom is as far from a point as the
             farthest item.
         counted: Mask of the points that count, ``[points]``; by default all of them.
+        weights: Weight of each point, ``[points]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If a number is not finite, an item is no row, or shapes do not fit.
+        ValueError: If a number is not finite, a weight is negative, an item is no row, or shapes do
+            not fit.
 
     Examples:
         >>> from fedjax_fair.submodular import greedy
@@ -127,6 +145,7 @@ def facility_location_from_features(
     rows = as_finite("features", features, "points width")
     count = rows.shape[0]
     chosen, counts = _items(items, count), _mask(counted, count)
+    worth = jnp.ones(count, rows.dtype) if weights is None else _weights(weights, count)
     size = chosen.shape[0]
     rows = rows - (jnp.full(count, 1 / count, rows.dtype) @ rows)[None]
     squares = jnp.sum(rows**2, axis=1)
@@ -135,12 +154,12 @@ def facility_location_from_features(
     def similarity(points: Int[Array, " points"]) -> Float[Array, "items points"]:
         near = offered_squares[:, None] + squares[points][None] - 2 * offered @ rows[points].T
         own = chosen[:, None] == points[None]
-        return -jnp.sqrt(jnp.maximum(jnp.where(own, 0.0, near), 0.0))
+        return -jnp.sqrt(jnp.maximum(jnp.where(own, 0.0, near), 0.0)) * worth[points][None]
 
     def column(item):
         near = squares + squares[chosen[item]] - 2 * rows @ offered[item]
         near = near.at[chosen[item]].set(0.0)
-        return -jnp.sqrt(jnp.maximum(near, 0.0))
+        return -jnp.sqrt(jnp.maximum(near, 0.0)) * worth
 
     def served(points, best):
         return jnp.sum(jnp.maximum(similarity(points) - best[None], 0.0), axis=1)
@@ -190,6 +209,13 @@ def _mask(counted: ArrayLike | None, count: int) -> Bool[Array, " points"]:
     if mask.shape != (count,):
         raise ValueError(f"counted: expected shape ({count},), got {mask.shape}.")
     return mask
+
+
+def _weights(weights: ArrayLike, count: int) -> Float[Array, " points"]:
+    worth = as_non_negative("weights", weights, "points")
+    if worth.shape[0] != count:
+        raise ValueError(f"weights: expected {count} points, got {worth.shape[0]}.")
+    return worth
 
 
 def _of_matrix(

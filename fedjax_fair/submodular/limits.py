@@ -15,7 +15,7 @@ from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_non_negative, is_traced
 from fedjax_fair.submodular.matroids import Matroid
 
-__all__ = ["Limits", "as_limits", "priced"]
+__all__ = ["Limits", "as_limits", "check_matroid", "priced"]
 
 # A set costs too much from this share above the budget on, which is more than rounding errors.
 _SLACK = 1e-6
@@ -59,8 +59,8 @@ def as_limits(
         return steps, None
     if stop is not None:
         checks.finite("stop", stop)
-    if matroid is not None and matroid.size != size:
-        raise ValueError(f"matroid: expected {size} items, got {matroid.size}.")
+    if matroid is not None:
+        check_matroid(matroid, size, "start", start)
     prices, most = None, jnp.inf
     if costs is not None or budget is not None:
         prices, most = priced(size, costs, budget)
@@ -69,14 +69,23 @@ def as_limits(
         free = ~mask if matroid is None else matroid.addable(mask)
         return free if prices is None else free & affordable(mask, prices, most)
 
-    if start is not None and not is_traced((start, costs, budget)):
-        chosen = np.isin(np.arange(size), np.asarray(start))
+    if start is not None and prices is not None and not is_traced((start, costs, budget)):
         with jax.ensure_compile_time_eval():
-            if matroid is not None and not bool(matroid.independent(jnp.asarray(chosen))):
-                raise ValueError(f"{start=}: expected an independent set.")
-            if prices is not None and np.asarray(prices)[chosen].sum() > most * (1 + _SLACK):
+            if np.asarray(prices)[np.asarray(start)].sum() > most * (1 + _SLACK):
                 raise ValueError(f"{start=}: expected items that cost at most {budget=}.")
     return steps, Limits(addable, stop, prices)
+
+
+def check_matroid(matroid: Matroid, size: int, name: str, items: ArrayLike | None) -> None:
+    """Requires a matroid of so many items in which some of them, where they are known, may be."""
+    if matroid.size != size:
+        raise ValueError(f"matroid: expected {size} items, got {matroid.size}.")
+    if items is None or is_traced(items):
+        return
+    with jax.ensure_compile_time_eval():
+        mask = jnp.asarray(np.isin(np.arange(size), np.asarray(items)))
+        if not bool(matroid.independent(mask)):
+            raise ValueError(f"{name}={items}: expected an independent set.")
 
 
 def priced(

@@ -66,14 +66,14 @@ def test_the_trimmed_mean_is_that_of_sorted_values(trim, answers):
 
 
 def test_what_is_cut_off_is_a_whole_number_of_members():
-    """In float32 0.3 of 10 is less than 3, which must not become 2."""
-    vectors = np.concatenate([drawn(), drawn(1)])[:10]
-    weights = jnp.full(10, 0.1)
-    cohort = Cohort(jnp.arange(10, dtype=jnp.int32) % NUM, weights)
-    trim = aggregators.trimmed_mean(0.3)
+    """In float32 0.26 of 1,950 is less than 507, which must not become 506."""
+    size, cut = 1950, 507
+    vectors = np.random.default_rng(0).standard_cauchy((size, 10)).astype(np.float32)
+    cohort = Cohort(jnp.arange(size, dtype=jnp.int32) % NUM, jnp.full(size, 1 / size))
+    trim = aggregators.trimmed_mean(0.26)
     update, _, _ = aggregate(trim, (), cohort, results_of(vectors), CONTEXT)
-    expected = np.sort(vectors, axis=0)[3:7].mean(axis=0)
-    np.testing.assert_allclose(update.params["b"], expected[6:], rtol=1e-5, atol=1e-6)
+    expected = np.sort(vectors, axis=0)[cut : size - cut].astype(np.float64).mean(axis=0)
+    np.testing.assert_allclose(update.params["b"], expected[6:], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("selected", [1, 3])

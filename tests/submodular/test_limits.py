@@ -89,6 +89,37 @@ def test_an_independent_set_is_worth_half_of_the_best(name, matroid):
         assert chosen.calls == calls if name == "greedy" else chosen.calls <= calls
 
 
+@partial(jax.jit, static_argnames="matroid")
+def swapped(similarity, start, matroid):
+    function = sm.facility_location(similarity)
+    return sm.best_swap(function, start, matroid=MATROIDS[matroid])
+
+
+@pytest.mark.parametrize("matroid", MATROIDS)
+def test_swaps_end_at_an_independent_set_that_no_other_swap_raises(matroid):
+    independent = np.asarray(jax.jit(jax.vmap(MATROIDS[matroid].independent))(SETS))
+    allowed = {tuple(mask) for mask in SETS[independent]}
+    bases = SETS[independent & (SETS.sum(axis=1) == MATROIDS[matroid].rank)]
+    improved = bound = 0
+    for seed in range(15):
+        similarity = random_location(seed)
+        start = np.flatnonzero(bases[seed % len(bases)])
+        chosen = swapped(similarity, start, matroid)
+        items = picked(chosen)
+        assert tuple(mask_of(items)) in allowed
+        assert chosen.value == value_of(similarity, items)
+        assert chosen.value >= values_of(similarity, SETS[independent]).max() / 2
+        for place, other in itertools.product(range(len(items)), set(range(N)) - set(items)):
+            others = [*np.delete(items, place), other]
+            if tuple(mask_of(others)) in allowed:
+                assert value_of(similarity, others) <= chosen.value
+            else:
+                bound += value_of(similarity, others) > float(chosen.value)
+        improved += float(chosen.value) > value_of(similarity, start)
+    assert improved
+    assert bound or matroid == "uniform"
+
+
 @partial(jax.jit, static_argnames=("name", "k"))
 def within_budget(similarity, costs, budget, name, k=None):
     function = sm.facility_location(similarity)
@@ -252,6 +283,13 @@ def test_bad_input_is_named(settings, message):
     for maximize in MAXIMIZERS.values():
         with pytest.raises(ValueError, match=message):
             maximize(sm.modular(jnp.arange(3.0)), **settings)
+
+
+def test_matroids_of_swaps_are_checked():
+    with pytest.raises(ValueError, match="matroid: expected 3 items, got 7"):
+        sm.best_swap(sm.modular(jnp.arange(3.0)), [0], matroid=MATROIDS["uniform"])
+    with pytest.raises(ValueError, match=r"items=\[0, 1\]: expected an independent set"):
+        sm.best_swap(sm.modular(jnp.arange(3.0)), [0, 1], matroid=matroids.uniform(1, 3))
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,27 @@ HISTORY = RNG.random((3, N)) < 0.3
 MORE_POINTS = RNG.normal(size=(9, 3))
 SOME = np.array([7, 2, 0, 5, 8, 3])
 COUNTED = np.array([True, True, False, True, True, True, True, False, True])
+PROBABILITIES = np.where(MEMBERSHIP, np.random.default_rng(2).random((N, 5)), 0.0)
+PROBABILITIES[0, 0] = 1.0
+MORE_WEIGHTS = np.random.default_rng(1).gamma(1.0, size=9)
+POINT_WEIGHTS = MORE_WEIGHTS[:N]
 TO_SOME = np.linalg.norm(MORE_POINTS[:, None] - MORE_POINTS[SOME], axis=-1)
+
+
+def reduction(distances, mask):
+    """By how much each point is nearer to the set than to the farthest item."""
+    farthest = distances.max(axis=1)
+    return farthest - np.minimum(distances[:, mask].min(axis=1, initial=np.inf), farthest)
 
 
 def cut(similarity, tradeoff, mask):
     inside = similarity[mask][:, mask].sum()
     return tradeoff * similarity[mask].sum() - inside
+
+
+def pairs(matrix, mask):
+    """Entries of all pairs of the set."""
+    return [matrix[i, j] for i, j in itertools.combinations(np.flatnonzero(mask), 2)]
 
 
 # name: (function, the same by definition in NumPy, whether it is monotone)
@@ -51,10 +66,17 @@ FUNCTIONS = {
     ),
     "facility_location_from_distances": (
         lambda: sm.facility_location_from_distances(DISTANCES),
-        lambda mask: np.sum(
-            DISTANCES.max(axis=1)
-            - np.minimum(DISTANCES[:, mask].min(axis=1, initial=np.inf), DISTANCES.max(axis=1))
-        ),
+        lambda mask: reduction(DISTANCES, mask).sum(),
+        True,
+    ),
+    "facility_location weighted": (
+        lambda: sm.facility_location(SIMILARITY, WEIGHTS[:4]),
+        lambda mask: SIMILARITY[:, mask].max(axis=1, initial=0) @ WEIGHTS[:4],
+        True,
+    ),
+    "facility_location_from_distances weighted": (
+        lambda: sm.facility_location_from_distances(DISTANCES, POINT_WEIGHTS),
+        lambda mask: POINT_WEIGHTS @ reduction(DISTANCES, mask),
         True,
     ),
     "modular": (lambda: sm.modular(MIXED), lambda mask: MIXED[mask].sum(), False),
@@ -71,6 +93,11 @@ FUNCTIONS = {
     "coverage": (
         lambda: sm.coverage(MEMBERSHIP, WEIGHTS),
         lambda mask: WEIGHTS[MEMBERSHIP[mask].any(axis=0)].sum(),
+        True,
+    ),
+    "probabilistic_coverage": (
+        lambda: sm.probabilistic_coverage(PROBABILITIES, WEIGHTS),
+        lambda mask: WEIGHTS @ (1 - np.prod(1 - PROBABILITIES[mask], axis=0)),
         True,
     ),
     "saturated_coverage": (
@@ -140,16 +167,69 @@ FROM_FEATURES = {
     ),
     "facility_location_from_features, of some": (
         lambda: sm.facility_location_from_features(MORE_POINTS, SOME, COUNTED),
-        lambda mask: np.sum(
-            TO_SOME[COUNTED].max(axis=1)
-            - np.where(mask, TO_SOME[COUNTED], np.inf).min(axis=1, initial=9.0)
-            if mask.any()
-            else 0.0
+        lambda mask: reduction(TO_SOME[COUNTED], mask).sum(),
+        True,
+    ),
+    "facility_location_from_features, weighted": (
+        lambda: sm.facility_location_from_features(
+            MORE_POINTS, SOME, COUNTED, weights=MORE_WEIGHTS
         ),
+        lambda mask: MORE_WEIGHTS[COUNTED] @ reduction(TO_SOME[COUNTED], mask),
         True,
     ),
 }
-ALL = FUNCTIONS | FROM_FEATURES
+# Not submodular. The diagonals of the matrices, which are not 0, do not count.
+DISPARITIES = {
+    "disparity_sum": (
+        lambda: sm.disparity_sum(SQUARE),
+        lambda mask: sum(pairs(SQUARE, mask)),
+        True,
+    ),
+    "disparity_min": (
+        lambda: sm.disparity_min(SQUARE),
+        lambda mask: min(pairs(SQUARE, mask), default=0.0),
+        False,
+    ),
+}
+MEASURED = {
+    "facility_location": FUNCTIONS["facility_location"],
+    "graph_cut": FUNCTIONS["graph_cut"],
+    "log_det": FUNCTIONS["log_det"],
+}
+QUERY, PRIVATE = [4, 1], [2, 4]
+IN_QUERY, IN_PRIVATE = np.isin(np.arange(N), QUERY), np.isin(np.arange(N), PRIVATE)
+
+
+def informed(make, value, measure):
+    """What a function measures, and the same by its definition."""
+    known = IN_PRIVATE if measure != "mutual_information" else np.zeros(N, bool)
+    settings = {"private": PRIVATE} if known.any() else {}
+    if measure == "conditional_gain":
+        return (
+            lambda: sm.conditional_gain(make(), **settings),
+            lambda mask: value(mask | known) - value(known),
+        )
+    return (
+        lambda: getattr(sm, measure)(make(), QUERY, **settings),
+        lambda mask: (
+            value(mask | known)
+            + value(IN_QUERY | known)
+            - value(mask | IN_QUERY | known)
+            - value(known)
+        ),
+    )
+
+
+# Query and private items overlap, and a set may contain some of either.
+INFORMATION = {
+    f"{measure} of {name}": (
+        *informed(make, value, measure),
+        monotone,
+    )
+    for measure in ("conditional_gain", "mutual_information", "conditional_mutual_information")
+    for name, (make, value, monotone) in MEASURED.items()
+}
+ALL = FUNCTIONS | INFORMATION | DISPARITIES | FROM_FEATURES
 # Facility location, alone or within another function, has two forms.
 LOCATIONS = [name for name in ALL if name.startswith("facility_location")]
 CASES = [(name, False) for name in ALL]
@@ -215,14 +295,109 @@ def test_the_oracle_agrees_with_the_definition_on_every_subset(name, cached, req
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name", [*FUNCTIONS, *(name for name in INFORMATION if "mutual_information of log" not in name)]
+)
 def test_every_function_is_submodular_and_monotone_where_it_says_so(name):
     _, gains = truth_of(name)
     for item in range(N):
         later = gains[(MASKS | (np.arange(N) == item)) @ PLACE_VALUES]
         outside = ~MASKS & ~MASKS[:, [item]] & (np.arange(N) != item)
         assert (later <= gains + 1e-9)[outside].all()
-    assert (np.nanmin(gains) >= -1e-9) == FUNCTIONS[name][2]
+    assert (np.nanmin(gains) >= -1e-9) == ALL[name][2]
+
+
+@pytest.mark.parametrize("name", [name for name in INFORMATION if "information of log" in name])
+def test_information_of_log_determinants_is_monotone(name):
+    _, gains = truth_of(name)
+    assert np.nanmin(gains) >= -1e-9
+
+
+def test_information_has_closed_forms():
+    """Of facility location, of which the best similarity is capped and has a floor; of cuts."""
+    queried, known = SIMILARITY[:, QUERY].max(axis=1), SIMILARITY[:, PRIVATE].max(axis=1)
+
+    @jax.jit
+    @jax.vmap
+    def both(mask):
+        location, cut = sm.facility_location(SIMILARITY), sm.graph_cut(SQUARE)
+        capped = jnp.minimum(jnp.asarray(SIMILARITY, jnp.float32), queried[:, None])
+        measured = (
+            sm.mutual_information(location, QUERY),
+            sm.mutual_information(cut, QUERY),
+            sm.conditional_mutual_information(location, QUERY, PRIVATE),
+        )
+        return [f.value(mask) for f in measured], sm.facility_location(capped).value(mask)
+
+    values, capped = both(MASKS)
+    apart = ~(MASKS & (IN_QUERY | IN_PRIVATE)).any(axis=1)
+    best = np.where(MASKS[:, None], SIMILARITY, 0).max(axis=2)
+    np.testing.assert_allclose(values[0], capped, rtol=1e-4, atol=1e-5)
+    between = 2 * MASKS[apart] @ SQUARE[:, QUERY].sum(axis=1)
+    np.testing.assert_allclose(np.asarray(values[1])[apart], between, rtol=1e-4, atol=1e-5)
+    beyond = np.maximum(np.minimum(best, np.maximum(queried, known)) - known, 0).sum(axis=1)
+    np.testing.assert_allclose(values[2], beyond, rtol=1e-4, atol=1e-5)
+
+
+def test_items_near_a_query_but_not_known_are_chosen():
+    """Of three groups of points, the one that is asked for, which nothing private resembles."""
+    centers = np.repeat([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]], 4, axis=0)
+    points = centers + np.random.default_rng(0).normal(size=(12, 2))
+    near = np.exp(-np.linalg.norm(points[:, None] - points[None], axis=-1) / 2)
+    others = np.ones(12, bool)
+    others[[0, 4, 5]] = False
+
+    @jax.jit
+    def solve(near):
+        location = sm.facility_location(near)
+        asked = sm.conditional_mutual_information(location, query=[0, 4], private=[5])
+        avoiding = sm.conditional_gain(location, private=[0, 4])
+        found = sm.greedy(asked, 1, available=others), sm.greedy(avoiding, 1, available=others)
+        return [chosen.items[0] for chosen in found]
+
+    asked, avoiding = solve(near)
+    assert asked in (1, 2, 3)
+    assert avoiding >= 8
+
+
+@pytest.mark.parametrize("name", DISPARITIES)
+def test_disparities_are_not_submodular(name):
+    """The sum is supermodular, the minimum neither, and it falls."""
+    _, gains = truth_of(name)
+    changes = []
+    for item in range(N):
+        later = gains[(MASKS | (np.arange(N) == item)) @ PLACE_VALUES]
+        outside = ~MASKS & ~MASKS[:, [item]] & (np.arange(N) != item)
+        changes.append((later - gains)[outside])
+    assert np.max(changes) > 0.1
+    assert (np.min(changes) > -1e-9) == (name == "disparity_sum")
+    assert (np.nanmin(gains) >= 0) == DISPARITIES[name][2]
+
+
+@pytest.mark.parametrize("name", DISPARITIES)
+def test_greedy_is_worth_half_of_the_best_disparity_of_a_metric(name):
+    greedily = jax.jit(lambda distances: sm.greedy(getattr(sm, name)(distances), 4))
+    whole = {"disparity_sum": sum, "disparity_min": min}[name]
+    suboptimal = 0
+    for seed in range(30):
+        points = np.random.default_rng(seed).normal(size=(8, 2)) ** 3
+        distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
+        chosen = greedily(distances)
+        found = whole(pairs(distances, np.isin(np.arange(8), chosen.items)))
+        sets = (np.isin(np.arange(8), items) for items in itertools.combinations(range(8), 4))
+        best = max(whole(pairs(distances, mask)) for mask in sets)
+        np.testing.assert_allclose(chosen.value, found, rtol=1e-4)
+        assert found >= best / 2
+        suboptimal += found < 0.99 * best
+    assert suboptimal
+
+
+def test_greedy_on_the_smallest_distance_is_farthest_first():
+    chosen = jax.jit(lambda distances: sm.greedy(sm.disparity_min(distances), 5))(DISTANCES)
+    items = [0]
+    while len(items) < 5:
+        items.append(int(DISTANCES[:, items].min(axis=1).argmax()))
+    assert chosen.items.tolist() == items
 
 
 @pytest.mark.usefixtures("caches_gains")
@@ -271,6 +446,16 @@ ASYMMETRIC = np.where(np.eye(3)[::-1], 1.0, 0.0) + np.array([[0, 5, 0], [0, 0, 0
     [
         (lambda: sm.facility_location([[1, -2.0]]), r"similarity\[0, 1\]=-2.0: expected finite"),
         (lambda: sm.facility_location([1.0]), r"similarity: expected shape \[points, items\]"),
+        (lambda: sm.facility_location([[1.0]], [1, 2]), "weights: expected 1 points, got 2"),
+        (lambda: sm.facility_location([[1.0]], [-1.0]), r"weights\[0\]=-1.0: .* >= 0"),
+        (
+            lambda: sm.facility_location_from_distances(DISTANCES, [1.0]),
+            "weights: expected 6 points, got 1",
+        ),
+        (
+            lambda: sm.facility_location_from_features(POINTS, weights=[1.0]),
+            "weights: expected 6 points, got 1",
+        ),
         (lambda: sm.facility_location_from_distances(SIMILARITY), "square matrix, got shape"),
         (lambda: sm.facility_location_from_distances(ASYMMETRIC), r"distances\[0, 1\]=5.0 and"),
         (lambda: sm.facility_location_from_distances(-SQUARE), r"distances\[0, 0\]=-.*>= 0"),
@@ -300,6 +485,15 @@ ASYMMETRIC = np.where(np.eye(3)[::-1], 1.0, 0.0) + np.array([[0, 5, 0], [0, 0, 0
         (lambda: sm.log_det([[0.0, 1.0], [1.0, 0.0]]), "positive semi-definite.* eigenvalue is -1"),
         (lambda: sm.modular([1e39]), r"weights\[0\]=inf"),
         (lambda: sm.coverage([True]), r"expected shape \[items, topics\]"),
+        (
+            lambda: sm.probabilistic_coverage([[0.2, 1.1]]),
+            r"probabilities\[0, 1\]=1.1.*in \[0, 1\]",
+        ),
+        (lambda: sm.probabilistic_coverage([[0.2]], [1, 1]), "weights: expected 1 topics, got 2"),
+        (lambda: sm.conditional_gain(sm.modular([1.0]), [1]), r"private=\[1\]: .* in \[0, 1\)"),
+        (lambda: sm.mutual_information(sm.modular([1.0]), [0, 0]), "query=.*: expected different"),
+        (lambda: sm.disparity_sum(SIMILARITY), "distances: expected a square"),
+        (lambda: sm.disparity_min(-SQUARE), r"distances\[0, 0\]=-"),
         (lambda: sm.saturated_coverage(SIMILARITY, -0.1), "saturation=-0.1"),
         (lambda: sm.feature_based(FEATURES, "cube"), "concave='cube'"),
         (lambda: sm.feature_based(-FEATURES), r"features\[0, 0\]=-"),

@@ -324,6 +324,12 @@ def test_swaps_end_where_no_swap_helps():
     assert improved > 5
 
 
+def test_swaps_are_counted():
+    """All exchanges are looked at once more after the last one that helps."""
+    swap = jax.jit(lambda weights: sm.best_swap(sm.modular(weights), np.array([0, 1])))
+    assert swap(np.arange(5.0)).calls == (2 + 1) * 2 * 3
+
+
 def test_swaps_are_made_for_any_difference_but_a_rounding_error():
     swap = jax.jit(lambda weights, items: sm.best_swap(sm.modular(weights), items).items)
     for more, better in ((1e-2, True), (1e-3, True), (1e-5, True), (2.4e-7, False)):
@@ -355,64 +361,9 @@ def test_swaps_are_made_for_any_difference_but_a_rounding_error():
         (lambda f: sm.distorted_greedy(f, [1.0, -1.0, 0.0], 1), r"costs\[1\]=-1.0"),
         (lambda f: sm.best_swap(f, [0, 0]), r"items=\[0, 0\]: expected different"),
         (lambda f: sm.best_swap(f, [0], most=0), "most=0"),
+        (lambda f: sm.best_swap(f, []), r"items=\[\]: expected at least one item"),
     ],
 )
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call(sm.modular(np.arange(3.0)))
-
-
-class TestFacilityLocation:
-    """The estimator."""
-
-    def test_ranks_rows(self):
-        points = np.random.default_rng(0).normal(size=(30, 4))
-        model = sm.FacilityLocation(5).fit(points)
-        distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
-        chosen = jax.jit(lambda d: sm.greedy(sm.facility_location_from_distances(d), 5))(distances)
-        assert model.ranking_.tolist() == chosen.items.tolist()
-        np.testing.assert_allclose(model.gains_, chosen.gains, rtol=1e-5)
-        np.testing.assert_array_equal(model.transform(points), points[model.ranking_])
-        np.testing.assert_array_equal(model.fit_transform(points), points[model.ranking_])
-
-    def test_rows_far_from_the_origin_are_told_apart(self):
-        points = np.random.default_rng(0).normal(size=(30, 4))
-        model, far = sm.FacilityLocation(5).fit(points), sm.FacilityLocation(5).fit(points + 1e7)
-        assert far.ranking_.tolist() == model.ranking_.tolist()
-        np.testing.assert_allclose(far.gains_, model.gains_, rtol=1e-5)
-        line = np.array([[0.0], [0.1], [1.0], [1.1]]) + 1e7
-        first, second = sm.FacilityLocation(2).fit(line).ranking_
-        assert first in (1, 2)  # Which are equally near to all, and then one of the other pair.
-        assert (second >= 2) == (first == 1)
-
-    def test_takes_rectangular_similarities(self):
-        similarity = random_location(0)
-        model = sm.FacilityLocation(3, metric="precomputed").fit(similarity)
-        assert model.ranking_.tolist() == located(similarity, 3)[0].items.tolist()
-
-    def test_makes_no_matrix_of_many_rows(self, monkeypatch):
-        from fedjax_fair.submodular import estimator
-
-        points = np.random.default_rng(0).normal(size=(31, 4))
-        exact = sm.FacilityLocation(4).fit(points).ranking_
-        monkeypatch.setattr(estimator, "_MATRIX", 30)
-        estimator._rank.clear_cache()
-        np.testing.assert_array_equal(sm.FacilityLocation(4).fit(points).ranking_, exact)
-        estimator._rank.clear_cache()
-
-    @pytest.mark.parametrize(
-        ("make", "message"),
-        [
-            (lambda: sm.FacilityLocation(0), "k=0"),
-            (lambda: sm.FacilityLocation(5).fit(np.zeros((4, 2))), "k=5: .* <= 4"),
-            (lambda: sm.FacilityLocation(1).fit(np.zeros(4)), r"X: .* got shape \(4,\)"),
-            (lambda: sm.FacilityLocation(1).fit([[np.nan]]), "X: expected finite numbers"),
-            (
-                lambda: sm.FacilityLocation(1, metric="precomputed").fit([[-1.0]]),
-                "X: expected similarities >= 0",
-            ),
-        ],
-    )
-    def test_bad_input_is_named(self, make, message):
-        with pytest.raises(ValueError, match=message):
-            make()

@@ -1,0 +1,87 @@
+"""Estimators of functions of features, which are amounts rather than coordinates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxtyping import Array
+from numpy.typing import ArrayLike, NDArray
+
+from fedjax_fair.submodular.arrays import as_mask, as_non_negative
+from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.coverage import Concave, as_weights, coverage, feature_based
+from fedjax_fair.submodular.estimators.base import Picker, Problem
+
+__all__ = ["FeatureBased", "MaxCoverage"]
+
+
+class _OfFeatures(Picker):
+    weights: ArrayLike | None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        return tags
+
+
+class FeatureBased(_OfFeatures):
+    """Picks ``k`` rows with much of many features, as ``feature_based``.
+
+    Args:
+        k: Rows to pick.
+        concave: ``"sqrt"``, ``"log1p"``, or any concave increasing function of an array of JAX.
+        weights: Weight of each feature, ``[features]``, >= 0; by default 1.
+
+    Attributes:
+        ranking_: Indices, ``[k]``, best first.
+        gains_: The marginal gain of each.
+        n_items_: Number of items there were.
+
+    Examples:
+        >>> import numpy as np
+        >>> FeatureBased(2).fit(np.array([[4.0, 0.0], [0.0, 3.0], [5.0, 0.0]])).ranking_
+        array([2, 1], dtype=int32)
+    """
+
+    def __init__(self, k: int, concave: str | Concave = "sqrt", weights: ArrayLike | None = None):
+        self.k = k
+        self.concave = concave
+        self.weights = weights
+
+    def _problem(self, values: NDArray[Any]) -> Problem:
+        features = as_non_negative("X", values, "items features")
+        weights = as_weights(self.weights, features.shape[1], "features")
+        return Problem(len(features), _feature_based, (features, weights), (self.concave,))
+
+
+def _feature_based(features: Array, weights: Array, concave: str | Concave) -> SetFunction:
+    return feature_based(features, concave, weights)
+
+
+class MaxCoverage(_OfFeatures):
+    """Picks ``k`` rows that together have as many features as possible, as ``coverage``.
+
+    Args:
+        k: Rows to pick.
+        weights: Weight of each feature, ``[features]``, >= 0; by default 1.
+
+    Attributes:
+        ranking_: Indices, ``[k]``, best first.
+        gains_: The marginal gain of each.
+        n_items_: Number of items there were.
+
+    Examples:
+        >>> import numpy as np
+        >>> MaxCoverage(2).fit(np.array([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]])).ranking_
+        array([0, 2], dtype=int32)
+    """
+
+    def __init__(self, k: int, weights: ArrayLike | None = None):
+        self.k = k
+        self.weights = weights
+
+    def _problem(self, values: NDArray[Any]) -> Problem:
+        covers = as_mask("X", values)
+        weights = as_weights(self.weights, covers.shape[1], "features")
+        return Problem(len(covers), coverage, (covers, weights))

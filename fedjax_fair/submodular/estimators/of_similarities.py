@@ -1,0 +1,246 @@
+"""Estimators of functions that are made of similarities between rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Array
+from numpy.typing import ArrayLike, NDArray
+
+from fedjax_fair import checks
+from fedjax_fair.numerics.distances import pairwise_distances
+from fedjax_fair.submodular.arrays import as_non_negative, as_symmetric
+from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.coverage import saturated_coverage
+from fedjax_fair.submodular.diversity import as_kernel, graph_cut, log_det
+from fedjax_fair.submodular.estimators.base import Picker, Problem
+from fedjax_fair.submodular.estimators.metrics import KERNELS, METRICS, prepared, similarities
+from fedjax_fair.submodular.facility_location import (
+    facility_location,
+    facility_location_from_distances,
+    facility_location_from_features,
+)
+
+__all__ = ["FacilityLocation", "GraphCut", "LogDet", "SaturatedCoverage"]
+
+Metric = str | Callable[[NDArray[Any]], ArrayLike]
+
+# Items up to which a matrix of all distances is made: 400 MB of them.
+_MATRIX = 10_000
+
+
+class _OfSimilarities(Picker):
+    metric: Metric
+    _metrics: tuple[str, ...] = METRICS
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.pairwise = self.metric == "precomputed"
+        return tags
+
+    def _check(self, similarity: ArrayLike) -> Array:
+        """The similarities, if they suit the function."""
+        raise NotImplementedError
+
+    def _rows(self, values: NDArray[Any]) -> tuple[Any, str, int]:
+        """Rows, the metric that applies to them, and the number of items."""
+        metric = self.metric
+        if not callable(metric):
+            checks.one_of("metric", metric, (*self._metrics, "precomputed"))
+            if metric != "precomputed":
+                return prepared(values, metric), metric, values.shape[0]
+        similarity = self._check(metric(values) if callable(metric) else values)
+        return similarity, "precomputed", similarity.shape[1]
+
+
+class FacilityLocation(_OfSimilarities):
+    """Picks ``k`` rows such that all rows are similar to one of them, as ``facility_location``.
+
+    Of ``"euclidean"`` distances and their squares the reduction is maximized, as in
+    ``facility_location_from_distances``; more than 10,000 rows with ``"euclidean"`` need no matrix
+    of all distances. Fitting again with data of the same shape does not compile again.
+
+    Args:
+        k: Rows to pick.
+        metric: ``"euclidean"``, ``"sqeuclidean"``, ``"cosine"`` or ``"correlation"`` (both as
+            ``(1 + r) / 2``), ``"rbf"`` (``exp(-distance**2 / features)``), ``"precomputed"`` for
+            similarities (``[points, items]``, >= 0), of which items are picked, or a function from
+            ``X`` to such similarities.
+
+    Attributes:
+        ranking_: Indices, ``[k]``, best first.
+        gains_: The marginal gain of each.
+        n_items_: Number of items there were.
+
+    Examples:
+        >>> import numpy as np
+        >>> line = np.array([[0.0], [1.0], [10.0], [11.0]])
+        >>> FacilityLocation(2).fit(line).ranking_
+        array([1, 2], dtype=int32)
+        >>> FacilityLocation(2).fit(line, sample_weight=[0, 0, 1, 3]).ranking_
+        array([3, 2], dtype=int32)
+    """
+
+    def __init__(self, k: int, metric: Metric = "euclidean"):
+        self.k = k
+        self.metric = metric
+
+    def fit(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> Picker:
+        """Picks the rows.
+
+        Args:
+            X: As for all estimators: items ``[items, features]``, or similarities
+                ``[points, items]``; dense or sparse.
+            y: Ignored.
+            sample_weight: How much it counts that each row of ``X`` is represented, >= 0; by
+                default 1.
+
+        Returns:
+            Itself.
+
+        Raises:
+            ValueError: If a setting is out of range, ``k`` exceeds the items, or ``X`` does not
+                suit the function.
+        """
+        values = self._dense(X)
+        weights = sample_weight
+        if weights is not None:
+            weights = as_non_negative("sample_weight", weights, "points")
+            if weights.shape[0] != values.shape[0]:
+                raise ValueError(
+                    f"sample_weight: expected {values.shape[0]} weights, got {weights.shape[0]}."
+                )
+        rows, metric, size = self._rows(values)
+        return self._pick(Problem(size, _facility_location, (rows, weights), (metric,)))
+
+    def _check(self, similarity: ArrayLike) -> Array:
+        return as_non_negative("X", similarity, "points items")
+
+
+def _facility_location(rows: Array, weights: Array | None, metric: str) -> SetFunction:
+    if metric == "euclidean" and rows.shape[0] > _MATRIX:
+        return facility_location_from_features(rows, weights=weights)
+    if metric == "euclidean":
+        return facility_location_from_distances(pairwise_distances(rows), weights)
+    if metric == "sqeuclidean":
+        return facility_location_from_distances(pairwise_distances(rows) ** 2, weights)
+    return facility_location(similarities(rows, metric), weights)
+
+
+class SaturatedCoverage(_OfSimilarities):
+    """Picks ``k`` rows to which every row is similar enough in sum, as ``saturated_coverage``.
+
+    Args:
+        k: Rows to pick.
+        saturation: The share of a row's similarity to all rows beyond which it counts no more,
+            >= 0.
+        metric: As for ``FacilityLocation``, where distances are subtracted from the largest one.
+
+    Attributes:
+        ranking_: Indices, ``[k]``, best first.
+        gains_: The marginal gain of each.
+        n_items_: Number of items there were.
+
+    Examples:
+        >>> import numpy as np
+        >>> line = np.array([[0.0], [1.0], [10.0], [11.0]])
+        >>> SaturatedCoverage(2, saturation=0.3).fit(line).ranking_
+        array([1, 2], dtype=int32)
+    """
+
+    def __init__(self, k: int, saturation: float = 0.1, metric: Metric = "euclidean"):
+        self.k = k
+        self.saturation = saturation
+        self.metric = metric
+
+    def _problem(self, values: NDArray[Any]) -> Problem:
+        checks.non_negative("saturation", self.saturation)
+        rows, metric, size = self._rows(values)
+        return Problem(size, _saturated_coverage, (rows, self.saturation), (metric,))
+
+    def _check(self, similarity: ArrayLike) -> Array:
+        return as_non_negative("X", similarity, "points items")
+
+
+def _saturated_coverage(rows: Array, saturation: Array, metric: str) -> SetFunction:
+    return saturated_coverage(similarities(rows, metric), saturation)
+
+
+class GraphCut(_OfSimilarities):
+    """Picks ``k`` rows that are similar to all rows but not to each other, as ``graph_cut``.
+
+    Args:
+        k: Rows to pick.
+        tradeoff: Weight of the similarity to all rows against that within the set, >= 0. Greedy has
+            a guarantee from 2 on, where the function is monotone.
+        metric: As for ``FacilityLocation``, where distances are subtracted from the largest one;
+            similarities that are given are symmetric.
+
+    Attributes:
+        ranking_: Indices, ``[k]``, best first.
+        gains_: The marginal gain of each.
+        n_items_: Number of items there were.
+
+    Examples:
+        >>> import numpy as np
+        >>> line = np.array([[0.0], [1.0], [10.0], [11.0]])
+        >>> GraphCut(2).fit(line).ranking_
+        array([1, 2], dtype=int32)
+    """
+
+    def __init__(self, k: int, tradeoff: float = 2.0, metric: Metric = "euclidean"):
+        self.k = k
+        self.tradeoff = tradeoff
+        self.metric = metric
+
+    def _problem(self, values: NDArray[Any]) -> Problem:
+        checks.non_negative("tradeoff", self.tradeoff)
+        rows, metric, size = self._rows(values)
+        return Problem(size, _graph_cut, (rows, self.tradeoff), (metric,))
+
+    def _check(self, similarity: ArrayLike) -> Array:
+        return as_symmetric("X", similarity)
+
+
+def _graph_cut(rows: Array, tradeoff: Array, metric: str) -> SetFunction:
+    return graph_cut(similarities(rows, metric), tradeoff)
+
+
+class LogDet(_OfSimilarities):
+    """Picks ``k`` rows that differ, as ``log_det``.
+
+    Args:
+        k: Rows to pick.
+        metric: ``"rbf"``, ``"cosine"``, ``"correlation"``, ``"precomputed"`` or a function, as for
+            ``FacilityLocation``; a matrix that is given is positive semi-definite.
+
+    Attributes:
+        ranking_: Indices, ``[k]``, best first.
+        gains_: The marginal gain of each.
+        n_items_: Number of items there were.
+
+    Examples:
+        >>> import numpy as np
+        >>> line = np.array([[0.0], [0.1], [10.0], [10.1]])
+        >>> LogDet(2).fit(line).ranking_
+        array([0, 2], dtype=int32)
+    """
+
+    _metrics = KERNELS
+
+    def __init__(self, k: int, metric: Metric = "rbf"):
+        self.k = k
+        self.metric = metric
+
+    def _problem(self, values: NDArray[Any]) -> Problem:
+        rows, metric, size = self._rows(values)
+        return Problem(size, _log_det, (rows,), (metric,))
+
+    def _check(self, similarity: ArrayLike) -> Array:
+        return as_kernel("X", similarity)
+
+
+def _log_det(rows: Array, metric: str) -> SetFunction:
+    return log_det(similarities(rows, metric))

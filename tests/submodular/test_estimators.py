@@ -1,0 +1,290 @@
+"""Estimators: greedy on definitions in double precision, and the conventions of scikit-learn."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.spatial.distance import cdist
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import check_estimator
+
+from fedjax_fair import submodular as sm
+from fedjax_fair.submodular.estimators import base, metrics, of_similarities
+
+POINTS = np.random.default_rng(0).normal(size=(12, 4))
+AMOUNTS = np.random.default_rng(1).gamma(1.0, size=(12, 4)) * (POINTS > -0.5)
+MEMBERSHIP = (POINTS > 0.5).astype(int)
+WEIGHTS = np.random.default_rng(2).gamma(1.0, size=12)
+K = 4
+
+
+def similarities(points, metric):
+    """What the documentation of ``FacilityLocation`` says about each metric."""
+    if metric == "rbf":
+        return np.exp(-cdist(points, points, "sqeuclidean") / points.shape[1])
+    distances = cdist(points, points, metric)
+    if metric in ("cosine", "correlation"):
+        return 1 - distances / 2  # Of which the distance is 1 - r.
+    return distances.max() - distances
+
+
+def reduction(metric, weights, items):
+    distances = cdist(POINTS, POINTS, metric)
+    farthest = distances.max(axis=1, keepdims=True)
+    return weights @ (farthest[:, 0] - np.hstack([farthest, distances[:, items]]).min(axis=1))
+
+
+def location(metric, weights, items):
+    return weights @ similarities(POINTS, metric)[:, items].max(axis=1, initial=0)
+
+
+def saturated(items):
+    near = similarities(POINTS, "correlation")
+    return np.minimum(near[:, items].sum(axis=1), 0.2 * near.sum(axis=1)).sum()
+
+
+def cut(items):
+    near = similarities(POINTS, "cosine")
+    return 2.5 * near[items].sum() - near[np.ix_(items, items)].sum()
+
+
+def volume(items):
+    return np.linalg.slogdet(
+        np.eye(len(items)) + similarities(POINTS, "rbf")[np.ix_(items, items)]
+    )[1]
+
+
+EVEN = np.ones(12)
+# name: (estimator, data, value of a list of items by definition)
+ESTIMATORS = {
+    "euclidean": (sm.FacilityLocation(K), POINTS, partial(reduction, "euclidean", EVEN)),
+    "sqeuclidean": (
+        sm.FacilityLocation(K, metric="sqeuclidean"),
+        POINTS,
+        partial(reduction, "sqeuclidean", EVEN),
+    ),
+    "cosine": (sm.FacilityLocation(K, metric="cosine"), POINTS, partial(location, "cosine", EVEN)),
+    "saturated": (sm.SaturatedCoverage(K, 0.2, metric="correlation"), POINTS, saturated),
+    "cut": (sm.GraphCut(K, 2.5, metric="cosine"), POINTS, cut),
+    "volume": (sm.LogDet(K), POINTS, volume),
+    "features": (
+        sm.FeatureBased(K, "log1p", weights=WEIGHTS[:4]),
+        AMOUNTS,
+        lambda items: np.log1p(AMOUNTS[items].sum(axis=0)) @ WEIGHTS[:4],
+    ),
+    "coverage": (
+        sm.MaxCoverage(3, weights=WEIGHTS[:4]),
+        MEMBERSHIP,
+        lambda items: MEMBERSHIP[items].any(axis=0) @ WEIGHTS[:4],
+    ),
+}
+
+
+def check_greedy(model, value, size=12):
+    """Every pick is the best by definition, and gains what it says."""
+    items = []
+    for item, gain in zip(model.ranking_.tolist(), model.gains_, strict=True):
+        gains = np.array([value([*items, j]) - value(items) for j in range(size)])
+        assert item not in items
+        assert gains[item] >= np.delete(gains, items).max() - 1e-4
+        np.testing.assert_allclose(gain, gains[item], rtol=1e-3, atol=1e-4)
+        items.append(item)
+    assert len(items) == model.k
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_rows_are_picked_by_the_definition(name):
+    model, data, value = ESTIMATORS[name]
+    check_greedy(clone(model).fit(data), value)
+    compiled = base._picked._cache_size()
+    again = clone(model).fit(data[::-1])
+    check_greedy(again, lambda items: value([11 - item for item in items]))
+    assert base._picked._cache_size() == compiled
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_sparse_rows_are_picked_as_dense_ones(name):
+    model, data, _ = ESTIMATORS[name]
+    dense, thin = clone(model).fit(data), clone(model)
+    picked = thin.fit_transform(sparse.coo_array(data))
+    assert thin.ranking_.tolist() == dense.ranking_.tolist()
+    np.testing.assert_array_equal(picked.toarray(), data[dense.ranking_])
+
+
+def test_metrics_are_those_of_scipy():
+    @jax.jit
+    def solve(rows):
+        return {metric: metrics.similarities(rows[metric], metric) for metric in rows}
+
+    far = POINTS + np.where(np.arange(4) == 0, 3e4, 0)  # Which euclidean distances do not see.
+    for points in (POINTS, far):
+        found = solve({metric: metrics.prepared(points, metric) for metric in metrics.METRICS})
+        for metric, near in found.items():
+            np.testing.assert_allclose(near, similarities(points, metric), rtol=1e-4, atol=1e-5)
+
+
+GIVEN = [
+    sm.FacilityLocation(K, metric="precomputed"),
+    sm.SaturatedCoverage(K, 0.2, metric="precomputed"),
+    sm.GraphCut(K, metric="precomputed"),
+    sm.LogDet(K, metric="precomputed"),
+]
+
+
+@pytest.mark.parametrize("model", GIVEN, ids=lambda model: type(model).__name__)
+def test_similarities_are_given_computed_or_named(model):
+    near = similarities(POINTS, "rbf")
+    given = clone(model).fit(near)
+    own = clone(model).set_params(metric=partial(similarities, metric="rbf")).fit(POINTS)
+    named = clone(model).set_params(metric="rbf").fit(POINTS)
+    thin = clone(model).fit(sparse.csr_matrix(near))
+    for other in (own, named, thin):
+        assert other.ranking_.tolist() == given.ranking_.tolist()
+        np.testing.assert_allclose(other.gains_, given.gains_, rtol=1e-4, atol=1e-5)
+
+
+class TestFacilityLocation:
+    """What it has that others do not."""
+
+    def test_rows_far_from_the_origin_are_told_apart(self):
+        model, far = sm.FacilityLocation(K).fit(POINTS), sm.FacilityLocation(K).fit(POINTS + 1e7)
+        assert far.ranking_.tolist() == model.ranking_.tolist()
+        np.testing.assert_allclose(far.gains_, model.gains_, rtol=1e-5)
+        line = np.array([[0.0], [0.1], [1.0], [1.1]]) + 1e7
+        first, second = sm.FacilityLocation(2).fit(line).ranking_
+        assert first in (1, 2)  # Which are equally near to all, and then one of the other pair.
+        assert (second >= 2) == (first == 1)
+
+    def test_takes_rectangular_similarities(self):
+        near = np.random.default_rng(0).integers(0, 20, (9, 7))
+        model = sm.FacilityLocation(3, metric="precomputed").fit(near)
+        check_greedy(model, lambda items: near[:, items].max(axis=1, initial=0).sum(), 7)
+        assert model.transform(np.arange(7)).tolist() == model.ranking_.tolist()
+        with pytest.raises(ValueError, match=r"X: expected 7 rows, got shape \(9, 7\)"):
+            model.transform(near)
+
+    def test_a_weight_counts_as_repeated_rows(self):
+        rng = np.random.default_rng(0)
+        near, weights = rng.integers(0, 20, (9, 7)), rng.integers(0, 4, 9)
+        model = sm.FacilityLocation(3, metric="precomputed")
+        weighted = clone(model).fit(near, sample_weight=weights)
+        repeated = clone(model).fit(np.repeat(near, weights, axis=0))
+        assert weighted.ranking_.tolist() == repeated.ranking_.tolist()
+        assert weighted.gains_.tolist() == repeated.gains_.tolist()
+
+    @pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
+    def test_distances_are_weighted(self, metric):
+        model = sm.FacilityLocation(K, metric=metric).fit(POINTS, sample_weight=WEIGHTS)
+        check_greedy(model, partial(reduction, metric, WEIGHTS))
+
+    @pytest.mark.parametrize("weights", [None, WEIGHTS])
+    def test_makes_no_matrix_of_many_rows(self, monkeypatch, weights):
+        exact = sm.FacilityLocation(K).fit(POINTS, sample_weight=weights).ranking_
+        monkeypatch.setattr(of_similarities, "_MATRIX", 11)
+        monkeypatch.setattr(of_similarities, "pairwise_distances", None)
+        base._picked.clear_cache()
+        many = sm.FacilityLocation(K).fit(POINTS, sample_weight=weights)
+        np.testing.assert_array_equal(many.ranking_, exact)
+        base._picked.clear_cache()
+
+
+def test_rows_of_anything_are_picked():
+    model = sm.MaxCoverage(2)
+    with pytest.raises(NotFittedError):
+        model.transform(MEMBERSHIP)
+    model.fit(MEMBERSHIP)
+    labels = np.array([f"row {i}" for i in range(12)])
+    assert model.transform(labels).tolist() == [f"row {i}" for i in model.ranking_]
+
+
+# An estimator that picks rows returns fewer of them, and picks rows of any matrix that has as many.
+OTHERWISE = dict.fromkeys(
+    [
+        "check_n_features_in_after_fitting",
+        "check_estimators_nan_inf",
+        "check_transformer_data_not_an_array",
+        "check_transformer_general",
+        "check_methods_sample_order_invariance",
+        "check_methods_subset_invariance",
+        "check_fit_idempotent",
+        "check_fit2d_predict1d",
+    ],
+    "transform picks rows",
+) | {"check_positive_only_tag_during_fit": "the error names the negative entry in its own words"}
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_conventions_are_kept():
+    results = check_estimator(
+        sm.FeatureBased(1), expected_failed_checks=OTHERWISE, on_skip=None, on_fail="raise"
+    )
+    failed = {result["check_name"] for result in results if result["status"] == "xfail"}
+    assert failed == set(OTHERWISE)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    "make", [sm.FacilityLocation, sm.SaturatedCoverage, sm.GraphCut, sm.LogDet]
+)
+def test_conventions_of_parameters_are_kept(make):
+    check_estimator(make(1), legacy=False, expected_failed_checks=OTHERWISE, on_skip=None)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_parameters_are_copied_and_shown(name):
+    model = ESTIMATORS[name][0]
+    assert repr(clone(model)) == repr(model)
+    assert f"k={model.k}" in repr(model)
+    assert model.set_params(k=model.k) is model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sm.FacilityLocation(0).fit(POINTS), "k=0"),
+        (lambda: sm.FacilityLocation(5).fit(np.zeros((4, 2))), "k=5: .* <= 4"),
+        (lambda: sm.FacilityLocation(1).fit(np.zeros(4)), "Expected 2D array, got 1D"),
+        (lambda: sm.FacilityLocation(1).fit([[np.nan]]), "Input X contains NaN"),
+        (lambda: sm.FacilityLocation(1, metric="precomputed").fit([[-1.0]]), r"X\[0, 0\]=-1.0"),
+        (lambda: sm.FacilityLocation(1, metric="cube").fit(POINTS), "metric='cube': .*'rbf'"),
+        (
+            lambda: sm.FacilityLocation(1).fit(POINTS, sample_weight=[1.0]),
+            "sample_weight: expected 12 weights, got 1",
+        ),
+        (
+            lambda: sm.FacilityLocation(1).fit(POINTS, sample_weight=-EVEN),
+            r"sample_weight\[0\]=-1.0",
+        ),
+        (
+            lambda: sm.FacilityLocation(1, metric=lambda X: -X).fit(AMOUNTS + 1),
+            r"X\[0, 0\]=-.*: expected finite numbers >= 0",
+        ),
+        (lambda: sm.GraphCut(1, metric="precomputed").fit(POINTS**2), "X: expected a square"),
+        (lambda: sm.GraphCut(1, tradeoff=-1).fit(POINTS), "tradeoff=-1"),
+        (lambda: sm.SaturatedCoverage(1, saturation=-1).fit(POINTS), "saturation=-1"),
+        (lambda: sm.LogDet(1, metric="euclidean").fit(POINTS), "metric='euclidean': .*'cosine'"),
+        (
+            lambda: sm.LogDet(1, metric="precomputed").fit([[0.0, 1.0], [1.0, 0.0]]),
+            "X: expected a positive semi-definite matrix",
+        ),
+        (
+            lambda: sm.GraphCut(1, metric="cosine").fit([[1.0], [0.0]]),
+            "X: row 1 is 0, and has no cosine",
+        ),
+        (
+            lambda: sm.GraphCut(1, metric="correlation").fit([[1.0, 2.0], [0.1, 0.1]]),
+            "X: row 1 is constant, and has no correlation",
+        ),
+        (lambda: sm.FeatureBased(1).fit(POINTS), r"X\[.*\]=-.*: expected finite numbers >= 0"),
+        (lambda: sm.FeatureBased(1, "cube").fit(AMOUNTS), "concave='cube'"),
+        (lambda: sm.FeatureBased(1, weights=[1.0]).fit(AMOUNTS), "weights: expected 4 features"),
+        (lambda: sm.MaxCoverage(1).fit(AMOUNTS), "expected 0 or 1"),
+        (lambda: sm.MaxCoverage(1, [1.0]).fit(MEMBERSHIP), "weights: expected 4 features, got 1"),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
