@@ -126,6 +126,19 @@ def test_a_round_without_any_answer_changes_nothing(name):
     assert np.isnan(info.loss).all()
 
 
+def test_an_aggregator_that_divides_by_the_answers_survives_a_round_without_any():
+    mean = aggregators.mean()
+
+    def divide(state, cohort, results, context):
+        update, state, info = mean.aggregate(state, cohort, results, context)
+        count = jnp.sum(cohort.answers).astype(jnp.float32)
+        return jax.tree.map(lambda leaf: leaf / count, update), state, info
+
+    start, state, info = run_with([faults.dropout(1.0)], aggregator=mean._replace(aggregate=divide))
+    chex.assert_trees_all_equal(state.variables, start.variables)
+    assert info.finite.all()
+
+
 def test_participation_weights_and_losses_are_of_those_who_answered():
     _, state, info = run_with([faults.dropout(0.5)])
     answers = np.asarray(info.answers)
