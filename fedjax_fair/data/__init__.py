@@ -9,6 +9,7 @@ from fedjax_fair.data.class_partition import (
     split_test,
 )
 from fedjax_fair.data.federated import ClientExamples, FederatedData, stack, validate
+from fedjax_fair.data.label_flip import flip_labels
 from fedjax_fair.data.logistic import synthetic
 from fedjax_fair.data.ownership import Partition, Partitioner
 from fedjax_fair.data.partition import (
@@ -45,6 +46,7 @@ __all__ = [
     "dirichlet",
     "explicit",
     "federate",
+    "flip_labels",
     "follow_owners",
     "from_arrays",
     "from_npz",
