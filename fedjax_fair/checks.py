@@ -145,7 +145,10 @@ def items(name: str, value: Any, size: int) -> None:
     """Requires different integers in ``[0, size)``."""
     if isinstance(value, Tracer):
         return
-    numbers = np.asarray(value)
+    try:
+        numbers = np.asarray(value)
+    except (TypeError, ValueError):  # A ragged list, a random key.
+        raise ValueError(f"{name}={value!r}: expected integers.") from None
     if numbers.size and not np.issubdtype(numbers.dtype, np.integer):
         raise ValueError(f"{name}={numbers.tolist()}: expected integers.")
     if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):

@@ -163,6 +163,7 @@ GIVEN = {
 OWN = {
     solvers.sgd: {"steps": 1},
     data.federate: {"train": (np.eye(4), LABELS, GIVEN["train"])},
+    data.flip_labels: {"data": data.from_arrays(np.eye(4), LABELS, [[0, 1], [2, 3]])},
     federated.feature_selection: {"features": [np.ones((4, 1), int)], "labels": [LABELS]},
     sets.stochastic_greedy: {"candidates": 1},
     federated.discrete_greedy: {"kappa": 1.0},
