@@ -52,7 +52,6 @@ OTHERS = (
     bytes_per_round,
     client_mesh,
     core_mesh,
-    sets.FacilityLocation,
     fit,
     fit_batch,
     make_round,

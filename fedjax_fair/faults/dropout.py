@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from fedjax_fair import checks
@@ -37,9 +38,11 @@ def dropout(
         >>> some_worse = dropout([0.0, 0.1, 0.5])
     """
     checks.probability("probability", probability, many=True)
-    each = jnp.asarray(probability, jnp.float32)
+    # Not as an array of JAX, which would start its devices before processes have found each other.
+    each = probability if isinstance(probability, Tracer) else np.asarray(probability, np.float32)
 
     def answers(key, member):
-        return jax.random.uniform(key) >= (each if each.ndim == 0 else each[member.client])
+        likely = jnp.asarray(each)
+        return jax.random.uniform(key) >= (likely if likely.ndim == 0 else likely[member.client])
 
     return Faults(answers=answers)
