@@ -30,6 +30,7 @@ from fedjax_fair.base import (
 from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults import applied
+from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 
@@ -232,7 +233,7 @@ def make_round(
         update, aggregator_state, aggregation = aggregator.aggregate(
             state.aggregator, cohort, results, context
         )
-        finite = changes = _all_finite(update)
+        finite = changes = all_finite(update)
         if cohort.answers is not None:
             somebody = jnp.any(cohort.answers)
             finite, changes = finite | ~somebody, finite & somebody
@@ -429,8 +430,3 @@ def _occurrences(clients: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
     slots = jnp.arange(clients.shape[0], dtype=jnp.int32)
     since_first = slots - jnp.searchsorted(ranked, ranked, side="left").astype(jnp.int32)
     return jnp.zeros_like(slots).at[order].set(since_first)
-
-
-def _all_finite(tree: PyTree) -> Bool[Array, ""]:
-    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
-    return jnp.all(jnp.stack(leaves))

@@ -29,6 +29,7 @@ from fedjax_fair.base import (
     empty_state,
 )
 from fedjax_fair.numerics.distances import pairwise_distances
+from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.sketch import ravel
 
 __all__ = [
@@ -177,8 +178,7 @@ def geometric_median(weights: Weights = "uniform", *, iterations: int = 8) -> Ag
 
     def aggregate(state, cohort, results, context):
         updates, members = _gathered(cohort, results, context)
-        shares = jnp.where(members, weights_before(weights, cohort, context), 0)
-        shares = shares / jnp.maximum(jnp.sum(shares), 1e-30)
+        shares = _normalized(members, weights_before(weights, cohort, context))
 
         def weights_at(center):
             distances = _distances(updates, center)
@@ -224,8 +224,7 @@ def norm_clipping(bound: Number = 1.0, weights: Weights = "uniform") -> Aggregat
 
     def aggregate(state, cohort, results, context):
         updates, members = _gathered(cohort, results, context)
-        given = jnp.where(members, weights_before(weights, cohort, context), 0)
-        given = given / jnp.maximum(jnp.sum(given), 1e-30)
+        given = _normalized(members, weights_before(weights, cohort, context))
         origin = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), updates)
         lengths = _distances(updates, origin)
         shortened = _mean_of_clipped(updates, origin, lengths, bound, given)
@@ -270,8 +269,7 @@ def centered_clipping(
 
     def aggregate(state, cohort, results, context):
         updates, members = _gathered(cohort, results, context)
-        given = jnp.where(members, weights_before(weights, cohort, context), 0)
-        given = given / jnp.maximum(jnp.sum(given), 1e-30)
+        given = _normalized(members, weights_before(weights, cohort, context))
         center, lengths = state, jnp.zeros_like(given)
         for _ in range(iterations):
             lengths = _distances(updates, center)
@@ -317,11 +315,7 @@ def _gathered(
 ) -> tuple[Variables, Bool[Array, " cohort"]]:
     """All updates, on every device, with zeros for those that do not count; and which do."""
     updates = context.map_clients(lambda client, own: own, cohort.clients, results.update)
-    finite = [
-        jnp.all(jnp.isfinite(leaf.reshape(leaf.shape[0], -1)), axis=1)
-        for leaf in jax.tree.leaves(updates)
-    ]
-    members = jnp.all(jnp.stack(finite), axis=0)
+    members = jax.vmap(all_finite)(updates)
     if cohort.answers is not None:
         members &= cohort.answers
 
@@ -331,9 +325,12 @@ def _gathered(
     return jax.tree.map(clear, updates), members
 
 
-def _normalized(mask: Bool[Array, " cohort"]) -> Float[Array, " cohort"]:
-    counts = mask.astype(jnp.float32)
-    return counts / jnp.maximum(jnp.sum(counts), 1)
+def _normalized(
+    members: Bool[Array, " cohort"], weights: Float[Array, " cohort"] | float = 1.0
+) -> Float[Array, " cohort"]:
+    """Weights of the members, divided by their sum; zeros for the others, or all."""
+    given = jnp.where(members, weights, 0.0)
+    return given / jnp.maximum(jnp.sum(given), 1e-30)
 
 
 def _weighted(updates: PyTree, weights: Float[Array, " cohort"]) -> PyTree:

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] =
 
 @contextlib.contextmanager
 def _advice(text: str) -> Iterator[None]:
-    """What to type after an end that was asked for."""
+    """What to type after an end from outside."""
     try:
         yield
     except (KeyboardInterrupt, Terminated) as end:

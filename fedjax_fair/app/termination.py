@@ -1,4 +1,4 @@
-"""The end that somebody else asks for: SIGTERM, as schedulers send it before they kill."""
+"""An end from outside: SIGTERM, as schedulers send it before they kill."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Terminated", "Termination"]
 
 
 class Terminated(BaseException):
-    """The process was asked to end, and has kept what it has done."""
+    """The process was ended from outside, and has kept what it has done."""
 
 
 class Termination:
@@ -29,7 +29,7 @@ class Termination:
     """
 
     def __init__(self, at_once: bool = False) -> None:
-        self.asked = False
+        self.requested = False
         self._at_once = at_once
 
     def __enter__(self) -> Termination:
@@ -40,12 +40,12 @@ class Termination:
         signal.signal(signal.SIGTERM, self._before)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked or self._at_once:
+        if self.requested or self._at_once:
             raise Terminated
-        self.asked = True
+        self.requested = True
 
     def watch(self, shown: Callback) -> Callback:
-        """The same callback, which stops the run if that was asked for."""
+        """The same callback, which stops the run if that was requested."""
         return _Watch(self, shown)
 
 
@@ -60,9 +60,9 @@ class _Watch(Callback):
         self._shown.on_start(rounds, seeds)
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        return bool(self._shown.on_evaluation(evaluation)) or self._termination.asked
+        return bool(self._shown.on_evaluation(evaluation)) or self._termination.requested
 
     def on_end(self, results: xr.Dataset) -> None:
         self._shown.on_end(results)
-        if self._termination.asked and results["round"].values[-1] < self._rounds:
+        if self._termination.requested and results["round"].values[-1] < self._rounds:
             raise Terminated

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_fair.base import Cohort, Context, Faults, LocalResult, Member
+from fedjax_fair.numerics.finite import all_finite
 
 __all__ = ["available", "befall", "collude", "send"]
 
@@ -65,8 +66,7 @@ def send(
         if fault.send is not None:
             update = fault.send(*_of(key, place, client, context), update)
     if drop_nonfinite:
-        leaves = jax.tree.leaves(update)
-        answers &= jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+        answers &= all_finite(update)
 
     def arriving(leaf):
         return jnp.where(answers, leaf, jnp.zeros_like(leaf))

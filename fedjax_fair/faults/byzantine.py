@@ -98,7 +98,7 @@ def byzantine(
     def send(key, member, update):
         false = _alone(key, attack, strength, update)
         liar = lies(member.client, member.num_clients)
-        return jax.tree.map(lambda own, told: jnp.where(liar, told, own), update, false)
+        return jax.tree.map(lambda own, sent: jnp.where(liar, sent, own), update, false)
 
     def collude(cohort: Cohort, updates: Variables, context: Context) -> Variables:
         liars = lies(cohort.clients, context.num_clients)
@@ -110,17 +110,17 @@ def byzantine(
         shares = honest / jnp.maximum(jnp.sum(honest), 1)
         mean = context.weighted_sum(shares, updates)
         if attack == "inner_product":
-            told = jax.tree.map(lambda leaf: -strength * leaf, mean)
+            crafted = jax.tree.map(lambda leaf: -strength * leaf, mean)
         else:
             squares = jax.tree.map(lambda own, leaf: (own - leaf[None]) ** 2, updates, mean)
             variance = context.weighted_sum(jnp.where(here, shares, 0), squares)
-            told = jax.tree.map(lambda leaf, v: leaf - strength * jnp.sqrt(v), mean, variance)
+            crafted = jax.tree.map(lambda leaf, v: leaf - strength * jnp.sqrt(v), mean, variance)
 
         def replace(own, leaf):
             mask = (liars & here).reshape(-1, *[1] * leaf.ndim)
             return jnp.where(mask, leaf, own)
 
-        return jax.tree.map(replace, updates, told)
+        return jax.tree.map(replace, updates, crafted)
 
     if attack in ("little", "inner_product"):
         return Faults(collude=collude)

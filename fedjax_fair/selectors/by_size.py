@@ -44,7 +44,7 @@ def by_size(cohort_size: int) -> Selector:
         ends = state
         if context.available is not None:
             ends = jnp.cumsum(jnp.where(context.available, context.sizes, 0))
-        # With nobody available it is the last client, who does not answer.
+        # Where no client is available it is the last client, who does not answer.
         example = jax.random.randint(key, (cohort_size,), 0, jnp.maximum(ends[-1], 1))
         clients = jnp.searchsorted(ends, example, side="right").astype(jnp.int32)
         clients = jnp.minimum(clients, context.num_clients - 1)

@@ -98,8 +98,8 @@ def conditional_mutual_information(
         [1.0, 1.0, 0.0]
     """
     known = as_items("private", private, function.size)
-    asked = as_items("query", query, function.size)
-    beyond, beyond_both = _given(function, known), _given(function, jnp.append(known, asked))
+    queried = as_items("query", query, function.size)
+    beyond, beyond_both = _given(function, known), _given(function, jnp.append(known, queried))
     return SetFunction(
         size=function.size,
         value=lambda mask: beyond.value(mask) - beyond_both.value(mask),

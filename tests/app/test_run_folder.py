@@ -264,7 +264,7 @@ def test_sigterm_ends_after_the_checkpoint(ready, finished, tmp_path):
 def test_a_second_sigterm_ends_at_once():
     with Termination() as end:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert end.asked
+        assert end.requested
         with pytest.raises(Terminated):
             os.kill(os.getpid(), signal.SIGTERM)
 
