@@ -68,15 +68,17 @@ def _selection_tables(data: str) -> dict[str, tuple[str, Config]]:
             _table(data, *baselines, best, f"{best},phi=identity"),
         ),
         f"sensitivity{suffix}": (
-            "SubTrunc and DivFL, other readings of the text",
+            "other bounds and penalties, and other readings of the text",
             _table(
                 data,
                 *baselines,
                 best,
-                f"{best},b=5",
+                *(f"{best},b={bound}" for bound in (0.5, 2.5, 5)),
                 f"{best},scale=sum",
                 f"{best},gradients=stale",
                 "divfl:gradients=stale",
+                "unionfl:window=5",
+                *(f"unionfl:window=5,mu={penalty}" for penalty in (0.01, 0.1)),
             ),
         ),
     }
