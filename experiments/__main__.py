@@ -3,11 +3,9 @@
 python -m experiments run table1 --data.dir FOLDER
 """
 
-import sys
-
 from experiments.reproduction.presets import PAPERS
-from fedjax_fair.app.cli import main
+from fedjax_fair.app.cli import program
 from fedjax_fair.app.presets import PRESETS
 
 if __name__ == "__main__":
-    sys.exit(main(presets=PRESETS | PAPERS))
+    program(presets=PRESETS | PAPERS)

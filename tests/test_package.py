@@ -90,11 +90,10 @@ def test_it_is_cited_as_the_version_that_it_is():
 def declared() -> tuple[list[Requirement], list[Requirement]]:
     """What the package needs, and what the tests and experiments need besides."""
     extras = PROJECT["optional-dependencies"]
-    besides = map(Requirement, [*extras["notebooks"], *extras["test"]])
-    return (
-        [Requirement(line) for line in PROJECT["dependencies"]],
-        [requirement for requirement in besides if requirement.name != PROJECT["name"]],
-    )
+    own, *besides = map(Requirement, extras["test"])
+    assert own.name == PROJECT["name"]
+    besides += [Requirement(line) for extra in own.extras for line in extras[extra]]
+    return [Requirement(line) for line in PROJECT["dependencies"]], besides
 
 
 NEEDED, BESIDES = declared()

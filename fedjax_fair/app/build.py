@@ -21,7 +21,7 @@ from fedjax_fair.parallel.cores import cores_if_any
 from fedjax_fair.parallel.mesh import client_mesh
 from fedjax_fair.simulate import Round
 
-__all__ = ["Experiment", "build", "method_round", "method_settings", "relevant"]
+__all__ = ["Experiment", "batch_size", "build", "method_round", "method_settings", "relevant"]
 
 _COHORT_SIZE = 10
 _ROLES = ("solver", "selector", "aggregator")
@@ -130,6 +130,21 @@ def method_round(
         drop_nonfinite=config.faults.drop_nonfinite,
         clients_per_batch=own.training.clients_per_batch,
     )
+
+
+def batch_size(config: Config, name: str) -> int | None:
+    """Examples of a full minibatch of one method.
+
+    Args:
+        config: A resolved configuration.
+        name: The method, as in ``config.methods``.
+
+    Examples:
+        >>> from fedjax_fair.app import presets
+        >>> batch_size(presets.resolve(Config()), "fedavg:batch_size=20")
+        20
+    """
+    return _variant(config, name)[1].solver.batch_size
 
 
 def _faults(config: Config) -> list[Faults]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import jax
 import platformdirs
@@ -26,24 +26,27 @@ from tyro.conf import Positional
 
 from fedjax_fair import data, results
 from fedjax_fair.app import experiment, maximize, registry
-from fedjax_fair.app.build import Experiment, build, relevant
+from fedjax_fair.app.build import Experiment, batch_size, build, relevant
 from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
-from fedjax_fair.app.console import Bars, tables
+from fedjax_fair.app.console import tables
+from fedjax_fair.app.logs import Logged, require
 from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import PRESETS, Preset, resolve
+from fedjax_fair.app.progress import watching, working
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import lookup, read
 from fedjax_fair.app.sweep import sweep
-from fedjax_fair.app.termination import Terminated, Termination
+from fedjax_fair.app.termination import Terminated, Termination, interruptible
 from fedjax_fair.parallel import processes
 from fedjax_fair.text import printable
-from fedjax_fair.training.fit import SimulationError
+from fedjax_fair.training.fit import Callback, SimulationError
 
-__all__ = ["main"]
+__all__ = ["main", "program"]
 
 DEFAULT_PRESET = "digits"
 
-Run = Annotated[str, tyro.conf.arg(metavar="RUN")]
+Folder = Annotated[str, tyro.conf.arg(metavar="RUN")]
+Logs = tuple[str, ...]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
 
 
@@ -60,7 +63,8 @@ def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] =
     """
     _keep_programs()
     try:
-        _dispatch(sys.argv[1:] if arguments is None else list(arguments), presets)
+        with interruptible():
+            _dispatch(sys.argv[1:] if arguments is None else list(arguments), presets)
     except (ValueError, OSError, ImportError, SimulationError) as error:
         print("fedjax-fair:", *map(printable, str(error).split()), file=sys.stderr)
         processes.abort(2)
@@ -82,6 +86,22 @@ def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] =
         processes.abort(status)
         return status
     return 0
+
+
+def program(presets: Mapping[str, Preset] = PRESETS) -> NoReturn:
+    """Runs the command that the shell passed, and ends the process with its status.
+
+    After an end from outside it does so at once: Python would wait for what is being compiled.
+
+    Args:
+        presets: As for ``main``.
+    """
+    status = main(presets=presets)
+    if status in (130, 143):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 @contextlib.contextmanager
@@ -108,28 +128,48 @@ def _keep_programs() -> None:
 
 
 @dataclass(frozen=True)
+class Run(Config):
+    """Compares methods, and leaves a folder with results, figures and a report."""
+
+    quiet: bool = False
+    """Show no progress."""
+
+    log: Logs = ()
+    """Tools that get evaluations too: tensorboard, wandb, mlflow; each needs its extra."""
+
+
+@dataclass(frozen=True)
 class Resume:
     """Continues a run that was interrupted."""
 
-    run: Positional[Run]
+    run: Positional[Folder]
     """The run folder."""
+
+    quiet: bool = False
+    """Show no progress."""
+
+    log: Logs = ()
+    """Tools that get evaluations too: tensorboard, wandb, mlflow; each needs its extra."""
 
     def __call__(self) -> None:
         folder = RunFolder(self.run)
         config = folder.config()
         if isinstance(config, Maximize):
-            _maximize(maximize.task_of(config), config, folder)
+            if self.log:
+                raise ValueError(f"log={self.log!r}: expected none; a maximization has no rounds.")
+            _maximize(maximize.task_of(config), config, folder, quiet=self.quiet)
             return
+        _require_logs(self.log)
         if config.distributed:
             processes.initialize()
-        _execute(build(config), folder)
+        _execute(build(config), folder, self.log, quiet=self.quiet)
 
 
 @dataclass(frozen=True)
 class Show:
     """Prints the table of a run again."""
 
-    run: Positional[Run]
+    run: Positional[Folder]
     """The run folder, or a results.nc."""
 
     def __call__(self) -> None:
@@ -203,16 +243,22 @@ class DataPrepare:
 class Exemplars(MaximizeExemplars):
     """Chooses public images of digits that represent the private ones of all clients."""
 
+    quiet: bool = False
+    """Show no progress."""
+
     def __call__(self) -> None:
-        _start_maximizing(self)
+        _start_maximizing(_plain(MaximizeExemplars, self), quiet=self.quiet)
 
 
 @dataclass(frozen=True)
 class Movielens(MaximizeMovielens):
     """Chooses movies such that every user finds one to its taste."""
 
+    quiet: bool = False
+    """Show no progress."""
+
     def __call__(self) -> None:
-        _start_maximizing(self)
+        _start_maximizing(_plain(MaximizeMovielens, self), quiet=self.quiet)
 
 
 @dataclass(frozen=True)
@@ -225,10 +271,12 @@ class Sweep(Config):
     points_per_batch: int | None = None
     """Runs in one program; all by default. Fewer use less memory."""
 
+    quiet: bool = False
+    """Show no progress."""
 
-# The command `run` is the configuration itself.
+
 COMMANDS: dict[str, Any] = {
-    "run": Config,
+    "run": Run,
     "sweep": Sweep,
     "resume": Resume,
     "show": Show,
@@ -249,7 +297,7 @@ def _dispatch(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     name, rest = " ".join(arguments[:words]), arguments[words:]
     if name not in COMMANDS and (not arguments or HELP & set(arguments)):
         print(_overview(presets))
-    elif (command := lookup("command", name, COMMANDS)) is Config:
+    elif (command := lookup("command", name, COMMANDS)) is Run:
         _run(rest, presets)
     elif command is Sweep:
         _sweep(rest, presets)
@@ -288,13 +336,29 @@ def _run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     if HELP & set(options):
         config = resolve(config)  # Show the values that would be used.
     # What the preset sets for methods or data that were replaced is left out; what was typed stays.
-    config = relevant(resolve(parse(Config, options, f"run {preset}", config)), base=config)
+    typed = parse(Run, options, f"run {preset}", Run(**_fields(Config, config)))
+    config = relevant(resolve(_plain(Config, typed)), base=config)
+    _require_logs(typed.log)
     if config.distributed:
         processes.initialize()
     ready = build(config)
     name = preset if named else config.data.name.replace("/", "-")
     folder = processes.broadcast_from_first(lambda: str(RunFolder.create(config, name).path))
-    _execute(ready, RunFolder(folder))
+    _execute(ready, RunFolder(folder), typed.log, quiet=typed.quiet)
+
+
+def _fields(kind: Any, settings: Any) -> dict[str, Any]:
+    return {item.name: getattr(settings, item.name) for item in fields(kind)}
+
+
+def _plain(kind: Any, typed: Any) -> Any:
+    """What a run is made of, without what is typed beside it."""
+    return kind(**_fields(kind, typed))
+
+
+def _require_logs(names: Logs) -> None:
+    for name in names:
+        require(name)
 
 
 def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
@@ -313,32 +377,41 @@ def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     seeds = [seed for (seed,) in varied.pop("seeds")] if "seeds" in varied else None
     if HELP & set(options):
         config = resolve(config)
-    given: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
-    start = replace(Sweep(**given), output=f"sweeps/{preset}")
+    start = replace(Sweep(**_fields(Config, config)), output=f"sweeps/{preset}")
     settings = parse(Sweep, options, f"sweep {preset}", start)
-    chosen: dict[str, Any] = {name: getattr(settings, name) for name in given}
-    base = relevant(resolve(replace(Config(**chosen), output=config.output)), base=config)
+    chosen = replace(_plain(Config, settings), output=config.output)
+    base = relevant(resolve(chosen), base=config)
     print(f"Sweep folder: {printable(settings.output)}")
-    with _advice("the same command continues"), Termination() as end, Bars() as bars:
+    own = None if any("batch_size" in name for name in varied) else base.solver.batch_size
+    with (
+        _advice("the same command continues"),
+        Termination() as end,
+        watching(quiet=settings.quiet) as show,
+    ):
         swept = sweep(
             base,
             seeds=seeds,
             folder=settings.output,
             points_per_batch=settings.points_per_batch,
-            watch=lambda runs: end.watch(bars.watch(runs)),
+            watch=lambda runs: end.watch(show(runs, own)),
             **varied,
         )
     Console().print(*tables(swept))
     print(f"Results: {printable(Path(settings.output) / 'results.nc')}")
 
 
-def _execute(ready: Experiment, folder: RunFolder) -> None:
+def _execute(ready: Experiment, folder: RunFolder, logs: Logs, *, quiet: bool) -> None:
     if not processes.is_first():
         experiment.execute(ready, folder)
         return
     print(f"Run folder: {printable(folder.path)}")
-    with _resumable(folder), Termination() as end, Bars() as bars:
-        combined = experiment.execute(ready, folder, lambda method: end.watch(bars.watch(method)))
+    with _resumable(folder), Termination() as end, watching(quiet=quiet) as show:
+
+        def watch(method: str) -> list[Callback]:
+            shown = show(method, batch_size(ready.config, method))
+            return [*(Logged(name, folder.path, method) for name in logs), end.watch(shown)]
+
+        combined = experiment.execute(ready, folder, watch)
     Console().print(*tables(combined))
     _say_where(Results=folder.results, Plots=folder.plots, Report=folder.report)
 
@@ -347,16 +420,17 @@ def _resumable(folder: RunFolder) -> contextlib.AbstractContextManager[None]:
     return _advice(f"`fedjax-fair resume {shlex.quote(str(folder.path))}` continues")
 
 
-def _start_maximizing(config: Maximize) -> None:
+def _start_maximizing(config: Maximize, *, quiet: bool) -> None:
     task = maximize.task_of(config)
     maximize.check(config, task)
-    _maximize(task, config, RunFolder.create(config, task.name.replace("/", "-")))
+    folder = RunFolder.create(config, task.name.replace("/", "-"))
+    _maximize(task, config, folder, quiet=quiet)
 
 
-def _maximize(task: maximize.Task, config: Maximize, folder: RunFolder) -> None:
+def _maximize(task: maximize.Task, config: Maximize, folder: RunFolder, *, quiet: bool) -> None:
     print(f"Run folder: {printable(folder.path)}")
-    with _resumable(folder), Termination(at_once=True):
-        compared = maximize.execute(task, config, folder)
+    with _resumable(folder), Termination(at_once=True), working(quiet=quiet) as show:
+        compared = maximize.execute(task, config, folder, show)
     Console().print(*tables(compared))
     _say_where(Results=folder.results, Plots=folder.plots)
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar for each method while it goes on, a table at its end."""
+"""What a person sees at the end of a run: tables."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich import progress
 from rich.table import Table
 from rich.text import Text
 
 from fedjax_fair.results import by_mix, compare, final
 from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
 from fedjax_fair.text import printable
-from fedjax_fair.training.fit import Callback, Evaluation
 
 if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
-    "Bars",
     "difference_table",
     "group_table",
     "maximization_table",
@@ -34,46 +31,6 @@ COLUMNS = {
     "accuracy_standard_deviation": "dispersion",
     "client_dissimilarity": "dissimilarity",
 }
-
-
-class Bars(progress.Progress):
-    """Progress bars, one a method, with the latest accuracy; use it in a ``with`` statement."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            progress.TextColumn("{task.description:<12}", markup=False),
-            progress.BarColumn(),
-            progress.TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("{task.fields[news]}"),
-        )
-
-    def watch(self, method: str) -> Callback:
-        """A callback that moves the bar of one method."""
-        return _Bar(self, method)
-
-
-class _Bar(Callback):
-    def __init__(self, bars: Bars, method: str) -> None:
-        self._bars = bars
-        self._method = method
-
-    def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
-        self._task = self._bars.add_task(printable(self._method), total=rounds, news="compiling")
-
-    def on_compiled(self, num_bytes: int) -> None:
-        self._bars.update(self._task, news=f"{num_bytes / 2**20:,.0f} MiB")
-
-    def on_evaluation(self, evaluation: Evaluation) -> None:
-        self._show(evaluation.round, evaluation.summaries["accuracy_mean_clients"])
-
-    def on_end(self, results: xr.Dataset) -> None:
-        last = results.isel(round=-1)
-        self._show(int(last["round"]), last["accuracy_mean_clients"].values)
-
-    def _show(self, round: int, accuracy: np.ndarray) -> None:
-        news = f"accuracy {100 * accuracy.mean():.1f} %"
-        self._bars.update(self._task, completed=round, news=news)
 
 
 def tables(results: xr.Dataset) -> list[Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -22,7 +22,7 @@ __all__ = ["execute"]
 def execute(
     experiment: Experiment,
     folder: RunFolder,
-    watch: Callable[[str], Callback] = lambda method: Callback(),
+    watch: Callable[[str], Sequence[Callback]] = lambda method: (),
 ) -> xr.Dataset:
     """Trains every method and leaves everything in the folder.
 
@@ -33,7 +33,7 @@ def execute(
     Args:
         experiment: What to run, from ``fedjax_fair.app.build``.
         folder: Where to leave it; its configuration is the experiment's.
-        watch: Makes a callback for each method, for example to show progress.
+        watch: Makes callbacks for each method, for example to show progress.
 
     Returns:
         The results of all methods, with the dimension ``algorithm``.
@@ -53,7 +53,7 @@ def execute(
 
 
 def _train(
-    experiment: Experiment, folder: RunFolder, watch: Callable[[str], Callback] | None
+    experiment: Experiment, folder: RunFolder, watch: Callable[[str], Sequence[Callback]] | None
 ) -> dict[str, xr.Dataset]:
     """Results by method; the process that watches writes them too."""
     training: Any = experiment.config.training  # Resolved: the number of rounds is there.
@@ -65,7 +65,7 @@ def _train(
             rounds=training.rounds,
             seeds=training.seeds,
             eval_every=training.eval_every,
-            callbacks=[MetricsLog(folder.metrics, name), watch(name)] if watch else [],
+            callbacks=[MetricsLog(folder.metrics, name), *watch(name)] if watch else [],
             checkpoints=folder.checkpoints / quote(name, safe="=,"),
             mesh=experiment.mesh,
         )

@@ -33,6 +33,10 @@ __all__ = [
 ]
 
 
+def _ignore(name: str) -> None:
+    """Shows nothing."""
+
+
 class Task(NamedTuple):
     """A problem on real data.
 
@@ -126,10 +130,19 @@ def movielens(name: str, data_dir: str | None) -> Task:
     return Task(name, fed.facility_location, scores, ratings.titles, None, ratings.num_users)
 
 
-def execute(task: Task, config: Maximize, folder: RunFolder) -> xr.Dataset:
-    """Compares all methods on a task, and leaves results and figures in the folder."""
+def execute(
+    task: Task, config: Maximize, folder: RunFolder, show: Callable[[str], None] = _ignore
+) -> xr.Dataset:
+    """Compares all methods on a task, and leaves results and figures in the folder.
+
+    Args:
+        task: The problem.
+        config: What is done with it.
+        folder: Where to leave everything.
+        show: Called with the name of each method before it runs.
+    """
     with locked(folder.path):
-        compared = solve(task, config)
+        compared = solve(task, config, show)
         results.save(compared, folder.results)
         folder.plots.mkdir(exist_ok=True)
         for name, figure in figures(compared).items():
@@ -137,8 +150,8 @@ def execute(task: Task, config: Maximize, folder: RunFolder) -> xr.Dataset:
     return compared
 
 
-def solve(task: Task, config: Maximize) -> xr.Dataset:
-    """Compares all methods on a task.
+def solve(task: Task, config: Maximize, show: Callable[[str], None] = _ignore) -> xr.Dataset:
+    """Compares all methods on a task, and says by ``show`` which is next.
 
     Raises:
         ValueError: If a number is out of range for it.
@@ -156,7 +169,7 @@ def solve(task: Task, config: Maximize) -> xr.Dataset:
         cohort=config.cohort,
         kappa=fed.kappa_of_answers(factors, answers),
     )
-    compared = comparison.compare(task.make, task.scores, matroid, chosen, config.seeds)
+    compared = comparison.compare(task.make, task.scores, matroid, chosen, config.seeds, show)
     compared = compared.assign_coords(label=("item", task.labels))
     if task.pictures is not None:
         compared["picture"] = (("item", "height", "width"), task.pictures)

@@ -1,8 +1,12 @@
-"""An end from outside: SIGTERM, as schedulers send it before they kill."""
+"""Ends from outside: Ctrl-C, and SIGTERM, as schedulers send it before they kill."""
 
 from __future__ import annotations
 
+import gc
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -11,7 +15,47 @@ from fedjax_fair.training.fit import Callback, Evaluation
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Terminated", "Termination"]
+__all__ = ["Terminated", "Termination", "interruptible"]
+
+_PATIENCE = 2.0
+"""Seconds after which an interruption that nothing has noticed is raised again."""
+_SOON = 0.01
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """In a ``with`` statement, Ctrl-C raises ``KeyboardInterrupt`` until that ends the work.
+
+    Once is not enough: there are places in which Python ignores an exception. In one of them, the
+    callbacks of its garbage collector, it would print a traceback too, so it is not raised there.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Which has no signals.
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if _collects_garbage(frame):
+            signal.setitimer(signal.ITIMER_REAL, _SOON)
+            return
+        signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
+        raise KeyboardInterrupt
+
+    before = {one: signal.signal(one, interrupt) for one in (signal.SIGINT, signal.SIGALRM)}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _collects_garbage(frame: FrameType | None) -> bool:
+    callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    while frame is not None:
+        if frame.f_code in callbacks:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Terminated(BaseException):

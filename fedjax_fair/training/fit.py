@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int, PyTree, Shaped
 from fedjax_fair import checks, results
 from fedjax_fair.base import ClientMetrics
 from fedjax_fair.data.federated import FederatedData, validate
-from fedjax_fair.simulate import Round
+from fedjax_fair.simulate import Round, RoundInfo
 from fedjax_fair.training.checkpoints import Checkpoints
 from fedjax_fair.training.diagnosis import Doubts, require_members
 from fedjax_fair.training.fingerprint import describe
@@ -55,6 +55,8 @@ class Evaluation(NamedTuple):
         summaries: Value of each summary metric, ``[seeds]``.
         clients: Per-client metrics, leaves ``[seeds, clients]``.
         seconds: Wall-clock time since the start of ``fit``.
+        info: What the rounds since the last evaluation recorded, leaves ``[seeds, rounds, ...]``;
+            None before the first.
     """
 
     round: int
@@ -63,6 +65,7 @@ class Evaluation(NamedTuple):
     summaries: dict[str, np.ndarray]
     clients: ClientMetrics
     seconds: float
+    info: RoundInfo | None = None
 
 
 class Callback:
@@ -273,14 +276,14 @@ def fit_batch(
         doubts = Doubts(data, rounds, seeds)
         diverged = np.full(len(seeds), -1)
 
-        def record(cohort: Int[np.ndarray, "seeds cohort"]) -> bool:
+        def record(cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None) -> bool:
             summaries, clients = jax.device_get(programs.evaluate(state, cohort))
             done = int(jax.device_get(state.round)[0])
             history.add_evaluation(done, summaries, clients)
             if not continue_on_divergence:
                 doubts.see(done, summaries, clients.test_loss)
             seconds = time.perf_counter() - started
-            evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds)
+            evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds, info)
             stops = [callback.on_evaluation(evaluation) for callback in callbacks]
             return any(stop is True for stop in stops)
 
@@ -303,7 +306,7 @@ def fit_batch(
                 _require_finite(recorded.finite, history.round, seeds, store)
             _warn_of_clients(recorded.selector, history.round, seeds)
             history.add_rounds(recorded)
-            stop = record(recorded.clients[:, -1])
+            stop = record(recorded.clients[:, -1], recorded)
             if store is not None:
                 store.save(state, history)
 

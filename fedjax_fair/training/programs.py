@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -94,7 +95,7 @@ class Programs:
 
         # One is compiled while the next is traced, and two at once where there are cores for it.
         # Several processes must not change the order.
-        with ThreadPoolExecutor(1 if jax.process_count() > 1 else None) as pool:
+        with _compiling(1 if jax.process_count() > 1 else None) as pool:
             init_run = jax.jit(over_runs(init)).lower(own, self._data)
             self._state = init_run.out_info
             _require_outputs(model, self._state.variables, data)
@@ -112,9 +113,9 @@ class Programs:
             )
             self._evaluation = evaluation.out_info
             evaluating = pool.submit(evaluation.compile)
-        self._init = partial(initializing.result(), own, self._data)
-        self._chunks = {eval_every: stepping.result()}
-        self._evaluate = evaluating.result()
+            self._init = partial(initializing.result(), own, self._data)
+            self._chunks = {eval_every: stepping.result()}
+            self._evaluate = evaluating.result()
 
     def num_bytes(self, rounds: int) -> int:
         """Memory that the runs take at most: data, models, temporaries, and what is recorded.
@@ -167,6 +168,16 @@ class Programs:
     @staticmethod
     def _evaluated(state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
         return state.variables, state.participation, cohort
+
+
+@contextmanager
+def _compiling(threads: int | None) -> Iterator[ThreadPoolExecutor]:
+    """Threads that compile; an interruption does not wait for them."""
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _require_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:

@@ -85,7 +85,7 @@ def test_an_interrupted_one_is_resumed_from_the_start(folder, tmp_path, monkeypa
         shutil.copy(folder / name, stopped)
     asked = {}
 
-    def solve(task, config):
+    def solve(task, config, show):
         asked[task.name] = config
         return found
 

@@ -151,10 +151,3 @@ def test_names_in_tables_are_shown_as_they_are(strange):
         assert f"a {SHOWN}" in plain
         if table.title and "Differences" not in str(table.title):
             assert f"({SHOWN})" in plain.replace("\n", " ")
-
-
-def test_a_bar_has_the_name_of_its_method():
-    bars, file = console.Bars(), io.StringIO()
-    bars.watch(STRANGE).on_start(3, (0,))
-    Console(file=file, width=1000).print(bars.get_renderable())
-    assert SHOWN in file.getvalue()

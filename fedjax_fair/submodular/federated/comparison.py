@@ -126,6 +126,7 @@ def compare(
     matroid: Matroid,
     chosen: Mapping[str, Method],
     seeds: Sequence[int],
+    show: Callable[[str], None] = lambda name: None,
 ) -> xr.Dataset:
     """Runs methods on one problem, and measures the sets that they find and their communication.
 
@@ -135,6 +136,7 @@ def compare(
         matroid: Which sets are allowed; uniform or a partition.
         chosen: The methods.
         seeds: Seeds of the runs of each method.
+        show: Called with the name of each method before it is compiled and runs.
 
     Returns:
         Over ``algorithm``, ``seed`` and ``round``: ``value`` of the set so far (of a fractional
@@ -154,7 +156,10 @@ def compare(
     """
     import xarray as xr
 
-    runs = [_run(make, data, matroid, method, seeds) for method in chosen.values()]
+    runs: list[xr.Dataset] = []
+    for name, method in chosen.items():
+        show(name)
+        runs.append(_run(make, data, matroid, method, seeds))
     names = xr.DataArray(list(chosen), dims="algorithm", name="algorithm")
     return xr.concat(runs, names, join="outer", data_vars="all")
 
