@@ -2,7 +2,10 @@
 # no accelerator; `make lint` checks style and types; `make minima` tests the oldest dependencies.
 # Everything lives in this folder: environments in .venv and .venv-minima, compiled programs in .cache.
 
+# With an accelerator: `make EXTRAS=cuda12 run`, or `EXTRAS=tpu`. What is there stays there.
+
 PYTHON ?= python3
+EXTRAS ?=
 BIN := .venv/bin
 MINIMA := .venv-minima/bin
 CACHE := $(CURDIR)/.cache/jax
@@ -13,7 +16,7 @@ export JAX_COMPILATION_CACHE_DIR := $(CACHE)
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
-.PHONY: run test test-all lint minima package notebooks clean
+.PHONY: run test test-all lint minima package notebooks site clean
 
 run: .venv/installed
 	$(BIN)/fedjax-fair run groups
@@ -42,6 +45,10 @@ notebooks: .venv/installed-test
 	$(BIN)/jupytext --quiet --to ipynb notebooks/*.py
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 
+# All pages, notebooks and the API, in build/site.
+site: .venv/installed-test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 clean:
 	rm -rf .venv .venv-minima .cache
 
@@ -52,7 +59,8 @@ clean:
 	touch $@
 
 .venv/installed: .venv/created pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+		--editable '.$(if $(EXTRAS),[$(EXTRAS)])'
 	touch $@
 
 .venv/installed-test: .venv/installed
