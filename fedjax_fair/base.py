@@ -8,7 +8,7 @@ State is what the next round needs, info is what a person wants to look at.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import optax
@@ -32,6 +32,7 @@ __all__ = [
     "Metric",
     "Model",
     "Number",
+    "Sees",
     "Selector",
     "Solver",
     "Variables",
@@ -45,6 +46,13 @@ Number = float | Float[Array, ""]
 
 Integer = int | Int[Array, ""]
 """A whole number of this kind."""
+
+Sees = Literal["sum", "numbers", "vectors"]
+"""What a role needs to see of a single client, besides its id and the number of its examples.
+
+Nothing but sums over the cohort; a few numbers, such as its loss; or something as long as a vector:
+its update, its gradient, its activations. Secure aggregation hides vectors.
+"""
 
 Info = dict[str, Shaped[Array, "..."]]
 """What a person wants to know of a round: scalars, or one number a member, by name."""
@@ -332,11 +340,13 @@ class Selector(NamedTuple):
         select: ``select(key, state, context) -> (Cohort, state, info)``. Results keep the scalars
             of ``info`` for every round, as ``selection_<name>``.
         observe: ``observe(state, cohort, results, context) -> state``, after local training.
+        sees: What it needs to see of a single client.
     """
 
     init: InitFn
     select: SelectFn
     observe: ObserveFn = keep_state
+    sees: Sees = "vectors"
 
 
 class SolveFn(Protocol):
@@ -416,12 +426,14 @@ class Aggregator(NamedTuple):
             that do not depend on its results. Updates are then added up one by one, in
             ``LocalResult.weighted_sum``, and take memory only if something else reads them. None
             for an aggregator that weighs afterwards.
+        sees: What it needs to see of a single client.
     """
 
     init: InitFn
     aggregate: AggregateFn
     prepare: PrepareFn = _keep_cohort
     weigh: WeighFn | None = None
+    sees: Sees = "vectors"
 
 
 class Member(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +31,11 @@ from fedjax_fair.client_evaluation import client_gradients, client_means, client
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults import applied
 from fedjax_fair.numerics.finite import all_finite
+from fedjax_fair.numerics.secure_sum import Secure, as_secure
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
+from fedjax_fair.uploads.sealed import sealed_context, sealed_results, sums_of_round
+from fedjax_fair.uploads.secure import require_sums
 
 __all__ = [
     "Purpose",
@@ -62,6 +65,7 @@ class Purpose(IntEnum):
     SELECT = 1
     SOLVE = 2
     FAULTS = 3
+    UPLOAD = 4
 
 
 class RoundState(NamedTuple):
@@ -144,6 +148,7 @@ def make_round(
     *,
     faults: Faults | Sequence[Faults] = (),
     drop_nonfinite: bool = False,
+    aggregation: Literal["plain", "secure"] | Secure = "plain",
     clients_per_batch: int | None = None,
 ) -> Round:
     """Puts a model and three roles together into one round of federated learning.
@@ -161,6 +166,9 @@ def make_round(
             which nobody answers leaves the model and the aggregator as they were.
         drop_nonfinite: Whether a member whose update is not finite counts as one that has not
             answered. Otherwise the update of the round is not finite either.
+        aggregation: ``"secure"``, or `fedjax_fair.uploads.secure` with its setting, hides single
+            updates from the server, and goes with roles that need their sum alone. The cohort's
+            updates are then kept in memory at once.
         clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow
             each other. More use more memory. It changes results only by floating-point
             reassociation. The default is all of them on an accelerator. On a CPU it is as many as
@@ -171,7 +179,8 @@ def make_round(
         A ``Round``.
 
     Raises:
-        ValueError: If a role is not of its type, or ``clients_per_batch`` is not positive.
+        ValueError: If a role is not of its type or needs to see what secure aggregation hides, or
+            ``clients_per_batch`` is not positive.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -188,6 +197,19 @@ def make_round(
     checks.instance("aggregator", aggregator, Aggregator, "aggregators.mean()")
     if clients_per_batch is not None:
         checks.positive_int("clients_per_batch", clients_per_batch)
+    plan = (faults,) if isinstance(faults, Faults) else tuple(faults)
+    for fault in plan:
+        checks.instance("faults: one of them", fault, Faults, "faults.dropout(0.1)")
+    may_fail = bool(plan) or drop_nonfinite
+    secure = as_secure(aggregation)
+    if secure is not None:
+        require_sums(selector, aggregator, plan)
+
+    def seen_by(role, context, add=None):
+        return context if secure is None else sealed_context(context, role.sees, add)
+
+    def shown_to(role, results):
+        return results if secure is None else sealed_results(results, role.sees)
 
     def init(key, data):
         data = jax.tree.map(jnp.asarray, data)
@@ -198,15 +220,10 @@ def make_round(
             key=key,
             round=round,
             variables=variables,
-            selector=selector.init(context),
-            aggregator=aggregator.init(context),
+            selector=selector.init(seen_by(selector, context)),
+            aggregator=aggregator.init(seen_by(aggregator, context)),
             participation=jnp.zeros(data.num_clients, jnp.int32),
         )
-
-    plan = (faults,) if isinstance(faults, Faults) else tuple(faults)
-    for fault in plan:
-        checks.instance("faults: one of them", fault, Faults, "faults.dropout(0.1)")
-    may_fail = bool(plan) or drop_nonfinite
 
     def step(state, data):
         data = jax.tree.map(jnp.asarray, data)
@@ -215,23 +232,38 @@ def make_round(
             available=applied.available(plan, key_faults, state.round, data.num_clients)
         )
         cohort, selector_state, selector_info = selector.select(
-            derive_key(state.key, Purpose.SELECT, state.round), state.selector, context
+            derive_key(state.key, Purpose.SELECT, state.round),
+            state.selector,
+            seen_by(selector, context),
         )
         cohort = _checked(cohort, data.num_clients)
-        cohort = aggregator.prepare(state.aggregator, cohort, context)
+        known = seen_by(aggregator, context)
+        cohort = aggregator.prepare(state.aggregator, cohort, known)
         weights = None
         if aggregator.weigh is not None:
-            weights = aggregator.weigh(state.aggregator, cohort, context)
+            weights = aggregator.weigh(state.aggregator, cohort, known)
         train = partial(_train_cohort, model, solver, state, data, clients_per_batch)
+        # Masked updates are summed once it is known who answered.
+        on_the_way = weights if secure is None else None
         if may_fail:
             cohort, answers = applied.befall(plan, key_faults, cohort, context)
             send = partial(applied.send, plan, key_faults, drop_nonfinite, context)
-            cohort, results = train(cohort, weights, answers, send)
-            results = applied.collude(plan, cohort, results, weights, context)
+            cohort, results = train(cohort, on_the_way, answers, send)
+            results = applied.collude(plan, cohort, results, on_the_way, context)
         else:
-            cohort, results = train(cohort, weights)
-        update, aggregator_state, aggregation = aggregator.aggregate(
-            state.aggregator, cohort, results, context
+            cohort, results = train(cohort, on_the_way)
+        add = None
+        if secure is not None:
+            key_upload = derive_key(state.key, Purpose.UPLOAD, state.round)
+            add = sums_of_round(key_upload, context, cohort, secure)
+            if weights is not None:
+                total = applied.among_answers(cohort, weights, add(weights, results.update))
+                results = results._replace(weighted_sum=total)
+        update, aggregator_state, aggregated = aggregator.aggregate(
+            state.aggregator,
+            cohort,
+            shown_to(aggregator, results),
+            seen_by(aggregator, context, add),
         )
         finite = changes = all_finite(update)
         if cohort.answers is not None:
@@ -245,19 +277,24 @@ def make_round(
             key=state.key,
             round=state.round + 1,
             variables=jax.tree.map(jnp.add, state.variables, update),
-            selector=selector.observe(selector_state, cohort, results, context),
+            selector=selector.observe(
+                selector_state,
+                cohort,
+                shown_to(selector, results),
+                seen_by(selector, context, add),
+            ),
             aggregator=aggregator_state,
             participation=state.participation.at[cohort.answered].add(1, mode="drop"),
         )
         return new_state, RoundInfo(
             clients=cohort.clients,
-            weights=aggregation.weights,
+            weights=aggregated.weights,
             loss=results.loss,
             steps=results.steps,
             finite=finite,
             answers=_known(cohort),
             selector=selector_info,
-            aggregator=aggregation.info,
+            aggregator=aggregated.info,
         )
 
     return Round(model, init, step)

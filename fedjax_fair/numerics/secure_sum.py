@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 from fedjax_fair import checks
 
 __all__ = [
+    "SLACK",
     "Masked",
     "Secure",
     "as_secure",
@@ -33,7 +34,7 @@ __all__ = [
 
 _MOST_MEMBERS = 2**15  # Pairs are counted in 32 bits.
 _LEAST_EXPONENT = -100  # Float32 resolves no less.
-_SLACK = 1e-3  # Weights that add up to 1 do so up to rounding.
+SLACK = 1e-3  # Weights that add up to 1 do so up to rounding.
 
 
 class Secure(NamedTuple):
@@ -86,7 +87,7 @@ def quantization_step(total: float, members: int) -> float:
         True
     """
     checks.positive_int("members", members, at_most=_MOST_MEMBERS)
-    exponent = math.ceil(math.log2(total * (1 + _SLACK) / (2**31 - members)))
+    exponent = math.ceil(math.log2(total * (1 + SLACK) / (2**31 - members)))
     return 2.0 ** max(exponent, _LEAST_EXPONENT)
 
 
@@ -109,7 +110,7 @@ def masked(
         step: From ``quantization_step``.
     """
     # A weight times a number is rounded, and may exceed the product of their limits by that.
-    fits = jnp.all(jnp.abs(values) <= limit * (1 + _SLACK / 2))
+    fits = jnp.all(jnp.abs(values) <= limit * (1 + SLACK / 2))
     encoded = jnp.where(fits, jnp.round(values / step), 0).astype(jnp.int32)
 
     def add_mask(place, words):
@@ -196,9 +197,8 @@ def secure_sum(
 
     def add(member, total):
         sent = masked(key, member, members, values[member], limit, step)
-        if answered is not None:
-            sent = jax.tree.map(lambda own: jnp.where(answered[member], own, 0), sent)
-        return jax.tree.map(jnp.add, total, sent)
+        arrives = True if answered is None else answered[member]
+        return jax.tree.map(lambda sum, own: sum + jnp.where(arrives, own, 0), total, sent)
 
     none = Masked(jnp.zeros(values.shape[1], jnp.uint32), jnp.zeros((), jnp.uint32))
     return recovered(key, jax.lax.fori_loop(0, members, add, none), step, answered)

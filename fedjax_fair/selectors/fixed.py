@@ -25,7 +25,7 @@ def full() -> Selector:
         clients = jnp.arange(count, dtype=jnp.int32)
         return Cohort(clients, jnp.full(count, 1 / count, jnp.float32)), state, {}
 
-    return Selector(empty_state, select)
+    return Selector(empty_state, select, sees="sum")
 
 
 def round_robin(cohort_size: int) -> Selector:
@@ -57,4 +57,4 @@ def round_robin(cohort_size: int) -> Selector:
         )
         return cohort, (state + cohort_size) % context.num_clients, {}
 
-    return Selector(init, select)
+    return Selector(init, select, sees="sum")

@@ -43,7 +43,7 @@ def uniform(cohort_size: int) -> Selector:
         clients = draw(key, cohort_size, context)
         return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state, {}
 
-    return Selector(init, select)
+    return Selector(init, select, sees="sum")
 
 
 def draw(key: Key[Array, ""], count: int, context: Context) -> Int[Array, " count"]:

@@ -349,5 +349,6 @@ def _require_finite(
     saved = "no checkpoint was kept" if kept is None else f"the last checkpoint is of round {kept}"
     raise SimulationError(
         f"the update of round {done + first} is not finite for seeds {diverged} (a smaller "
-        f"learning rate may help); {saved}."
+        "learning rate may help; with secure aggregation a number may have been beyond the limit); "
+        f"{saved}."
     )
