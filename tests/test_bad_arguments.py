@@ -125,7 +125,7 @@ GIVEN = {
     "local_steps": 1,
     "make": lambda point: None,
     "matroid": matroids.uniform(1, 3),
-    "messages": federated.Messages((np.array([0]),), (np.ones(1, np.float32),)),
+    "messages": federated.Messages((np.array([0]),), (np.ones(1, np.float32),), (np.array([0]),)),
     "model": models.logistic(2),
     "mu": 1.0,
     "name": "digits",
