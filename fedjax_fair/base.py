@@ -32,6 +32,7 @@ __all__ = [
     "Metric",
     "Model",
     "Number",
+    "Sampling",
     "Sees",
     "Selector",
     "Solver",
@@ -332,6 +333,19 @@ def keep_state(state: PyTree, cohort: Cohort, results: LocalResult, context: Con
     return state
 
 
+class Sampling(NamedTuple):
+    """How a selector draws cohorts, if that does not depend on what clients have.
+
+    Attributes:
+        kind: ``"uniform"`` draws distinct clients, each equally likely, anew in every round;
+            ``"in_turn"`` takes all in turn; ``"all"`` takes all in every round.
+        cohort_size: Clients per round, or None for all.
+    """
+
+    kind: Literal["uniform", "in_turn", "all"]
+    cohort_size: int | None = None
+
+
 class Selector(NamedTuple):
     """Chooses the clients that train.
 
@@ -341,12 +355,15 @@ class Selector(NamedTuple):
             of ``info`` for every round, as ``selection_<name>``.
         observe: ``observe(state, cohort, results, context) -> state``, after local training.
         sees: What it needs to see of a single client.
+        sampling: How it draws cohorts; None for one whose choice depends on what clients have, and
+            which no guarantee of privacy covers.
     """
 
     init: InitFn
     select: SelectFn
     observe: ObserveFn = keep_state
     sees: Sees = "vectors"
+    sampling: Sampling | None = None
 
 
 class SolveFn(Protocol):
@@ -427,6 +444,7 @@ class Aggregator(NamedTuple):
             ``LocalResult.weighted_sum``, and take memory only if something else reads them. None
             for an aggregator that weighs afterwards.
         sees: What it needs to see of a single client.
+        equal_weights: Whether all members weigh the same, whatever they have.
     """
 
     init: InitFn
@@ -434,6 +452,7 @@ class Aggregator(NamedTuple):
     prepare: PrepareFn = _keep_cohort
     weigh: WeighFn | None = None
     sees: Sees = "vectors"
+    equal_weights: bool = False
 
 
 class Member(NamedTuple):

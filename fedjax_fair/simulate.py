@@ -34,6 +34,12 @@ from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.secure_sum import Secure, as_secure
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
+from fedjax_fair.uploads import applied as uploads
+from fedjax_fair.uploads.privacy import (
+    Privacy,
+    require_equal_weights,
+    require_no_statistics,
+)
 from fedjax_fair.uploads.sealed import sealed_context, sealed_results, sums_of_round
 from fedjax_fair.uploads.secure import require_sums
 
@@ -78,6 +84,7 @@ class RoundState(NamedTuple):
         selector: State of the selector.
         aggregator: State of the aggregator.
         participation: Rounds each client has trained in, ``[clients]``.
+        upload: State of what members send, empty if they send their update as it is.
     """
 
     key: Key[Array, ""]
@@ -86,6 +93,7 @@ class RoundState(NamedTuple):
     selector: PyTree
     aggregator: PyTree
     participation: Int[Array, " clients"]
+    upload: PyTree = ()
 
 
 class RoundInfo(NamedTuple):
@@ -149,6 +157,7 @@ def make_round(
     faults: Faults | Sequence[Faults] = (),
     drop_nonfinite: bool = False,
     aggregation: Literal["plain", "secure"] | Secure = "plain",
+    privacy: Privacy | None = None,
     clients_per_batch: int | None = None,
 ) -> Round:
     """Puts a model and three roles together into one round of federated learning.
@@ -169,6 +178,7 @@ def make_round(
         aggregation: ``"secure"``, or `fedjax_fair.uploads.secure` with its setting, hides single
             updates from the server, and goes with roles that need their sum alone. The cohort's
             updates are then kept in memory at once.
+        privacy: Clipping and noise, from `fedjax_fair.uploads`, for the mean with equal weights.
         clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow
             each other. More use more memory. It changes results only by floating-point
             reassociation. The default is all of them on an accelerator. On a CPU it is as many as
@@ -204,6 +214,8 @@ def make_round(
     secure = as_secure(aggregation)
     if secure is not None:
         require_sums(selector, aggregator, plan)
+    if privacy is not None:
+        require_equal_weights(privacy, aggregator)
 
     def seen_by(role, context, add=None):
         return context if secure is None else sealed_context(context, role.sees, add)
@@ -216,6 +228,8 @@ def make_round(
         variables = model.init(derive_key(key, Purpose.INIT), data.train.features[:1])
         round = jnp.zeros((), jnp.int32)
         context = make_context(model, round, variables, data)
+        if privacy is not None:
+            require_no_statistics(variables)
         return RoundState(
             key=key,
             round=round,
@@ -223,6 +237,7 @@ def make_round(
             selector=selector.init(seen_by(selector, context)),
             aggregator=aggregator.init(seen_by(aggregator, context)),
             participation=jnp.zeros(data.num_clients, jnp.int32),
+            upload=uploads.init(privacy),
         )
 
     def step(state, data):
@@ -242,7 +257,8 @@ def make_round(
         weights = None
         if aggregator.weigh is not None:
             weights = aggregator.weigh(state.aggregator, cohort, known)
-        train = partial(_train_cohort, model, solver, state, data, clients_per_batch)
+        leave = partial(uploads.send, privacy, state.upload)
+        train = partial(_train_cohort, model, solver, state, data, clients_per_batch, leave)
         # Masked updates are summed once it is known who answered.
         on_the_way = weights if secure is None else None
         if may_fail:
@@ -252,13 +268,24 @@ def make_round(
             results = applied.collude(plan, cohort, results, on_the_way, context)
         else:
             cohort, results = train(cohort, on_the_way)
+        key_upload = derive_key(state.key, Purpose.UPLOAD, state.round)
         add = None
         if secure is not None:
-            key_upload = derive_key(state.key, Purpose.UPLOAD, state.round)
-            add = sums_of_round(key_upload, context, cohort, secure)
-            if weights is not None:
-                total = applied.among_answers(cohort, weights, add(weights, results.update))
-                results = results._replace(weighted_sum=total)
+            add = sums_of_round(
+                jax.random.fold_in(key_upload, uploads.MASKS), context, cohort, secure
+            )
+
+        def average(values):
+            total = (add or context.weighted_sum)(weights, values)
+            return applied.among_answers(cohort, weights, total)
+
+        if secure is not None and weights is not None:
+            results = results._replace(weighted_sum=average(results.update))
+        upload_state, upload_info = state.upload, {}
+        if privacy is not None:
+            results, upload_state, upload_info = uploads.private_mean(
+                key_upload, privacy, state.upload, cohort, results, average
+            )
         update, aggregator_state, aggregated = aggregator.aggregate(
             state.aggregator,
             cohort,
@@ -285,6 +312,7 @@ def make_round(
             ),
             aggregator=aggregator_state,
             participation=state.participation.at[cohort.answered].add(1, mode="drop"),
+            upload=upload_state,
         )
         return new_state, RoundInfo(
             clients=cohort.clients,
@@ -294,7 +322,7 @@ def make_round(
             finite=finite,
             answers=_known(cohort),
             selector=selector_info,
-            aggregator=aggregated.info,
+            aggregator=aggregated.info | upload_info,
         )
 
     return Round(model, init, step)
@@ -387,6 +415,7 @@ def _train_cohort(
     state: RoundState,
     data: FederatedData,
     clients_per_batch: int | None,
+    leave: Callable[[LocalResult], LocalResult],
     cohort: Cohort,
     weights: Float[Array, " cohort"] | None,
     answers: Bool[Array, " cohort"] | None = None,
@@ -411,7 +440,7 @@ def _train_cohort(
             instructions=instructions,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        result = solver.solve(key_client, state.variables, member)
+        result = leave(solver.solve(key_client, state.variables, member))
         return (result, None) if send is None else send(client, result, answers)
 
     own = (_occurrences(cohort.clients), cohort.instructions, answers)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair.base import Cohort, Context, Faults, LocalResult, Member, Variables
+from fedjax_fair.base import Cohort, Context, Faults, LocalResult, Member
 from fedjax_fair.numerics.finite import all_finite
 
 __all__ = ["among_answers", "available", "befall", "collude", "send"]
@@ -95,9 +95,7 @@ def collude(
     return results._replace(weighted_sum=among_answers(cohort, weights, results.weighted_sum))
 
 
-def among_answers(
-    cohort: Cohort, weights: Float[Array, " cohort"], total: Variables | None
-) -> Variables | None:
+def among_answers(cohort: Cohort, weights: Float[Array, " cohort"], total: PyTree) -> PyTree:
     """What a sum over those who answered is with weights that they have among themselves.
 
     The weights were known before it was who would answer.
