@@ -30,18 +30,15 @@ from fedjax_fair.base import (
 from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults import applied
+from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.secure_sum import Secure, as_secure
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 from fedjax_fair.uploads import applied as uploads
-from fedjax_fair.uploads.privacy import (
-    Privacy,
-    require_equal_weights,
-    require_no_statistics,
-)
-from fedjax_fair.uploads.sealed import sealed_context, sealed_results, sums_of_round
-from fedjax_fair.uploads.secure import require_sums
+from fedjax_fair.uploads.compression import Compression
+from fedjax_fair.uploads.noise import Privacy
+from fedjax_fair.uploads.sealed import sealed_context, sealed_results
 
 __all__ = [
     "Purpose",
@@ -129,12 +126,14 @@ class Round(NamedTuple):
         step: ``step(state, data) -> (RoundState, RoundInfo)``.
         pooled: Whether it trains on the examples of all clients in one place, with -1 for the
             clients of its ``RoundInfo``.
+        bytes_up: ``bytes_up(variables) -> int``: what a member sends in a round.
     """
 
     model: Model
     init: Callable[[Key[Array, ""], FederatedData], RoundState]
     step: Callable[[RoundState, FederatedData], tuple[RoundState, RoundInfo]]
     pooled: bool = False
+    bytes_up: Callable[[Variables], int] = partial(bytes_per_round, cohort_size=1)
 
 
 def derive_key(
@@ -157,6 +156,7 @@ def make_round(
     faults: Faults | Sequence[Faults] = (),
     drop_nonfinite: bool = False,
     aggregation: Literal["plain", "secure"] | Secure = "plain",
+    compression: Compression | None = None,
     privacy: Privacy | None = None,
     clients_per_batch: int | None = None,
 ) -> Round:
@@ -178,6 +178,7 @@ def make_round(
         aggregation: ``"secure"``, or `fedjax_fair.uploads.secure` with its setting, hides single
             updates from the server, and goes with roles that need their sum alone. The cohort's
             updates are then kept in memory at once.
+        compression: Fewer bytes for updates, from `fedjax_fair.uploads`.
         privacy: Clipping and noise, from `fedjax_fair.uploads`, for the mean with equal weights.
         clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow
             each other. More use more memory. It changes results only by floating-point
@@ -211,11 +212,9 @@ def make_round(
     for fault in plan:
         checks.instance("faults: one of them", fault, Faults, "faults.dropout(0.1)")
     may_fail = bool(plan) or drop_nonfinite
-    secure = as_secure(aggregation)
-    if secure is not None:
-        require_sums(selector, aggregator, plan)
-    if privacy is not None:
-        require_equal_weights(privacy, aggregator)
+    settings = uploads.Uploads(as_secure(aggregation), compression, privacy)
+    uploads.check(settings, selector, aggregator, plan)
+    secure = settings.secure
 
     def seen_by(role, context, add=None):
         return context if secure is None else sealed_context(context, role.sees, add)
@@ -228,8 +227,6 @@ def make_round(
         variables = model.init(derive_key(key, Purpose.INIT), data.train.features[:1])
         round = jnp.zeros((), jnp.int32)
         context = make_context(model, round, variables, data)
-        if privacy is not None:
-            require_no_statistics(variables)
         return RoundState(
             key=key,
             round=round,
@@ -237,7 +234,7 @@ def make_round(
             selector=selector.init(seen_by(selector, context)),
             aggregator=aggregator.init(seen_by(aggregator, context)),
             participation=jnp.zeros(data.num_clients, jnp.int32),
-            upload=uploads.init(privacy),
+            upload=uploads.init(settings, data.num_clients, variables),
         )
 
     def step(state, data):
@@ -257,35 +254,23 @@ def make_round(
         weights = None
         if aggregator.weigh is not None:
             weights = aggregator.weigh(state.aggregator, cohort, known)
-        leave = partial(uploads.send, privacy, state.upload)
+        key_upload = derive_key(state.key, Purpose.UPLOAD, state.round)
+        leave = partial(uploads.send, settings, key_upload, state.upload)
         train = partial(_train_cohort, model, solver, state, data, clients_per_batch, leave)
+        occurrences = _occurrences(cohort.clients)
         # Masked updates are summed once it is known who answered.
         on_the_way = weights if secure is None else None
         if may_fail:
             cohort, answers = applied.befall(plan, key_faults, cohort, context)
             send = partial(applied.send, plan, key_faults, drop_nonfinite, context)
-            cohort, results = train(cohort, on_the_way, answers, send)
+            cohort, results, kept = train(cohort, occurrences, on_the_way, answers, send)
             results = applied.collude(plan, cohort, results, on_the_way, context)
         else:
-            cohort, results = train(cohort, on_the_way)
-        key_upload = derive_key(state.key, Purpose.UPLOAD, state.round)
-        add = None
-        if secure is not None:
-            add = sums_of_round(
-                jax.random.fold_in(key_upload, uploads.MASKS), context, cohort, secure
-            )
-
-        def average(values):
-            total = (add or context.weighted_sum)(weights, values)
-            return applied.among_answers(cohort, weights, total)
-
-        if secure is not None and weights is not None:
-            results = results._replace(weighted_sum=average(results.update))
-        upload_state, upload_info = state.upload, {}
-        if privacy is not None:
-            results, upload_state, upload_info = uploads.private_mean(
-                key_upload, privacy, state.upload, cohort, results, average
-            )
+            cohort, results, kept = train(cohort, occurrences, on_the_way)
+        received = uploads.receive(
+            settings, key_upload, state.upload, cohort, occurrences, weights, results, kept, context
+        )
+        results, add = received.results, received.add
         update, aggregator_state, aggregated = aggregator.aggregate(
             state.aggregator,
             cohort,
@@ -312,7 +297,7 @@ def make_round(
             ),
             aggregator=aggregator_state,
             participation=state.participation.at[cohort.answered].add(1, mode="drop"),
-            upload=upload_state,
+            upload=received.state,
         )
         return new_state, RoundInfo(
             clients=cohort.clients,
@@ -322,10 +307,10 @@ def make_round(
             finite=finite,
             answers=_known(cohort),
             selector=selector_info,
-            aggregator=aggregated.info | upload_info,
+            aggregator=aggregated.info | received.info,
         )
 
-    return Round(model, init, step)
+    return Round(model, init, step, bytes_up=partial(uploads.bytes_up, settings))
 
 
 def _checked(cohort: Cohort, num_clients: int) -> Cohort:
@@ -415,16 +400,17 @@ def _train_cohort(
     state: RoundState,
     data: FederatedData,
     clients_per_batch: int | None,
-    leave: Callable[[LocalResult], LocalResult],
+    leave: Callable[..., tuple[LocalResult, PyTree]],
     cohort: Cohort,
+    occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
     answers: Bool[Array, " cohort"] | None = None,
     send: Callable[..., tuple[LocalResult, Bool[Array, ""]]] | None = None,
-) -> tuple[Cohort, LocalResult]:
+) -> tuple[Cohort, LocalResult, PyTree]:
     """Trains every member of the cohort; the results get a leading axis ``cohort``.
 
     Updates are summed on the way if their weights are known. Of a member that does not answer there
-    are zeros, and no loss.
+    are zeros, and no loss. Also returns what members keep of their updates.
     """
     key = derive_key(state.key, Purpose.SOLVE, state.round)
     examples = data.train
@@ -440,10 +426,14 @@ def _train_cohort(
             instructions=instructions,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        result = leave(solver.solve(key_client, state.variables, member))
-        return (result, None) if send is None else send(client, result, answers)
+        result = solver.solve(key_client, state.variables, member)
+        result, kept = leave(client, occurrence, result)
+        arrived = None
+        if send is not None:
+            result, arrived = send(client, result, answers)
+        return result, arrived, kept
 
-    own = (_occurrences(cohort.clients), cohort.instructions, answers)
+    own = (occurrences, cohort.instructions, answers)
     size = collectives.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:
         clients_per_batch = _default_clients_per_batch(solver, state.variables, size)
@@ -452,23 +442,23 @@ def _train_cohort(
     batch_size = side_by_side if side_by_side > 1 else None
     total = None
     if weights is None:
-        results, arrived = collectives.map_local_clients(
+        results, arrived, kept = collectives.map_local_clients(
             examples, train, cohort.clients, own, batch_size
         )
     else:
 
         def train_and_weigh(client, own):
-            result, arrived = train(client, own)
-            return (result, arrived), result.update
+            trained = train(client, own)
+            return trained, trained[0].update
 
-        (results, arrived), total = collectives.map_and_sum(
+        (results, arrived, kept), total = collectives.map_and_sum(
             examples, train_and_weigh, weights, cohort.clients, own, batch_size
         )
     loss, steps, counts = collectives.all_reduce(
         examples, (results.loss, results.steps, jax.tree.map(jnp.int32, arrived))
     )
     results = results._replace(loss=loss, steps=steps, weighted_sum=total)
-    return cohort._replace(answers=None if counts is None else counts > 0), results
+    return cohort._replace(answers=None if counts is None else counts > 0), results, kept
 
 
 def _known(cohort: Cohort) -> Bool[Array, " cohort"]:

@@ -207,6 +207,22 @@ def _uploads(config: Config) -> dict[str, Any]:
     given: dict[str, Any] = {"aggregation": own.aggregation}
     if own.limit is not None:
         given["aggregation"] = uploads.secure(own.limit)
+    if own.top_k is not None and own.bits is not None:
+        raise ValueError(f"upload.top_k={own.top_k!r}: expected it without upload.bits.")
+    if own.top_k is not None:
+        given["compression"] = uploads.top_k(own.top_k)
+    if own.bits is not None:
+        given["compression"] = uploads.quantized(own.bits)
+    for name in ("noise_multiplier", "clip_quantile"):
+        if getattr(own, name) is not None and own.clip is None:
+            raise ValueError(f"upload.{name}={getattr(own, name)!r}: expected upload.clip.")
+    if own.clip is not None:
+        noise = 0.0 if own.noise_multiplier is None else own.noise_multiplier
+        given["privacy"] = (
+            uploads.privacy(own.clip, noise)
+            if own.clip_quantile is None
+            else uploads.adaptive_privacy(noise, initial_clip=own.clip, quantile=own.clip_quantile)
+        )
     return given
 
 

@@ -136,6 +136,21 @@ class UploadConfig:
     limit: float | None = None
     """The largest number in an update that secure aggregation can encode; 16 by default."""
 
+    top_k: float | None = None
+    """Part of the numbers of an update that is sent, the largest; members keep the others."""
+
+    bits: int | None = None
+    """Bits of a number in an update, rounded at random."""
+
+    clip: float | None = None
+    """Length that updates are shortened to, the first one if it adapts."""
+
+    noise_multiplier: float | None = None
+    """Standard deviation of the noise on the sum of updates, over the clip."""
+
+    clip_quantile: float | None = None
+    """Part of the updates that is to be shorter than the clip, which then adapts."""
+
 
 @dataclass(frozen=True)
 class TrainingConfig:

@@ -310,7 +310,7 @@ def fit_batch(
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
     )
-    dataset = results.to_dataset(history, seeds, data, shapes)
+    dataset = results.to_dataset(history, seeds, data, shapes, programs.bytes_up)
     if continue_on_divergence:
         described = {"long_name": "First round whose update was not finite, or -1"}
         dataset["diverged"] = ("seed", diverged, described)

@@ -6,7 +6,7 @@ import math
 
 from fedjax_fair import checks
 from fedjax_fair.base import Sampling, Selector
-from fedjax_fair.uploads.privacy import Privacy
+from fedjax_fair.uploads.noise import Privacy
 
 __all__ = ["epsilon"]
 

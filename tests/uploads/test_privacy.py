@@ -17,7 +17,7 @@ from fedjax_fair import aggregators, faults, selectors, solvers, uploads
 from fedjax_fair.base import Cohort, Variables
 from fedjax_fair.models import resnet18
 from fedjax_fair.simulate import make_round, run
-from fedjax_fair.uploads.privacy import adapted, clipped, noisy
+from fedjax_fair.uploads.noise import adapted, clipped, noisy
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 KEY = jax.random.key(3)

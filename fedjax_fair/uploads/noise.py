@@ -193,11 +193,18 @@ def adapted(
     cohort: Cohort,
     shorter: Float[Array, ""],
 ) -> Float[Array, ""]:
-    """The length of the next round, from the mean over those who answered of who was shorter."""
+    """The length of the next round, from the part of those who answered whose update was shorter.
+
+    It stays where nobody has answered, or the part is not known.
+    """
     assert settings.quantile is not None
     answered = _answered(cohort)
     noise = _count_noise(settings, cohort) * jax.random.normal(key) / answered
-    return clip * jnp.exp(-settings.learning_rate * (shorter + noise - settings.quantile))
+    moved = clip * jnp.exp(-settings.learning_rate * (shorter + noise - settings.quantile))
+    known = jnp.isfinite(moved)
+    if cohort.answers is not None:
+        known &= jnp.any(cohort.answers)
+    return jnp.where(known, moved, clip)
 
 
 def _answered(cohort: Cohort) -> Float[Array, ""]:
