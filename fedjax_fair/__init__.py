@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         selectors,
         solvers,
         submodular,
+        uploads,
     )
     from fedjax_fair.app.sweep import sweep
     from fedjax_fair.simulate import make_round, run
@@ -47,6 +48,7 @@ __all__ = [
     "solvers",
     "submodular",
     "sweep",
+    "uploads",
 ]
 
 _MODULE_OF = {

@@ -8,7 +8,7 @@ State is what the next round needs, info is what a person wants to look at.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import optax
@@ -32,6 +32,8 @@ __all__ = [
     "Metric",
     "Model",
     "Number",
+    "Sampling",
+    "Sees",
     "Selector",
     "Solver",
     "Variables",
@@ -45,6 +47,13 @@ Number = float | Float[Array, ""]
 
 Integer = int | Int[Array, ""]
 """A whole number of this kind."""
+
+Sees = Literal["sum", "numbers", "vectors"]
+"""What a role needs to see of a single client, besides its id and the number of its examples.
+
+Nothing but sums over the cohort; a few numbers, such as its loss; or something as long as a vector:
+its update, its gradient, its activations. Secure aggregation hides vectors.
+"""
 
 Info = dict[str, Shaped[Array, "..."]]
 """What a person wants to know of a round: scalars, or one number a member, by name."""
@@ -324,6 +333,19 @@ def keep_state(state: PyTree, cohort: Cohort, results: LocalResult, context: Con
     return state
 
 
+class Sampling(NamedTuple):
+    """How a selector draws cohorts, if that does not depend on what clients have.
+
+    Attributes:
+        kind: ``"uniform"`` draws distinct clients, each equally likely, anew in every round;
+            ``"in_turn"`` takes all in turn; ``"all"`` takes all in every round.
+        cohort_size: Clients per round, or None for all.
+    """
+
+    kind: Literal["uniform", "in_turn", "all"]
+    cohort_size: int | None = None
+
+
 class Selector(NamedTuple):
     """Chooses the clients that train.
 
@@ -332,11 +354,16 @@ class Selector(NamedTuple):
         select: ``select(key, state, context) -> (Cohort, state, info)``. Results keep the scalars
             of ``info`` for every round, as ``selection_<name>``.
         observe: ``observe(state, cohort, results, context) -> state``, after local training.
+        sees: What it needs to see of a single client.
+        sampling: How it draws cohorts; None for one whose choice depends on what clients have, and
+            which no guarantee of privacy covers.
     """
 
     init: InitFn
     select: SelectFn
     observe: ObserveFn = keep_state
+    sees: Sees = "vectors"
+    sampling: Sampling | None = None
 
 
 class SolveFn(Protocol):
@@ -416,12 +443,16 @@ class Aggregator(NamedTuple):
             that do not depend on its results. Updates are then added up one by one, in
             ``LocalResult.weighted_sum``, and take memory only if something else reads them. None
             for an aggregator that weighs afterwards.
+        sees: What it needs to see of a single client.
+        equal_weights: Whether all members weigh the same, whatever they have.
     """
 
     init: InitFn
     aggregate: AggregateFn
     prepare: PrepareFn = _keep_cohort
     weigh: WeighFn | None = None
+    sees: Sees = "vectors"
+    equal_weights: bool = False
 
 
 class Member(NamedTuple):

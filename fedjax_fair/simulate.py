@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +30,15 @@ from fedjax_fair.base import (
 from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults import applied
+from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.finite import all_finite
+from fedjax_fair.numerics.secure_sum import Secure, as_secure
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
+from fedjax_fair.uploads import applied as uploads
+from fedjax_fair.uploads.compression import Compression
+from fedjax_fair.uploads.noise import Privacy
+from fedjax_fair.uploads.sealed import sealed_context, sealed_results
 
 __all__ = [
     "Purpose",
@@ -62,6 +68,7 @@ class Purpose(IntEnum):
     SELECT = 1
     SOLVE = 2
     FAULTS = 3
+    UPLOAD = 4
 
 
 class RoundState(NamedTuple):
@@ -74,6 +81,7 @@ class RoundState(NamedTuple):
         selector: State of the selector.
         aggregator: State of the aggregator.
         participation: Rounds each client has trained in, ``[clients]``.
+        upload: State of what members send, empty if they send their update as it is.
     """
 
     key: Key[Array, ""]
@@ -82,6 +90,7 @@ class RoundState(NamedTuple):
     selector: PyTree
     aggregator: PyTree
     participation: Int[Array, " clients"]
+    upload: PyTree = ()
 
 
 class RoundInfo(NamedTuple):
@@ -117,12 +126,14 @@ class Round(NamedTuple):
         step: ``step(state, data) -> (RoundState, RoundInfo)``.
         pooled: Whether it trains on the examples of all clients in one place, with -1 for the
             clients of its ``RoundInfo``.
+        bytes_up: ``bytes_up(variables) -> int``: what a member sends in a round.
     """
 
     model: Model
     init: Callable[[Key[Array, ""], FederatedData], RoundState]
     step: Callable[[RoundState, FederatedData], tuple[RoundState, RoundInfo]]
     pooled: bool = False
+    bytes_up: Callable[[Variables], int] = partial(bytes_per_round, cohort_size=1)
 
 
 def derive_key(
@@ -144,6 +155,9 @@ def make_round(
     *,
     faults: Faults | Sequence[Faults] = (),
     drop_nonfinite: bool = False,
+    aggregation: Literal["plain", "secure"] | Secure = "plain",
+    compression: Compression | None = None,
+    privacy: Privacy | None = None,
     clients_per_batch: int | None = None,
 ) -> Round:
     """Puts a model and three roles together into one round of federated learning.
@@ -161,6 +175,11 @@ def make_round(
             which nobody answers leaves the model and the aggregator as they were.
         drop_nonfinite: Whether a member whose update is not finite counts as one that has not
             answered. Otherwise the update of the round is not finite either.
+        aggregation: ``"secure"``, or `fedjax_fair.uploads.secure` with its setting, hides single
+            updates from the server, and goes with roles that need their sum alone. The cohort's
+            updates are then kept in memory at once.
+        compression: Fewer bytes for updates, from `fedjax_fair.uploads`.
+        privacy: Clipping and noise, from `fedjax_fair.uploads`, for the mean with equal weights.
         clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow
             each other. More use more memory. It changes results only by floating-point
             reassociation. The default is all of them on an accelerator. On a CPU it is as many as
@@ -171,7 +190,8 @@ def make_round(
         A ``Round``.
 
     Raises:
-        ValueError: If a role is not of its type, or ``clients_per_batch`` is not positive.
+        ValueError: If a role is not of its type or needs to see what secure aggregation hides, or
+            ``clients_per_batch`` is not positive.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -188,6 +208,19 @@ def make_round(
     checks.instance("aggregator", aggregator, Aggregator, "aggregators.mean()")
     if clients_per_batch is not None:
         checks.positive_int("clients_per_batch", clients_per_batch)
+    plan = (faults,) if isinstance(faults, Faults) else tuple(faults)
+    for fault in plan:
+        checks.instance("faults: one of them", fault, Faults, "faults.dropout(0.1)")
+    may_fail = bool(plan) or drop_nonfinite
+    settings = uploads.Uploads(as_secure(aggregation), compression, privacy)
+    uploads.check(settings, selector, aggregator, plan)
+    secure = settings.secure
+
+    def seen_by(role, context, add=None):
+        return context if secure is None else sealed_context(context, role.sees, add)
+
+    def shown_to(role, results):
+        return results if secure is None else sealed_results(results, role.sees)
 
     def init(key, data):
         data = jax.tree.map(jnp.asarray, data)
@@ -198,15 +231,11 @@ def make_round(
             key=key,
             round=round,
             variables=variables,
-            selector=selector.init(context),
-            aggregator=aggregator.init(context),
+            selector=selector.init(seen_by(selector, context)),
+            aggregator=aggregator.init(seen_by(aggregator, context)),
             participation=jnp.zeros(data.num_clients, jnp.int32),
+            upload=uploads.init(settings, data.num_clients, variables),
         )
-
-    plan = (faults,) if isinstance(faults, Faults) else tuple(faults)
-    for fault in plan:
-        checks.instance("faults: one of them", fault, Faults, "faults.dropout(0.1)")
-    may_fail = bool(plan) or drop_nonfinite
 
     def step(state, data):
         data = jax.tree.map(jnp.asarray, data)
@@ -215,23 +244,38 @@ def make_round(
             available=applied.available(plan, key_faults, state.round, data.num_clients)
         )
         cohort, selector_state, selector_info = selector.select(
-            derive_key(state.key, Purpose.SELECT, state.round), state.selector, context
+            derive_key(state.key, Purpose.SELECT, state.round),
+            state.selector,
+            seen_by(selector, context),
         )
         cohort = _checked(cohort, data.num_clients)
-        cohort = aggregator.prepare(state.aggregator, cohort, context)
+        known = seen_by(aggregator, context)
+        cohort = aggregator.prepare(state.aggregator, cohort, known)
         weights = None
         if aggregator.weigh is not None:
-            weights = aggregator.weigh(state.aggregator, cohort, context)
-        train = partial(_train_cohort, model, solver, state, data, clients_per_batch)
+            weights = aggregator.weigh(state.aggregator, cohort, known)
+        key_upload = derive_key(state.key, Purpose.UPLOAD, state.round)
+        leave = partial(uploads.send, settings, key_upload, state.upload)
+        train = partial(_train_cohort, model, solver, state, data, clients_per_batch, leave)
+        occurrences = _occurrences(cohort.clients)
+        # Masked updates are summed once it is known who answered.
+        on_the_way = weights if secure is None else None
         if may_fail:
             cohort, answers = applied.befall(plan, key_faults, cohort, context)
             send = partial(applied.send, plan, key_faults, drop_nonfinite, context)
-            cohort, results = train(cohort, weights, answers, send)
-            results = applied.collude(plan, cohort, results, weights, context)
+            cohort, results, kept = train(cohort, occurrences, on_the_way, answers, send)
+            results = applied.collude(plan, cohort, results, on_the_way, context)
         else:
-            cohort, results = train(cohort, weights)
-        update, aggregator_state, aggregation = aggregator.aggregate(
-            state.aggregator, cohort, results, context
+            cohort, results, kept = train(cohort, occurrences, on_the_way)
+        received = uploads.receive(
+            settings, key_upload, state.upload, cohort, occurrences, weights, results, kept, context
+        )
+        results, add = received.results, received.add
+        update, aggregator_state, aggregated = aggregator.aggregate(
+            state.aggregator,
+            cohort,
+            shown_to(aggregator, results),
+            seen_by(aggregator, context, add),
         )
         finite = changes = all_finite(update)
         if cohort.answers is not None:
@@ -245,22 +289,28 @@ def make_round(
             key=state.key,
             round=state.round + 1,
             variables=jax.tree.map(jnp.add, state.variables, update),
-            selector=selector.observe(selector_state, cohort, results, context),
+            selector=selector.observe(
+                selector_state,
+                cohort,
+                shown_to(selector, results),
+                seen_by(selector, context, add),
+            ),
             aggregator=aggregator_state,
             participation=state.participation.at[cohort.answered].add(1, mode="drop"),
+            upload=received.state,
         )
         return new_state, RoundInfo(
             clients=cohort.clients,
-            weights=aggregation.weights,
+            weights=aggregated.weights,
             loss=results.loss,
             steps=results.steps,
             finite=finite,
             answers=_known(cohort),
             selector=selector_info,
-            aggregator=aggregation.info,
+            aggregator=aggregated.info | received.info,
         )
 
-    return Round(model, init, step)
+    return Round(model, init, step, bytes_up=partial(uploads.bytes_up, settings))
 
 
 def _checked(cohort: Cohort, num_clients: int) -> Cohort:
@@ -350,15 +400,17 @@ def _train_cohort(
     state: RoundState,
     data: FederatedData,
     clients_per_batch: int | None,
+    leave: Callable[..., tuple[LocalResult, PyTree]],
     cohort: Cohort,
+    occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
     answers: Bool[Array, " cohort"] | None = None,
     send: Callable[..., tuple[LocalResult, Bool[Array, ""]]] | None = None,
-) -> tuple[Cohort, LocalResult]:
+) -> tuple[Cohort, LocalResult, PyTree]:
     """Trains every member of the cohort; the results get a leading axis ``cohort``.
 
     Updates are summed on the way if their weights are known. Of a member that does not answer there
-    are zeros, and no loss.
+    are zeros, and no loss. Also returns what members keep of their updates.
     """
     key = derive_key(state.key, Purpose.SOLVE, state.round)
     examples = data.train
@@ -375,9 +427,13 @@ def _train_cohort(
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
         result = solver.solve(key_client, state.variables, member)
-        return (result, None) if send is None else send(client, result, answers)
+        result, kept = leave(client, occurrence, result)
+        arrived = None
+        if send is not None:
+            result, arrived = send(client, result, answers)
+        return result, arrived, kept
 
-    own = (_occurrences(cohort.clients), cohort.instructions, answers)
+    own = (occurrences, cohort.instructions, answers)
     size = collectives.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:
         clients_per_batch = _default_clients_per_batch(solver, state.variables, size)
@@ -386,23 +442,23 @@ def _train_cohort(
     batch_size = side_by_side if side_by_side > 1 else None
     total = None
     if weights is None:
-        results, arrived = collectives.map_local_clients(
+        results, arrived, kept = collectives.map_local_clients(
             examples, train, cohort.clients, own, batch_size
         )
     else:
 
         def train_and_weigh(client, own):
-            result, arrived = train(client, own)
-            return (result, arrived), result.update
+            trained = train(client, own)
+            return trained, trained[0].update
 
-        (results, arrived), total = collectives.map_and_sum(
+        (results, arrived, kept), total = collectives.map_and_sum(
             examples, train_and_weigh, weights, cohort.clients, own, batch_size
         )
     loss, steps, counts = collectives.all_reduce(
         examples, (results.loss, results.steps, jax.tree.map(jnp.int32, arrived))
     )
     results = results._replace(loss=loss, steps=steps, weighted_sum=total)
-    return cohort._replace(answers=None if counts is None else counts > 0), results
+    return cohort._replace(answers=None if counts is None else counts > 0), results, kept
 
 
 def _known(cohort: Cohort) -> Bool[Array, " cohort"]:

@@ -23,6 +23,7 @@ from fedjax_fair import (
     selectors,
     solvers,
     sweep,
+    uploads,
 )
 from fedjax_fair import submodular as sets
 from fedjax_fair.app.config import Config
@@ -42,6 +43,7 @@ MODULES = (
     data,
     sets,
     federated,
+    uploads,
 )
 OTHERS = (
     matroids.uniform,
@@ -104,6 +106,7 @@ GIVEN = {
     "client_data": np.ones(2, np.float32),
     "client_indices": [[0, 1], [2, 3]],
     "clients": [0],
+    "clip": 1.0,
     "cohort_size": 2,
     "costs": np.ones(3, np.float32),
     "data": None,
@@ -125,15 +128,17 @@ GIVEN = {
     "local_steps": 1,
     "make": lambda point: None,
     "matroid": matroids.uniform(1, 3),
-    "messages": federated.Messages((np.array([0]),), (np.ones(1, np.float32),)),
+    "messages": federated.Messages((np.array([0]),), (np.ones(1, np.float32),), (np.array([0]),)),
     "model": models.logistic(2),
     "mu": 1.0,
     "name": "digits",
+    "noise_multiplier": 1.0,
     "num_agents": 2,
     "num_classes": 2,
     "num_clients": 2,
     "num_items": 2,
     "points": (),
+    "privacy": uploads.privacy(1.0, 1.0),
     "period": 2,
     "probability": 0.5,
     "problem": PROBLEM,

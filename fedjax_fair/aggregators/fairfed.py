@@ -69,4 +69,4 @@ def fairfed(beta: Number = 1.0) -> Aggregator:
         state = state.at[cohort.answered].set(moved, mode="drop")
         return update, state, Aggregation(weights, {"deviation": deviation})
 
-    return Aggregator(init, aggregate)
+    return Aggregator(init, aggregate, sees="numbers")

@@ -89,7 +89,7 @@ def gifair(strength: Number = 0.1) -> Aggregator:
             Aggregation(weights, {"loss_weight": cohort.instructions["loss_weight"]}),
         )
 
-    return Aggregator(init, aggregate, prepare)
+    return Aggregator(init, aggregate, prepare, sees="numbers")
 
 
 def _factors(

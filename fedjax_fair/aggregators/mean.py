@@ -63,7 +63,7 @@ def mean(
             update = Variables(params=params, state=update.state)
         return update, state, Aggregation(weigh(state, cohort, context), {})
 
-    return Aggregator(init, aggregate, weigh=weigh)
+    return Aggregator(init, aggregate, weigh=weigh, sees="sum", equal_weights=weights == "uniform")
 
 
 def weights_before(

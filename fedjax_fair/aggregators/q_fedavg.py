@@ -69,7 +69,7 @@ def q_fedavg(q: Number = 1.0, *, learning_rate: Number) -> Aggregator:
         info = {"received_loss": losses, "shortening": shortening}
         return update, state, Aggregation(weights, info)
 
-    return Aggregator(empty_state, aggregate)
+    return Aggregator(empty_state, aggregate, sees="numbers")
 
 
 def _squared_length(client: Array, params: PyTree) -> Float[Array, ""]:

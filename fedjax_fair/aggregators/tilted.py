@@ -52,4 +52,4 @@ def tilted(
         update = context.weighted_sum(given, results.update)
         return update, state, Aggregation(given, {"received_loss": losses})
 
-    return Aggregator(empty_state, aggregate)
+    return Aggregator(empty_state, aggregate, sees="numbers")

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_fair import checks, data, faults, models, simulate
+from fedjax_fair import checks, data, faults, models, simulate, uploads
 from fedjax_fair.app.config import DATA_NAMES, Config
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, Method, factories
 from fedjax_fair.app.settings import lookup, override
 from fedjax_fair.app.signatures import Setting, settings_of
-from fedjax_fair.base import Faults
+from fedjax_fair.base import Faults, Sees
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import cores_if_any
 from fedjax_fair.parallel.mesh import client_mesh
 from fedjax_fair.simulate import Round
 
-__all__ = ["Experiment", "batch_size", "build", "method_round", "method_settings", "relevant"]
+__all__ = [
+    "Experiment",
+    "batch_size",
+    "build",
+    "method_round",
+    "method_settings",
+    "relevant",
+    "server_sees",
+]
 
 _COHORT_SIZE = 10
 _ROLES = ("solver", "selector", "aggregator")
@@ -66,6 +74,8 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
             raise ValueError(f"devices={config.devices!r}: expected 1 for {name}.")
         if method.pooled is not None and config.faults != type(config.faults)():
             raise ValueError(f"faults: expected none with {name}, which has no clients.")
+        if method.pooled is not None and config.upload != type(config.upload)():
+            raise ValueError(f"upload: expected none with {name}, which has no clients.")
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     _check_all_read(config)
     if federation is None:
@@ -121,15 +131,41 @@ def method_round(
     borrowed = {to: getattr(own.solver, of) for to, of in method.from_solver.items()}
     for missing in (of for to, of in method.from_solver.items() if borrowed[to] is None):
         raise ValueError(f"solver.{missing}=None: expected a value for {name}, which needs it.")
-    return simulate.make_round(
-        model,
+    roles = (
         _make(made_of["selector"], own.selector, cohort_size=_COHORT_SIZE, **borrowed),
         _make(made_of["solver"], own.solver),
         _make(made_of["aggregator"], own.aggregator, **borrowed),
-        faults=_faults(config),
-        drop_nonfinite=config.faults.drop_nonfinite,
-        clients_per_batch=own.training.clients_per_batch,
     )
+    faults, settings = _faults(config), _uploads(config)
+    try:
+        return simulate.make_round(
+            model,
+            *roles,
+            faults=faults,
+            drop_nonfinite=config.faults.drop_nonfinite,
+            clients_per_batch=own.training.clients_per_batch,
+            **settings,
+        )
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def server_sees(method: Method) -> str:
+    """What the server needs to see of one client, in a word.
+
+    Examples:
+        >>> server_sees(METHODS["fedavg"]), server_sees(METHODS["divfl"])
+        ('sum', 'vectors')
+    """
+    if method.pooled is not None:
+        return "examples"
+    made_of = factories(method)
+    needed: dict[str, Any] = dict.fromkeys(method.from_solver, 1)
+    roles = [
+        _make(made_of[role], None, cohort_size=_COHORT_SIZE, **needed)
+        for role in ("selector", "aggregator")
+    ]
+    return max((role.sees for role in roles), key=get_args(Sees).index)
 
 
 def batch_size(config: Config, name: str) -> int | None:
@@ -173,6 +209,37 @@ def _faults(config: Config) -> list[Faults]:
     if own.period is not None:
         found.append(faults.diurnal(own.period))
     return found
+
+
+def _uploads(config: Config) -> dict[str, Any]:
+    """What members send, as arguments of ``make_round``.
+
+    Raises:
+        ValueError: If a setting is out of range, or changes nothing.
+    """
+    own = config.upload
+    if own.limit is not None and own.aggregation != "secure":
+        raise ValueError(f"upload.limit={own.limit!r}: expected upload.aggregation='secure'.")
+    given: dict[str, Any] = {"aggregation": own.aggregation}
+    if own.limit is not None:
+        given["aggregation"] = uploads.secure(own.limit)
+    if own.top_k is not None and own.bits is not None:
+        raise ValueError(f"upload.top_k={own.top_k!r}: expected it without upload.bits.")
+    if own.top_k is not None:
+        given["compression"] = uploads.top_k(own.top_k)
+    if own.bits is not None:
+        given["compression"] = uploads.quantized(own.bits)
+    for name in ("noise_multiplier", "clip_quantile"):
+        if getattr(own, name) is not None and own.clip is None:
+            raise ValueError(f"upload.{name}={getattr(own, name)!r}: expected upload.clip.")
+    if own.clip is not None:
+        noise = 0.0 if own.noise_multiplier is None else own.noise_multiplier
+        given["privacy"] = (
+            uploads.privacy(own.clip, noise)
+            if own.clip_quantile is None
+            else uploads.adaptive_privacy(noise, initial_clip=own.clip, quantile=own.clip_quantile)
+        )
+    return given
 
 
 def _fitting(solver: Any, largest_client: int) -> Any:
@@ -325,6 +392,7 @@ def _check(config: Config) -> None:
     if not config.methods or len(set(config.methods)) < len(config.methods):
         raise ValueError(f"methods={config.methods}: expected one or more different methods.")
     _faults(config)
+    _uploads(config)
     checks.positive_int("training.rounds", training.rounds)
     checks.positive_int("training.eval_every", training.eval_every)
     checks.seeds("training.seeds", training.seeds)

@@ -26,7 +26,7 @@ from tyro.conf import Positional
 
 from fedjax_fair import data, results
 from fedjax_fair.app import experiment, maximize, registry
-from fedjax_fair.app.build import Experiment, batch_size, build, relevant
+from fedjax_fair.app.build import Experiment, batch_size, build, relevant, server_sees
 from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.console import tables
 from fedjax_fair.app.logs import Logged, require
@@ -183,13 +183,13 @@ class Show:
 
 @dataclass(frozen=True)
 class Methods:
-    """Lists the methods that a run can compare, and how each averages its cohort."""
+    """Lists methods: how each averages its cohort, and what its server sees of one client."""
 
     def __call__(self) -> None:
-        rows = {"method": f"{'weights':<9}what it is"}
+        rows = {"method": f"{'weights':<9}{'server sees':<13}what it is"}
         for name, method in registry.METHODS.items():
             weights = "its own" if method.aggregator else "-" if method.pooled else method.average
-            rows[name] = f"{weights:<9}{method.summary}"
+            rows[name] = f"{weights:<9}{server_sees(method):<13}{method.summary}"
         print(_aligned(rows))
 
 

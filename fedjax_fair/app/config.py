@@ -27,6 +27,7 @@ __all__ = [
     "SelectorConfig",
     "SolverConfig",
     "TrainingConfig",
+    "UploadConfig",
 ]
 
 DATA_NAMES = {"num_clients": "clients", "classes": "classes_per_client"}
@@ -126,6 +127,32 @@ class FaultsConfig:
 
 
 @dataclass(frozen=True)
+class UploadConfig:
+    """What members send, and what the server sees of it."""
+
+    aggregation: Literal["plain", "secure"] = "plain"
+    """Whether the server sees single updates, or their masked sum alone."""
+
+    limit: float | None = None
+    """The largest number in an update that secure aggregation can encode; 16 by default."""
+
+    top_k: float | None = None
+    """Part of the numbers of an update that is sent, the largest; members keep the others."""
+
+    bits: int | None = None
+    """Bits of a number in an update, rounded at random."""
+
+    clip: float | None = None
+    """Length that updates are shortened to, the first one if it adapts."""
+
+    noise_multiplier: float | None = None
+    """Standard deviation of the noise on the sum of updates, over the clip."""
+
+    clip_quantile: float | None = None
+    """Part of the updates that is to be shorter than the clip, which then adapts."""
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """How long, how often."""
 
@@ -169,6 +196,7 @@ class Config:
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     aggregator: AggregatorConfig = field(default_factory=AggregatorConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
+    upload: UploadConfig = field(default_factory=UploadConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 

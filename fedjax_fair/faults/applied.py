@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.base import Cohort, Context, Faults, LocalResult, Member
 from fedjax_fair.numerics.finite import all_finite
 
-__all__ = ["available", "befall", "collude", "send"]
+__all__ = ["among_answers", "available", "befall", "collude", "send"]
 
 
 def available(
@@ -89,16 +89,23 @@ def collude(
             updates = fault.collude(cohort, updates, context)
     if weights is None or cohort.answers is None:
         return results._replace(update=updates)
-    given, total = cohort.among_answers(weights), results.weighted_sum
     if updates is not results.update:
-        total = context.weighted_sum(given, updates)
-    else:
-        # The weights were known before it was who would answer.
-        arrived = jnp.sum(jnp.where(cohort.answers, weights, 0))
-        whole = jnp.all(cohort.answers) | (arrived == 0)
-        share = jnp.where(whole, 1, arrived)
-        total = jax.tree.map(lambda leaf: leaf / share.astype(leaf.dtype), total)
-    return results._replace(update=updates, weighted_sum=total)
+        total = context.weighted_sum(cohort.among_answers(weights), updates)
+        return results._replace(update=updates, weighted_sum=total)
+    return results._replace(weighted_sum=among_answers(cohort, weights, results.weighted_sum))
+
+
+def among_answers(cohort: Cohort, weights: Float[Array, " cohort"], total: PyTree) -> PyTree:
+    """What a sum over those who answered is with weights that they have among themselves.
+
+    The weights were known before it was who would answer.
+    """
+    if cohort.answers is None:
+        return total
+    arrived = jnp.sum(jnp.where(cohort.answers, weights, 0))
+    whole = jnp.all(cohort.answers) | (arrived == 0)
+    share = jnp.where(whole, 1, arrived)
+    return jax.tree.map(lambda leaf: leaf / share.astype(leaf.dtype), total)
 
 
 def _of(

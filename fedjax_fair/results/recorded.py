@@ -107,7 +107,11 @@ def _split(joined: dict[str, np.ndarray], count: int) -> list[dict[str, np.ndarr
 
 
 def to_dataset(
-    history: History, seeds: tuple[int, ...], data: FederatedData, variables: Variables
+    history: History,
+    seeds: tuple[int, ...],
+    data: FederatedData,
+    variables: Variables,
+    bytes_up: int | None = None,
 ) -> xr.Dataset:
     """Turns what a run recorded into a Dataset.
 
@@ -116,6 +120,7 @@ def to_dataset(
         seeds: The seeds, in the order of the history's leading axes.
         data: The federation.
         variables: Variables of one model, or their shapes, for the bytes that a round moves.
+        bytes_up: Bytes that a member sends in a round; by default those of a model.
 
     Returns:
         The Dataset that ``fedjax_fair.results`` describes.
@@ -146,7 +151,7 @@ def to_dataset(
             described = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
             dims = ("seed", "training_round", "slot")[: values.ndim]
             columns[f"{role}_{name}"] = (dims, values, described)
-    columns |= _communication(recorded, variables)
+    columns |= _communication(recorded, variables, bytes_up)
     columns |= _ownership(data)
     columns |= _of_groups(recorded["metrics"], data)
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
@@ -184,8 +189,10 @@ def _group_means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> np.
     return np.divide(total, count, out=np.full(num_groups, np.nan), where=count > 0)
 
 
-def _communication(recorded: dict[str, Any], variables: Variables) -> dict[str, Any]:
-    """Traffic up to every evaluation: members receive a model, and send one if they answer."""
+def _communication(
+    recorded: dict[str, Any], variables: Variables, bytes_up: int | None
+) -> dict[str, Any]:
+    """Traffic up to every evaluation: members receive a model, and those who answer an update."""
     moved = bytes_per_round(variables, cohort_size=1)
     none = np.zeros((recorded["metrics"]["participation"].shape[0], 0, 0), bool)
     members = recorded["rounds"].get("clients", none) >= 0  # Pooled examples have none.
@@ -198,7 +205,7 @@ def _communication(recorded: dict[str, Any], variables: Variables) -> dict[str, 
     sent = {"long_name": "Sent by clients so far", **attributes}
     received = {"long_name": "Sent to clients so far", **attributes}
     return {
-        "bytes_up": (("seed", "round"), up * moved, sent),
+        "bytes_up": (("seed", "round"), up * (moved if bytes_up is None else bytes_up), sent),
         "bytes_down": (("seed", "round"), down * moved, received),
     }
 

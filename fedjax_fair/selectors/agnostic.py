@@ -57,7 +57,7 @@ def agnostic(mixture_learning_rate: Number = 0.1) -> Selector:
         clients = jnp.arange(context.num_clients, dtype=jnp.int32)
         return Cohort(clients, mixture), mixture, mixture_info(mixture)
 
-    return Selector(init, select)
+    return Selector(init, select, sees="numbers")
 
 
 def uniform_mixture(num_clients: int) -> Float[Array, " num_clients"]:

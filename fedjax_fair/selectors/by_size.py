@@ -50,4 +50,4 @@ def by_size(cohort_size: int) -> Selector:
         clients = jnp.minimum(clients, context.num_clients - 1)
         return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state, {}
 
-    return Selector(init, select)
+    return Selector(init, select, sees="sum")

@@ -60,7 +60,7 @@ def clustered_by_size(cohort_size: int) -> Selector:
             return _draw(key, state), state, {}
         return _draw(key, rows_by_size(_masses(context), cohort_size)), state, {}
 
-    return Selector(init, select)
+    return Selector(init, select, sees="sum")
 
 
 def clustered_by_similarity(

@@ -97,4 +97,4 @@ def drfa(
         mixture = ascend(state.mixture, mixture_learning_rate * local_steps, reported)
         return _State(mixture, state.reporting)
 
-    return Selector(init, select, observe)
+    return Selector(init, select, observe, sees="numbers")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Selector, empty_state
+from fedjax_fair.base import Cohort, Sampling, Selector, empty_state
 
 __all__ = ["full", "round_robin"]
 
@@ -25,7 +25,7 @@ def full() -> Selector:
         clients = jnp.arange(count, dtype=jnp.int32)
         return Cohort(clients, jnp.full(count, 1 / count, jnp.float32)), state, {}
 
-    return Selector(empty_state, select)
+    return Selector(empty_state, select, sees="sum", sampling=Sampling("all"))
 
 
 def round_robin(cohort_size: int) -> Selector:
@@ -57,4 +57,4 @@ def round_robin(cohort_size: int) -> Selector:
         )
         return cohort, (state + cohort_size) % context.num_clients, {}
 
-    return Selector(init, select)
+    return Selector(init, select, sees="sum", sampling=Sampling("in_turn", cohort_size))

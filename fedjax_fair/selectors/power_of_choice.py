@@ -102,7 +102,7 @@ def power_of_choice(
             return state
         return state.at[cohort.answered].set(results.loss, mode="drop")
 
-    return Selector(init, select, observe)
+    return Selector(init, select, observe, sees="numbers")
 
 
 def _by_size(key: Key[Array, ""], context: Context, count: int) -> Int[Array, " count"]:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Selector
+from fedjax_fair.base import Cohort, Context, Sampling, Selector
 from fedjax_fair.numerics.permutation import permutation_at
 
 __all__ = ["draw", "uniform"]
@@ -43,7 +43,7 @@ def uniform(cohort_size: int) -> Selector:
         clients = draw(key, cohort_size, context)
         return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state, {}
 
-    return Selector(init, select)
+    return Selector(init, select, sees="sum", sampling=Sampling("uniform", cohort_size))
 
 
 def draw(key: Key[Array, ""], count: int, context: Context) -> Int[Array, " count"]:

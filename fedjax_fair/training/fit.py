@@ -313,7 +313,7 @@ def fit_batch(
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
     )
-    dataset = results.to_dataset(history, seeds, data, shapes)
+    dataset = results.to_dataset(history, seeds, data, shapes, programs.bytes_up)
     if continue_on_divergence:
         described = {"long_name": "First round whose update was not finite, or -1"}
         dataset["diverged"] = ("seed", diverged, described)
@@ -352,5 +352,6 @@ def _require_finite(
     saved = "no checkpoint was kept" if kept is None else f"the last checkpoint is of round {kept}"
     raise SimulationError(
         f"the update of round {done + first} is not finite for seeds {diverged} (a smaller "
-        f"learning rate may help); {saved}."
+        "learning rate may help; with secure aggregation a number may have been beyond the limit); "
+        f"{saved}."
     )

@@ -50,6 +50,7 @@ class Programs:
 
     Attributes:
         empty_cohort: The cohort before the first round, -1 in every slot, ``[runs, cohort]``.
+        bytes_up: Bytes that a member sends in a round.
         pooled: ``Round.pooled``.
         same_cohort: Whether every round has the same cohort, whatever goes into it.
     """
@@ -98,6 +99,7 @@ class Programs:
         with _compiling(1 if jax.process_count() > 1 else None) as pool:
             init_run = jax.jit(over_runs(init)).lower(own, self._data)
             self._state = init_run.out_info
+            self.bytes_up = one.bytes_up(_of_one_run(self._state.variables))
             _require_outputs(model, self._state.variables, data)
             options = _INIT_OPTIONS.get(jax.default_backend())
             initializing = pool.submit(init_run.compile, options)
@@ -188,13 +190,18 @@ def _require_outputs(model: Model, variables: PyTree, data: FederatedData) -> No
     def outputs(variables, features):
         return model.apply(*variables, features, train=False, key=None)[0]
 
-    one_run = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), variables)
+    one_run = _of_one_run(variables)
     features = jax.ShapeDtypeStruct((1, *data.train.features.shape[1:]), data.train.features.dtype)
     width = jax.eval_shape(outputs, one_run, features).shape[-1]
     if width < data.num_classes:
         raise ValueError(
             f"model with {width} outputs: expected at least {data.num_classes}, one for each class."
         )
+
+
+def _of_one_run(variables: PyTree) -> PyTree:
+    """Shapes without the axis of runs."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), variables)
 
 
 def _bytes(tree: PyTree) -> int:

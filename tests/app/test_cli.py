@@ -150,6 +150,27 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("resume nowhere", "nowhere"),
         ("data", "data list"),
         ("data info mnits", "mnits"),
+        ("run --upload.aggregation secure --methods divfl", "divfl: selector: it sees vectors"),
+        ("run --upload.aggregation secure --methods krum", "krum: aggregator: it sees vectors"),
+        (
+            "run --upload.limit 4 --methods fedavg",
+            "limit=4.0: expected upload.aggregation=",
+        ),
+        (
+            "run --upload.aggregation secure --upload.limit 0 --methods fedavg",
+            "limit=0.0: expected a number > 0",
+        ),
+        ("run --upload.top-k 2 --methods fedavg", "fraction=2.0: expected a probability"),
+        ("run --upload.bits 40 --methods fedavg", "bits=40: expected an integer"),
+        ("run --upload.bits 4 --upload.top-k 0.1 --methods fedavg", "without upload.bits"),
+        ("run --upload.noise-multiplier 1 --methods fedavg", "expected upload.clip"),
+        ("run --upload.clip-quantile 0.5 --methods fedavg", "expected upload.clip"),
+        ("run --upload.clip 1 --methods fedavg", "fedavg: privacy: an aggregator whose weights"),
+        (
+            "run --upload.aggregation secure --upload.bits 4 --methods fedavg",
+            "fedavg: compression: masks",
+        ),
+        ("run --upload.aggregation secure --methods centralized", "upload: expected none with"),
         ("methods fedavg", "fedavg"),
     ],
 )
@@ -227,12 +248,15 @@ def test_methods_are_listed(capsys):
     listed = dict(line.split(maxsplit=1) for line in lines)
     assert listed.keys() == registry.METHODS.keys()
     for name, method in registry.METHODS.items():
-        weights, summary = listed[name][:9].strip(), listed[name][9:]
-        assert summary == method.summary
+        weights, sees = listed[name][:9].strip(), listed[name][9:22].strip()
+        assert listed[name][22:] == method.summary
+        assert (sees == "examples") == (method.pooled is not None)
         assert (weights == method.average) != (weights in ("its own", "-")), name
     assert listed["power_of_choice"].startswith("uniform ")
     assert listed["fedavg"].startswith("size ")
     assert listed["agnostic"].startswith("its own ")
+    sees = {"fedavg": "sum", "fairfed": "numbers", "drfa": "numbers", "krum": "vectors"}
+    assert all(listed[name][9:].startswith(f"{word} ") for name, word in sees.items())
 
 
 def test_data_sets_are_listed(capsys):

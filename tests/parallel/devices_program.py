@@ -47,21 +47,24 @@ METHODS = (
     ("uniform", "sgd", "geometric_median"),
     ("uniform", "sgd", "norm_clipping"),
     ("uniform", "sgd", "centered_clipping"),
+    ("drfa", "sgd", "q_fedavg", "secure"),
+    ("uniform", "sgd", "mean by size", "secure"),
 )
-"""Every aggregator, and every selector that measures clients."""
+"""Every aggregator, every selector that measures clients, and what hides updates."""
 FAULTS = [ff.faults.dropout(0.2), ff.faults.byzantine(0.3, "little")]
 """What goes wrong with clients whose selector measures nothing."""
 
 
 def run(names, data, mesh=None):
     """Six rounds: the state without its key, and the info of the rounds; collective bytes."""
-    selector, solver, aggregator = names
+    selector, solver, aggregator, *aggregation = names
     round = ff.make_round(
         linear_model(),
         SELECTORS[selector](),
         SOLVERS[solver](),
         AGGREGATORS[aggregator](),
-        faults=FAULTS if selector == "uniform" else (),
+        faults=FAULTS[: 1 if aggregation else 2] if selector == "uniform" else (),
+        aggregation=aggregation[0] if aggregation else "plain",
     )
 
     def program(seed, data):

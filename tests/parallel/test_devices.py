@@ -100,7 +100,7 @@ def compared(*arguments):
 
 
 def test_no_aggregator_or_solver_is_left_out():
-    _, used_solvers, used_aggregators = map(set, zip(*METHODS, strict=True))
+    used_solvers, used_aggregators = ({names[place] for names in METHODS} for place in (1, 2))
     assert (used_solvers, used_aggregators) == (set(SOLVERS), set(AGGREGATORS))
 
 

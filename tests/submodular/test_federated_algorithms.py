@@ -356,7 +356,7 @@ def test_responses_are_right_on_average(problem):
     module = importlib.import_module("fedjax_fair.submodular.federated.discrete_greedy")
     sums = []
 
-    def record(messages, size):
+    def record(messages, size, _):
         sums.append(fed.secure_aggregate(messages, size))
         return sums[-1]
 
@@ -454,7 +454,7 @@ def test_messages_reach_the_server_through_the_secure_sum_only(name, monkeypatch
     """Opaque messages do, and with the same sums it does the same whatever clients have."""
     sums = jnp.array([0.3, 0.9, 0.1, 0.5, 0.2, 0.4])
 
-    def protocol(messages, size):
+    def protocol(messages, size, *_):
         assert type(messages) is Opaque
         return sums
 
@@ -547,3 +547,54 @@ def test_datasets(few_clients):
 def test_bad_input(problem, call, message):
     with pytest.raises(ValueError, match=message):
         call(problem)
+
+
+SECURE = {
+    "fedcg": lambda p, **how: fed.fedcg(KEY, p, PARTITION, 3, cohort=2, **how).x,
+    "fedcg gradient": lambda p, **how: fed.fedcg(KEY, p, PARTITION, 3, send="gradient", **how).x,
+    "fedcg_plus": lambda p, **how: fed.fedcg_plus(KEY, p, PARTITION, 3, 2, cohort=3, **how).x,
+    "discrete_greedy": lambda p, **how: (
+        fed.discrete_greedy(KEY, p, PARTITION, kappa=0.8, **how).values
+    ),
+    "importance_factors": lambda p, **how: fed.importance_factors(p, key=KEY, **how).singles,
+}
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_masked_messages_have_the_same_sum(name):
+    """And one too large for the limit is noticed."""
+    run = SECURE[name]
+
+    def runs(_, problem):
+        return (
+            run(problem),
+            run(problem, aggregation="secure"),
+            run(problem, aggregation=fed.Secure(1e-4)),
+        )
+
+    plain, secure, beyond = solve(runs)
+    np.testing.assert_allclose(secure, plain, atol=1e-5)
+    assert np.isnan(beyond).any()
+
+
+@pytest.mark.parametrize("of", ["gains", "bases"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_messages_name_their_owners(of, sparse):
+    """What a protocol adds up of one client is what the client would send alone."""
+    scores = np.where(SCORES > 0.5, SCORES, 0).astype(np.float32)
+    problem = fed.facility_location(scores)
+    if sparse:
+        clients, items = np.nonzero(scores)
+        problem = fed.facility_location(
+            fed.sparse_scores(clients, items, scores[clients, items], num_clients=CLIENTS, size=N)
+        )
+
+    def sums(weights):
+        gains = problem.gains(jnp.zeros(N, bool))
+        own = gains if of == "gains" else gains.bases(matroids.uniform(2, N))
+        messages = own.messages(weights)
+        hidden = fed.Protocol(KEY, CLIENTS, limit=8.0)
+        return fed.secure_aggregate(messages, N), fed.secure_aggregate(messages, N, hidden)
+
+    plain, secure = jax.jit(jax.vmap(sums))(jnp.eye(CLIENTS))
+    np.testing.assert_allclose(secure, plain, atol=1e-6)

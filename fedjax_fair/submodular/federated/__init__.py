@@ -1,5 +1,6 @@
 """Sums of private submodular functions, maximized by a server that sees only aggregates."""
 
+from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.submodular.federated.centralized_continuous_greedy import (
     centralized_continuous_greedy,
 )
@@ -22,7 +23,7 @@ from fedjax_fair.submodular.federated.max_coverage import max_coverage
 from fedjax_fair.submodular.federated.problem import ClientFunction, Extensions, Gains, Problem
 from fedjax_fair.submodular.federated.public_projects import combinatorial_public_projects
 from fedjax_fair.submodular.federated.references import popular_base, random_base
-from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
+from fedjax_fair.submodular.federated.secure import Messages, Protocol, secure_aggregate
 from fedjax_fair.submodular.federated.sparse import SparseScores, sparse_scores
 from fedjax_fair.submodular.federated.trajectory import (
     Communication,
@@ -42,6 +43,8 @@ __all__ = [
     "ImportanceFactors",
     "Messages",
     "Problem",
+    "Protocol",
+    "Secure",
     "SparseScores",
     "centralized_continuous_greedy",
     "centralized_greedy",

@@ -7,6 +7,7 @@ divided by that probability, so that their sum is unbiased.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,16 @@ from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.submodular.federated.importance_factors import importance_factors
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
-from fedjax_fair.submodular.federated.secure import base_bits, secure_aggregate, vector_bits
+from fedjax_fair.submodular.federated.secure import (
+    base_bits,
+    protocol,
+    secure_aggregate,
+    unless_beyond,
+    vector_bits,
+)
 from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun, check_sizes
 from fedjax_fair.submodular.matroids import Matroid
 
@@ -81,6 +89,7 @@ def discrete_greedy(
     epsilon: float | None = None,
     resample: bool = True,
     client_weights: ArrayLike | None = None,
+    aggregation: Literal["plain", "secure"] | Secure = "plain",
 ) -> GreedyRun:
     """Adds the item with the largest estimated gain until there is a base.
 
@@ -95,6 +104,8 @@ def discrete_greedy(
         resample: Whether the clients that respond are drawn at every step, or once for all steps,
             which is what ``bounds.theorem_5_1`` is about.
         client_weights: ``p_i``, summing to 1; by default all equal.
+        aggregation: As for ``fedcg``; clients that do not respond mask zeros. Where a number
+            exceeds the limit, values are not numbers from there on.
 
     Returns:
         The run. If no client responds, the first item that is allowed is added.
@@ -117,17 +128,21 @@ def discrete_greedy(
         raise ValueError(f"{kappa=}, {epsilon=}: expected just one of them.")
     checks.positive("kappa", kappa)
     weights = as_client_weights(problem, client_weights)
-    answers = jnp.minimum(kappa * importance_factors(problem, weights).factors, 1.0)
     size, rank = problem.size, matroid.rank
+    key_factors = jax.random.fold_in(key, rank)  # Steps are numbered below it.
+    found = importance_factors(problem, weights, aggregation=aggregation, key=key_factors)
+    answers = jnp.minimum(kappa * found.factors, 1.0)
 
     def step(mask, number):
         key_step = jax.random.fold_in(key, number if resample else 0)
         responds = jax.random.uniform(key_step, answers.shape) < answers
         shares = jnp.where(responds, weights / jnp.where(responds, answers, 1), 0)
-        total = secure_aggregate(problem.gains(mask).messages(shares), size)
+        hidden = protocol(aggregation, jax.random.fold_in(key, number), problem.num_clients)
+        total = secure_aggregate(problem.gains(mask).messages(shares), size, hidden)
         best = jnp.argmax(jnp.where(matroid.addable(mask), total, -jnp.inf)).astype(jnp.int32)
         mask = mask.at[best].set(True)
-        return mask, (best, weights @ problem.values(mask), jnp.sum(responds, dtype=jnp.int32))
+        value = unless_beyond(weights @ problem.values(mask), total, found.singles)
+        return mask, (best, value, jnp.sum(responds, dtype=jnp.int32))
 
     numbers = jnp.arange(rank, dtype=jnp.int32)
     chosen, (items, values, responded) = jax.lax.scan(step, jnp.zeros(size, bool), numbers)

@@ -8,13 +8,22 @@ gains: where that differs much between clients, ``send="gradient"`` is better.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
-from fedjax_fair.submodular.federated.secure import base_bits, secure_aggregate, vector_bits
+from fedjax_fair.submodular.federated.secure import (
+    base_bits,
+    protocol,
+    secure_aggregate,
+    unless_beyond,
+    vector_bits,
+)
 from fedjax_fair.submodular.federated.trajectory import (
     ContinuousRun,
     Sent,
@@ -38,6 +47,7 @@ def fedcg(
     step: float | None = None,
     send: str = "base",
     client_weights: ArrayLike | None = None,
+    aggregation: Literal["plain", "secure"] | Secure = "plain",
 ) -> ContinuousRun:
     """Maximizes the multilinear extension over the matroid polytope.
 
@@ -51,6 +61,9 @@ def fedcg(
         step: Step size, at most ``1 / rounds``, which is the default.
         send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for their mean.
         client_weights: ``p_i``, summing to 1; by default all equal.
+        aggregation: ``"secure"``, or ``Secure(limit)``, adds masked messages: the same sum up to
+            rounding, in time that grows with the square of the number of clients, and not a number
+            where a weighted number exceeds the limit.
 
     Returns:
         The run; ``rounding.swap(key, matroid, run.x)`` rounds its last point to a set.
@@ -79,17 +92,19 @@ def fedcg(
         checks.positive_int("cohort", cohort)
     size = problem.size
 
-    def communicate(key, _, x, gradients):
+    def communicate(key, key_masks, x, gradients):
+        hidden = protocol(aggregation, key_masks, problem.num_clients)
         shares = weights
         if cohort is not None:
             drawn = draw_cohort(key, weights, cohort)
             shares = jnp.zeros_like(weights).at[drawn].add(1 / cohort)
         if send == "gradient":
-            mean = secure_aggregate(gradients.messages(shares), size)
+            mean = secure_aggregate(gradients.messages(shares), size, hidden)
             base = matroid.max_weight_base(mean)
-            return Sent(base.astype(x.dtype), jnp.sum(mean, where=base), jnp.zeros(()))
+            direction = unless_beyond(base.astype(x.dtype), mean)
+            return Sent(direction, jnp.sum(mean, where=base), jnp.zeros(()))
         bases = gradients.bases(matroid)
-        direction = secure_aggregate(bases.messages(shares), size)
+        direction = secure_aggregate(bases.messages(shares), size, hidden)
         return Sent(direction, shares @ bases.worth, jnp.zeros(()))
 
     up = base_bits(matroid.rank, size) if send == "base" else vector_bits(size)

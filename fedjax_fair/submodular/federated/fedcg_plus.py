@@ -6,14 +6,22 @@ rounds suffice.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, rows
-from fedjax_fair.submodular.federated.secure import base_bits, secure_aggregate, vector_bits
+from fedjax_fair.submodular.federated.secure import (
+    base_bits,
+    protocol,
+    secure_aggregate,
+    vector_bits,
+)
 from fedjax_fair.submodular.federated.trajectory import (
     ContinuousRun,
     Sent,
@@ -45,6 +53,7 @@ def fedcg_plus(
     delta: float = 0.05,
     local: str = "clip",
     client_weights: ArrayLike | None = None,
+    aggregation: Literal["plain", "secure"] | Secure = "plain",
 ) -> ContinuousRun:
     """Maximizes the multilinear extension in few rounds.
 
@@ -66,6 +75,7 @@ def fedcg_plus(
         local: ``"clip"`` takes steps of ``1 / local_steps`` and clips coordinates at 1,
             ``"scaled"`` takes steps of ``step / local_steps``, which need no clipping.
         client_weights: As for ``fedcg``.
+        aggregation: As for ``fedcg``; the members of the cohort mask their messages.
 
     Raises:
         ValueError: As ``fedcg``; or if ``gradient="exact"`` and the problem has no exact one.
@@ -131,7 +141,8 @@ def fedcg_plus(
             (clients, keys),
             batch_size=min(_SIDE_BY_SIDE, number),
         )
-        direction = secure_aggregate(rows(changes).messages(shares), size)
+        hidden = protocol(aggregation, key_work, number)
+        direction = secure_aggregate(rows(changes).messages(shares), size, hidden)
         return Sent(direction, shares @ promised, jnp.max(lipschitz))
 
     up = base_bits(matroid.rank, size) if local_steps == 1 else vector_bits(size)

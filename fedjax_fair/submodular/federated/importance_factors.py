@@ -6,14 +6,15 @@ computes its own factor from them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
+from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
-from fedjax_fair.submodular.federated.secure import secure_aggregate, vector_bits
+from fedjax_fair.submodular.federated.secure import protocol, secure_aggregate, vector_bits
 from fedjax_fair.submodular.federated.trajectory import Communication
 
 __all__ = ["ImportanceFactors", "importance_factors"]
@@ -35,7 +36,11 @@ class ImportanceFactors(NamedTuple):
 
 
 def importance_factors(
-    problem: Problem, client_weights: ArrayLike | None = None
+    problem: Problem,
+    client_weights: ArrayLike | None = None,
+    *,
+    aggregation: Literal["plain", "secure"] | Secure = "plain",
+    key: Key[Array, ""] | None = None,
 ) -> ImportanceFactors:
     """``w_i = max_e p_i f_i({e}) / F({e})`` over the items with a positive value.
 
@@ -44,9 +49,11 @@ def importance_factors(
     Args:
         problem: The clients' functions.
         client_weights: ``p_i``, summing to 1; by default all equal.
+        aggregation: As for ``fedcg``.
+        key: Random key of the masks, for secure aggregation.
 
     Raises:
-        ValueError: If the weights do not sum to 1.
+        ValueError: If the weights do not sum to 1, or secure aggregation has no key.
 
     Examples:
         >>> from fedjax_fair.submodular import federated
@@ -56,7 +63,8 @@ def importance_factors(
     """
     weights = as_client_weights(problem, client_weights)
     own = problem.gains(jnp.zeros(problem.size, bool))
-    singles = secure_aggregate(own.messages(weights), problem.size)
+    hidden = protocol(aggregation, key, problem.num_clients)
+    singles = secure_aggregate(own.messages(weights), problem.size, hidden)
     clients, none = jnp.int32(problem.num_clients), jnp.int32(0)
     bits = jnp.int32(vector_bits(problem.size))
     return ImportanceFactors(

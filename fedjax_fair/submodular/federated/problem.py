@@ -204,9 +204,10 @@ def family(
 def rows(matrix: Float[Array, "clients size"]) -> Gains:
     """Gains as one row a client."""
     items = jnp.arange(matrix.shape[1], dtype=jnp.int32)
+    clients = jnp.arange(matrix.shape[0], dtype=jnp.int32)
 
     def messages(vectors, weights):
-        return Messages((items,), (vectors * weights[:, None],))
+        return Messages((items,), (vectors * weights[:, None],), (clients,))
 
     def bases(matroid):
         chosen = jax.vmap(matroid.max_weight_base)(matrix).astype(matrix.dtype)

@@ -198,7 +198,9 @@ def entries(sparse: SparseScores, amounts: Float[Array, " entries"]) -> Gains:
         return weights * jnp.maximum(per_client_max(sparse, share), 0)
 
     return Gains(
-        messages=lambda weights: Messages((sparse.items,), (amounts * weights[sparse.owners],)),
+        messages=lambda weights: Messages(
+            (sparse.items,), (amounts * weights[sparse.owners],), (sparse.owners,)
+        ),
         bases=lambda matroid: _bases(sparse, amounts, matroid),
         spread=spread,
         shares=shares,
@@ -224,9 +226,8 @@ def _bases(sparse: SparseScores, amounts: Float[Array, " entries"], matroid: Mat
 
     clients = jnp.arange(sparse.num_clients, dtype=jnp.int32)
     worth, items = jax.lax.map(choose, clients, batch_size=min(256, sparse.num_clients))
-    return Bases(
-        worth, lambda weights: Messages((items.ravel(),), (jnp.repeat(weights, matroid.rank),))
-    )
+    owners = jnp.repeat(clients, matroid.rank)
+    return Bases(worth, lambda weights: Messages((items.ravel(),), (weights[owners],), (owners,)))
 
 
 def run_of(sparse: SparseScores, client: Int[Array, ""]) -> Int[Array, " longest"]:
@@ -291,7 +292,10 @@ def _largest(sparse: SparseScores, amounts: Float[Array, " entries"], k: int) ->
         named = jnp.where(chosen, items, sparse.size)
         listed = jnp.broadcast_to(own, items.shape).ravel()
         fillers = jnp.where(filled, own, 0)
-        return Messages((named.ravel(), jnp.arange(k, dtype=jnp.int32)), (listed, fillers))
+        entries = jnp.repeat(clients, items.shape[1])
+        return Messages(
+            (named.ravel(), jnp.arange(k, dtype=jnp.int32)), (listed, fillers), (entries, clients)
+        )
 
     return Bases(jnp.zeros_like(worth).at[clients].set(worth), messages)
 

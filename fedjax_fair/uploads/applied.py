@@ -1,0 +1,214 @@
+"""How a round applies uploads: what members send of their updates, and what arrives.
+
+The order is fixed. A member compresses its update, then shortens it, so that what it sends is not
+longer than the clip that privacy relies on, then weighs it; the server learns the sum, masked or
+not, and adds noise. What a liar sends in place of it (`fedjax_fair.faults`) is not
+compressed and not shortened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from fedjax_fair import checks
+from fedjax_fair.base import Aggregator, Cohort, Context, Faults, LocalResult, Selector, Variables
+from fedjax_fair.faults.applied import among_answers
+from fedjax_fair.metrics.communication import bytes_per_round
+from fedjax_fair.numerics.finite import all_finite
+from fedjax_fair.numerics.secure_sum import Secure
+from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.uploads import noise
+from fedjax_fair.uploads.compression import Compression
+from fedjax_fair.uploads.noise import Privacy
+from fedjax_fair.uploads.sealed import sums_of_round
+from fedjax_fair.uploads.secure import require_sums
+
+__all__ = ["Received", "Uploads", "bytes_up", "check", "init", "receive", "send"]
+
+# What randomness of uploads is for.
+_MASKS, _NOISE, _COUNT, _ROUNDING = range(4)
+
+
+class Uploads(NamedTuple):
+    """Settings of what members send; None for nothing of the kind."""
+
+    secure: Secure | None = None
+    compression: Compression | None = None
+    privacy: Privacy | None = None
+
+
+class Received(NamedTuple):
+    """What arrives of the uploads of a round.
+
+    Attributes:
+        results: Results of the cohort, with the sum that the server learns.
+        state: State of the uploads after the round.
+        info: What people look at.
+        add: Adds up sealed values with weights; None where nothing is sealed.
+    """
+
+    results: LocalResult
+    state: Any
+    info: dict[str, Array]
+    add: Callable[[Float[Array, " cohort"], PyTree], PyTree] | None
+
+
+def check(
+    settings: Uploads, selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]
+) -> None:
+    """Requires settings that go together, and with the roles.
+
+    Raises:
+        ValueError: If they do not.
+    """
+    if settings.compression is not None:
+        example = "uploads.top_k(0.1)"
+        checks.instance("compression", settings.compression, Compression, example)
+    if settings.secure is not None:
+        require_sums(selector, aggregator, faults)
+        if settings.compression is not None:
+            raise ValueError(
+                "compression: masks of aggregation='secure' take four bytes for every number, "
+                "whatever is sent; expected one of the two."
+            )
+    if settings.privacy is not None:
+        noise.require_equal_weights(settings.privacy, aggregator)
+
+
+def init(settings: Uploads, num_clients: int, variables: Variables) -> Any:
+    """What the next round needs to know of the uploads of this one.
+
+    Raises:
+        ValueError: If privacy does not go with the model.
+    """
+    state = {}
+    if settings.privacy is not None:
+        noise.require_no_statistics(variables)
+        if settings.privacy.quantile is not None:
+            state["clip"] = noise.initial_clip(settings.privacy)
+    if settings.compression is not None and settings.compression.feedback:
+        state["kept"] = jnp.zeros((num_clients, ravel(variables).shape[0]))
+    return state or ()
+
+
+def bytes_up(settings: Uploads, variables: Variables) -> int:
+    """Bytes that a member sends in a round, its update alone.
+
+    Examples:
+        >>> from fedjax_fair.uploads import top_k
+        >>> variables = Variables({"kernel": jnp.zeros((10, 5))}, {})
+        >>> bytes_up(Uploads(), variables), bytes_up(Uploads(compression=top_k(0.1)), variables)
+        (200, 40)
+    """
+    size = sum(leaf.size for leaf in jax.tree.leaves(variables))
+    if settings.secure is not None:
+        return 4 * size
+    if settings.compression is not None:
+        return settings.compression.num_bytes(size)
+    return bytes_per_round(variables, cohort_size=1)
+
+
+def send(
+    settings: Uploads,
+    key: Key[Array, ""],
+    state: Any,
+    client: Int[Array, ""],
+    occurrence: Int[Array, ""],
+    result: LocalResult,
+) -> tuple[LocalResult, Float[Array, " width"] | None]:
+    """The result of a member whose update is as it sends it, and what it keeps for later.
+
+    Args:
+        settings: What is done.
+        key: Of the round.
+        state: From ``init`` or the round before.
+        client: The client.
+        occurrence: How many earlier members are the same client.
+        result: Of its training.
+    """
+    kept = None
+    if settings.compression is not None:
+        own = jax.random.fold_in(jax.random.fold_in(key, _ROUNDING), client)
+        own = jax.random.fold_in(own, occurrence)
+        vector, unravel = ravel_pytree(result.update)
+        owed = jnp.zeros_like(vector)
+        if settings.compression.feedback:  # Once, if a client is in the cohort more than once.
+            owed = jnp.where(occurrence == 0, state["kept"][client], 0)
+        sent = settings.compression.compress(own, vector + owed)
+        result = result._replace(update=unravel(sent))
+        if settings.compression.feedback:
+            kept = jnp.where(all_finite(vector), vector + owed - sent, owed)
+    if settings.privacy is not None:
+        update, short = noise.clipped(result.update, _clip(settings.privacy, state))
+        result = result._replace(update=update)
+        if settings.privacy.quantile is not None:
+            shorter = {"shorter": short.astype(jnp.float32)}
+            result = result._replace(reports=result.reports | shorter)
+    return result, kept
+
+
+def receive(
+    settings: Uploads,
+    key: Key[Array, ""],
+    state: Any,
+    cohort: Cohort,
+    occurrences: Int[Array, " cohort"],
+    weights: Float[Array, " cohort"] | None,
+    results: LocalResult,
+    kept: Float[Array, "cohort width"] | None,
+    context: Context,
+) -> Received:
+    """What the server learns, from what members have sent.
+
+    Args:
+        settings: What is done.
+        key: Of the round.
+        state: From ``init`` or the round before.
+        cohort: Who takes part, and who has answered.
+        occurrences: How many earlier members are the same client.
+        weights: Of the members, if known beforehand.
+        results: What they have sent.
+        kept: What they keep, on the devices of the members.
+        context: That of the start of the round.
+    """
+    add = None
+    if settings.secure is not None:
+        own = jax.random.fold_in(key, _MASKS)
+        add = sums_of_round(own, context, cohort, settings.secure)
+
+    def average(values):
+        assert weights is not None
+        return among_answers(cohort, weights, (add or context.weighted_sum)(weights, values))
+
+    if add is not None and weights is not None:
+        results = results._replace(weighted_sum=average(results.update))
+    state, info = dict(state), {}
+    if settings.privacy is not None:
+        clip = _clip(settings.privacy, state)
+        own = jax.random.fold_in(key, _NOISE)
+        assert results.weighted_sum is not None  # Equal weights are known beforehand.
+        mean = noise.noisy(own, settings.privacy, clip, cohort, results.weighted_sum)
+        results = results._replace(weighted_sum=mean)
+        if settings.privacy.quantile is not None:
+            own = jax.random.fold_in(key, _COUNT)
+            shorter = average(results.reports["shorter"])
+            state["clip"] = noise.adapted(own, settings.privacy, clip, cohort, shorter)
+            info["clip"] = clip
+    if kept is not None:
+        rows = context.map_clients(lambda client, own: own, cohort.clients, kept)
+        # What a client owed is settled by the first of its members, and all of them may owe anew.
+        none = jnp.iinfo(cohort.clients.dtype).max
+        first = jnp.where(occurrences == 0, cohort.answered, none)
+        settled = state["kept"].at[first].set(0, mode="drop")
+        state["kept"] = settled.at[cohort.answered].add(rows, mode="drop")
+    return Received(results, state or (), info, add)
+
+
+def _clip(settings: Privacy, state: Any) -> Float[Array, ""]:
+    return noise.initial_clip(settings) if settings.quantile is None else state["clip"]

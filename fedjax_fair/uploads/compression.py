@@ -1,0 +1,115 @@
+"""Updates of fewer bytes: the largest numbers alone, or fewer bits for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from fedjax_fair import checks
+
+__all__ = ["Compression", "quantized", "top_k"]
+
+
+class Compression(NamedTuple):
+    """What a member sends in place of its update.
+
+    Attributes:
+        compress: ``compress(key, vector) -> vector``: what arrives of all numbers of an update.
+        num_bytes: ``num_bytes(size) -> int``: bytes of a compressed vector of so many numbers.
+        feedback: Whether a member keeps what it could not send, and adds it to its next update.
+    """
+
+    compress: Callable[[Key[Array, ""], Float[Array, " width"]], Float[Array, " width"]]
+    num_bytes: Callable[[int], int]
+    feedback: bool = False
+
+
+def top_k(fraction: float) -> Compression:
+    r"""Sends the numbers of the largest absolute values, and keeps the others for later.
+
+    A member sends the :math:`k` largest of :math:`u + e`, its update plus what it has kept, and
+    keeps the rest as :math:`e` for the next round in which it takes part. That takes memory of a
+    model for every client of the federation. What a member keeps stays as it is when its result
+    does not arrive.
+
+    Args:
+        fraction: Part of the numbers that is sent, in (0, 1], at least one number.
+
+    Returns:
+        ``Compression``, for ``make_round(..., compression=top_k(fraction))``. A number takes four
+        bytes, and its place four.
+
+    Raises:
+        ValueError: If ``fraction`` is out of range.
+
+    References:
+        Stich, Cordonnier, Jaggi, *Sparsified SGD with Memory*, 2018,
+        https://arxiv.org/abs/1809.07599
+
+    Examples:
+        >>> compression = top_k(0.1)
+        >>> compression.compress(jax.random.key(0), jnp.array([1.0, -3.0, 2.0])).tolist()
+        [0.0, -3.0, 0.0]
+        >>> compression.num_bytes(1000)
+        800
+    """
+    checks.positive("fraction", fraction)
+    checks.probability("fraction", fraction)
+
+    def count(size: int) -> int:
+        return max(1, round(float(fraction) * size))
+
+    def compress(key, vector):
+        # A number that is not finite is sent, as plain updates are.
+        magnitude = jnp.where(jnp.isnan(vector), jnp.inf, jnp.abs(vector))
+        _, places = jax.lax.top_k(magnitude, count(vector.shape[0]))
+        return jnp.zeros_like(vector).at[places].set(vector[places])
+
+    return Compression(compress, lambda size: 8 * count(size), feedback=True)
+
+
+def quantized(bits: int) -> Compression:
+    r"""Rounds numbers up or down at random, so that they are right on average.
+
+    With the largest absolute value :math:`s` of an update and :math:`L = 2^{b - 1} - 1`, a
+    number is sent as one of the :math:`2 L + 1` multiples of :math:`s / L` in :math:`[-s, s]`.
+
+    Args:
+        bits: :math:`b`, the bits of a number, 2 to 16.
+
+    Returns:
+        ``Compression``, for ``make_round(..., compression=quantized(bits))``. An update takes its
+        bits, and four bytes for :math:`s`.
+
+    Raises:
+        ValueError: If ``bits`` is out of range.
+
+    References:
+        Alistarh, Grubic, Li, Tomioka, Vojnovic, *QSGD: Communication-Efficient SGD via Gradient
+        Quantization and Encoding*, 2017, https://arxiv.org/abs/1610.02132
+
+    Examples:
+        >>> compression = quantized(2)
+        >>> compression.compress(jax.random.key(0), jnp.array([4.0, 0.0, -4.0])).tolist()
+        [4.0, 0.0, -4.0]
+        >>> compression.num_bytes(1000)
+        254
+    """
+    checks.positive_int("bits", bits, at_most=16)
+    if bits < 2:
+        raise ValueError(f"{bits=}: expected an integer >= 2 and <= 16.")
+    levels = 2 ** (bits - 1) - 1
+
+    def compress(key, vector):
+        largest = jnp.max(jnp.abs(vector))
+        unit = jnp.where(largest > 0, largest, 1) / levels
+        scaled = jnp.clip(vector / unit, -levels, levels)
+        lower = jnp.floor(scaled)
+        up = jax.random.uniform(key, vector.shape, vector.dtype) < scaled - lower
+        return (lower + up.astype(vector.dtype)) * unit
+
+    return Compression(compress, lambda size: -(-bits * size // 8) + 4)

@@ -1,0 +1,180 @@
+"""What the server can do with uploads that it only sees masked.
+
+Under secure aggregation a role is handed sealed updates. It can add them up with weights, which a
+secure sum does, and, as far as it says that it does (`fedjax_fair.base.Sees`), ask each client
+for numbers computed from its own. Anything else stops while a round is traced.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from fedjax_fair.base import Cohort, Context, LocalResult, Sees
+from fedjax_fair.numerics import secure_sum
+from fedjax_fair.numerics.secure_sum import Secure
+from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.parallel import collectives
+
+__all__ = ["Sealed", "masked_sum", "sealed_context", "sealed_results", "sums_of_round"]
+
+
+class Sealed:
+    """Something of each member that the server cannot read.
+
+    Attributes:
+        _inside: What it is, for functions that run on clients.
+    """
+
+    __slots__ = ("_inside",)
+
+    def __init__(self, inside: PyTree) -> None:
+        self._inside = inside
+
+    def __getattr__(self, name: str) -> Sealed:
+        if name not in ("params", "state"):
+            raise _refused("single updates")
+        return Sealed(getattr(self._inside, name))
+
+
+def masked_sum(
+    key: Key[Array, ""],
+    context: Context,
+    cohort: Cohort,
+    secure: Secure,
+    weights: Float[Array, " cohort"],
+    updates: PyTree,
+) -> PyTree:
+    """The sum of stacked updates with the given weights, through a secure sum.
+
+    Every member encodes its update times its weight. Sums over devices are of whole numbers, so
+    they are the same on any number of them.
+
+    Args:
+        key: Of this sum alone.
+        context: That of the start of the round.
+        cohort: Who takes part, and who has answered.
+        secure: Its settings.
+        weights: Of each member, >= 0; their sum is at most 1.
+        updates: Of each member, on the device that holds it.
+
+    Returns:
+        The sum over those who answered; not a number where a value exceeds the limit, or the
+        weights add up to more than 1.
+    """
+    members = cohort.clients.shape[0]
+    step = secure_sum.quantization_step(secure.limit, members)
+    slots = jnp.arange(members, dtype=jnp.int32)
+    answers = jnp.ones(members, bool) if cohort.answers is None else cohort.answers
+
+    def send(client, own):
+        slot, weight, answers, update = own
+        values = weight * ravel(update).astype(jnp.float32)
+        sent = secure_sum.masked(key, slot, members, values, weight * secure.limit, step)
+        return (), jax.tree.map(lambda leaf: jnp.where(answers, leaf, 0), sent)
+
+    ones = jnp.ones(members)
+    own = (slots, weights, answers, updates)
+    _, total = collectives.map_and_sum(context.examples, send, ones, cohort.clients, own)
+    summed = secure_sum.recovered(key, total, step, cohort.answers)
+    bounded = jnp.sum(jnp.abs(weights), where=answers) <= 1 + secure_sum.SLACK / 4
+    return _unraveled(jnp.where(bounded, summed, jnp.nan), updates)
+
+
+def sealed_context(
+    context: Context,
+    sees: Sees,
+    add: Callable[[Float[Array, " cohort"], PyTree], PyTree] | None = None,
+) -> Context:
+    """A context that gives a role what it says that it sees, and not more.
+
+    Args:
+        context: What it could ask for otherwise.
+        sees: ``"sum"``, or ``"numbers"`` of each client too.
+        add: Sums updates with weights, once there are some.
+    """
+
+    def weighted_sum(weights, updates):
+        if add is None or not isinstance(updates, Sealed):
+            return context.weighted_sum(weights, updates)
+        return add(weights, updates._inside)
+
+    def refuse(what):
+        def ask(*arguments, **settings):
+            raise _refused(what)
+
+        return ask
+
+    asked = {"gradients": refuse("gradients of clients")}
+    if sees == "sum":
+        names = ("losses", "accuracies", "client_means", "map_clients")
+        asked |= {name: refuse(f"{name} of clients") for name in names}
+    else:
+        asked["client_means"] = lambda measure, clients, updates=None: _numbers(
+            context.client_means(measure, clients, _opened(updates))
+        )
+        asked["map_clients"] = lambda function, clients, values=None: _numbers(
+            context.map_clients(function, clients, _opened(values))
+        )
+    return context._replace(weighted_sum=weighted_sum, **asked)
+
+
+def sealed_results(results: LocalResult, sees: Sees) -> LocalResult:
+    """Results whose updates a role cannot read, nor, if it sees sums alone, anything else."""
+    hidden: dict[str, Any] = {"update": Sealed(results.update)}
+    hidden["reports"] = {name: Sealed(report) for name, report in results.reports.items()}
+    if sees == "sum":
+        hidden |= {"loss": Sealed(results.loss), "steps": Sealed(results.steps)}
+    return results._replace(**hidden)
+
+
+def sums_of_round(
+    key: Key[Array, ""], context: Context, cohort: Cohort, secure: Secure
+) -> Callable[[Float[Array, " cohort"], PyTree], PyTree]:
+    """``add(weights, updates)`` for all secure sums of a round, each with a key of its own."""
+    number = itertools.count()
+
+    def add(weights, updates):
+        own = jax.random.fold_in(key, next(number))
+        return masked_sum(own, context, cohort, secure, weights, updates)
+
+    return add
+
+
+def _opened(values: PyTree) -> PyTree:
+    """What a function that runs on clients is given."""
+    return jax.tree.map(
+        lambda leaf: leaf._inside if isinstance(leaf, Sealed) else leaf,
+        values,
+        is_leaf=lambda leaf: isinstance(leaf, Sealed),
+    )
+
+
+def _numbers(measured: PyTree) -> PyTree:
+    """What clients report, if it is a number each."""
+    if any(leaf.ndim > 1 for leaf in jax.tree.leaves(measured)):
+        raise _refused("vectors of single clients")
+    return measured
+
+
+def _refused(what: str) -> ValueError:
+    return ValueError(
+        f"aggregation='secure': it hides {what} from a role that does not say that it sees them; "
+        "expected one that takes sums (context.weighted_sum), or says what it sees."
+    )
+
+
+def _unraveled(vector: Float[Array, " width"], stacked: PyTree) -> PyTree:
+    """A vector as one of the updates of which a tree is stacked."""
+    leaves, structure = jax.tree.flatten(stacked)
+    parts, start = [], 0
+    for leaf in leaves:
+        size = leaf[0].size
+        parts.append(vector[start : start + size].reshape(leaf.shape[1:]).astype(leaf.dtype))
+        start += size
+    return jax.tree.unflatten(structure, parts)

@@ -1,0 +1,235 @@
+"""Training with masked updates: the same model, and roles that see what they say and not more."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import linear_model
+from test_conformance import AGGREGATORS, FEDERATION, SELECTORS
+
+import fedjax_fair as ff
+from fedjax_fair import aggregators, faults, selectors, solvers, uploads
+from fedjax_fair.simulate import make_round, run
+
+DATA = jax.tree.map(jnp.asarray, FEDERATION)
+ROUNDS = 3
+
+
+def round_of(selector="uniform", aggregator="mean by size", **settings):
+    return make_round(
+        linear_model(),
+        SELECTORS[selector](),
+        solvers.sgd(0.1, 2, steps=3),
+        AGGREGATORS[aggregator](),
+        **settings,
+    )
+
+
+def run_with(selector="uniform", aggregator="mean by size", **settings):
+    round = round_of(selector, aggregator, **settings)
+
+    @jax.jit
+    def program(key):
+        state, info = run(round, round.init(key, DATA), DATA, ROUNDS)
+        return state._replace(key=jax.random.key_data(state.key)), info
+
+    return program(jax.random.key(3))
+
+
+DROPOUT = [faults.dropout(0.4)]
+
+
+@pytest.mark.parametrize(
+    ("selector", "aggregator", "fault"),
+    [
+        ("uniform", "mean by size", []),
+        ("uniform", "mean by size", DROPOUT),
+        ("by_size", "mean with a server optimizer", DROPOUT),
+        ("agnostic", "mean by cohort", []),
+        ("drfa", "tilted", []),
+        ("power_of_choice, reported", "q_fedavg", DROPOUT),
+        ("round_robin", "fairfed", DROPOUT),
+        ("full", "gifair", DROPOUT),
+    ],
+)
+def test_the_model_is_the_same_to_the_step(selector, aggregator, fault):
+    plain, info = run_with(selector, aggregator, faults=fault)
+    secure, same = run_with(selector, aggregator, faults=fault, aggregation="secure")
+    assert info.answers.all() != bool(fault)
+    chex.assert_trees_all_close(secure, plain, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(same, info, rtol=1e-5, atol=1e-6)
+    changed = jax.tree.map(lambda a, b: (a != b).any(), secure.variables, plain.variables)
+    assert any(jax.tree.leaves(changed))  # By the step: it was another sum.
+
+
+def test_a_coarse_step_rounds_the_update():
+    """One member with weight 1 and one round: the model moves by whole steps."""
+    limit = 2.0**20
+    step = 2.0**-10  # The least power of two above ``limit / 2**31``.
+    round = make_round(
+        linear_model(),
+        selectors.uniform(1),
+        solvers.sgd(0.1, 2, steps=3),
+        aggregators.mean(),
+        aggregation=uploads.secure(limit),
+    )
+    start = round.init(jax.random.key(0), DATA)
+    state, _ = jax.jit(round.step)(start, DATA)
+    exact, _ = jax.jit(round_of("uniform")._replace(step=_plain_step()).step)(start, DATA)
+    for new, old, near in zip(
+        *map(jax.tree.leaves, (state.variables, start.variables, exact.variables)), strict=True
+    ):
+        moved = np.asarray(new, np.float64) - np.asarray(old)
+        np.testing.assert_allclose(moved / step, np.round(moved / step), atol=1e-3)
+        assert (np.abs(np.asarray(new - near)) <= step / 2 + 1e-6).all()
+
+
+def _plain_step():
+    return make_round(
+        linear_model(), selectors.uniform(1), solvers.sgd(0.1, 2, steps=3), aggregators.mean()
+    ).step
+
+
+@pytest.mark.parametrize("limit", [1e-3, 2.0])
+def test_an_update_beyond_the_limit_is_not_applied(limit):
+    round = round_of(aggregation=uploads.secure(limit))
+    start = round.init(jax.random.key(0), DATA)
+    state, info = jax.jit(round.step)(start, DATA)
+    assert info.finite == (limit > 1)
+    if limit < 1:
+        chex.assert_trees_all_equal(state.variables, start.variables)
+        with pytest.raises(ff.SimulationError, match=r"update of round 0 .*beyond the limit"):
+            ff.fit(round, FEDERATION, rounds=1)
+
+
+def test_weights_of_more_than_one_do_not_wrap():
+    mean = aggregators.mean()
+    weigh = mean.weigh
+    assert weigh is not None
+
+    def heavy(state, cohort, context):
+        return 3 * weigh(state, cohort, context)
+
+    def step(given):
+        round = make_round(
+            linear_model(),
+            selectors.uniform(3),
+            solvers.sgd(0.1, 2, steps=3),
+            mean._replace(weigh=given),
+            aggregation="secure",
+        )
+        return jax.jit(round.step)(round.init(jax.random.key(0), DATA), DATA)[1]
+
+    assert step(weigh).finite
+    assert not step(heavy).finite
+
+
+def level(role, sees):
+    return role()._replace(sees=sees)
+
+
+def traced(selector=None, aggregator=None):
+    """A round and what surrounds it, traced under secure aggregation."""
+    round = make_round(
+        linear_model(),
+        selector or selectors.uniform(3),
+        solvers.sgd(0.1, 2, steps=2),
+        aggregator or aggregators.mean(),
+        aggregation="secure",
+    )
+    jax.eval_shape(lambda key: round.step(round.init(key, DATA), DATA), jax.random.key(0))
+
+
+LESS = {"numbers": "sum", "vectors": "numbers"}
+# It may ask for anything, whatever its function does in this case.
+UNKNOWN = ("submodular",)
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_a_selector_sees_what_it_says(name):
+    sees = SELECTORS[name]().sees
+    if sees != "vectors":
+        traced(selector=SELECTORS[name]())
+    if sees != "sum" and name not in UNKNOWN:
+        with pytest.raises(ValueError, match="it hides"):
+            traced(selector=level(SELECTORS[name], LESS[sees]))
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_an_aggregator_sees_what_it_says(name):
+    sees = AGGREGATORS[name]().sees
+    if sees != "vectors":
+        traced(aggregator=AGGREGATORS[name]())
+    if sees != "sum":
+        with pytest.raises(ValueError, match="it hides"):
+            traced(aggregator=level(AGGREGATORS[name], LESS[sees]))
+
+
+SUM_ALONE = {
+    "selectors": {"uniform", "by_size", "full", "round_robin", "clustered_by_size"},
+    "aggregators": {"mean"},
+}
+
+
+def test_what_roles_see_is_written_down():
+    for kind, cases in (("selectors", SELECTORS), ("aggregators", AGGREGATORS)):
+        found = {name.split(maxsplit=1)[0] for name in cases if cases[name]().sees == "sum"}
+        assert found == SUM_ALONE[kind]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"aggregator": "krum"}, "aggregator: it sees vectors .* such as mean"),
+        ({"aggregator": "median"}, "aggregator: it sees vectors"),
+        ({"selector": "divfl"}, "selector: it sees vectors .* such as uniform"),
+        ({"faults": [faults.byzantine(0.5, "little")]}, "faults: a liar that knows all updates"),
+        ({"aggregation": "masked"}, "aggregation='masked': expected one of 'plain', 'secure'"),
+        ({"aggregation": uploads.secure}, "aggregation=<function"),
+    ],
+)
+def test_what_contradicts_it_is_refused_by_name(settings, said, as_users_call):
+    with pytest.raises(ValueError, match=said):
+        round_of(**{"aggregation": "secure"} | settings)
+
+
+def test_a_liar_of_its_own_lies_on():
+    lie = [faults.byzantine([0, 2, 4], "sign_flip")]
+    plain, _ = run_with(faults=lie)
+    secure, _ = run_with(faults=lie, aggregation="secure")
+    honest, _ = run_with(aggregation="secure")
+    chex.assert_trees_all_close(secure.variables, plain.variables, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(honest.variables.params["kernel"], secure.variables.params["kernel"])
+
+
+def test_who_sends_nan_drops_out_if_asked():
+    lie = [faults.byzantine([0, 2, 4], "nan")]
+    plain, info = run_with(faults=lie, drop_nonfinite=True)
+    secure, _ = run_with(faults=lie, drop_nonfinite=True, aggregation="secure")
+    assert not info.answers.all()
+    chex.assert_trees_all_close(secure.variables, plain.variables, rtol=1e-5, atol=1e-6)
+    _, info = run_with(faults=lie, aggregation="secure")
+    assert not info.finite.all()
+
+
+def test_every_sum_of_a_round_has_masks_of_its_own(monkeypatch):
+    """drfa adds up snapshots as well as updates."""
+    seen = []
+    module = ff.uploads.sealed
+    original = module.masked_sum
+    monkeypatch.setattr(
+        module, "masked_sum", lambda key, *rest: (seen.append(key), original(key, *rest))[1]
+    )
+    round = round_of("drfa", aggregation="secure")
+    start = round.init(jax.random.key(0), DATA)
+
+    def keys(state):
+        seen.clear()
+        new, _ = round.step(state, DATA)
+        return new, [jax.random.key_data(key) for key in seen]
+
+    state, first = jax.jit(keys)(start)
+    _, second = jax.jit(keys)(state)
+    assert len(first) == 2
+    assert np.unique(np.stack(first + second), axis=0).shape[0] == 4
