@@ -8,8 +8,10 @@ State is what the next round needs, info is what a person wants to look at.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
@@ -85,6 +87,9 @@ class Model(NamedTuple):
             logits and integer labels, in nats, unless another one is given.
         accuracy: ``accuracy(outputs, labels) -> [batch]``, the share of an example's labels that is
             right, in ``[0, 1]``; NaN where there is no such share, as in regression.
+        predict: ``predict(outputs) -> [batch, ...]``, labels; by default the largest logit's class.
+        probabilities: ``probabilities(outputs) -> [batch, classes]``; by default the softmax of
+            logits, None where outputs are no logits.
     """
 
     init: Callable[..., Variables]
@@ -92,6 +97,8 @@ class Model(NamedTuple):
     features: Callable[..., Float[Array, "batch width"]]
     loss: Callable[..., Float[Array, " batch"]] = optax.softmax_cross_entropy_with_integer_labels
     accuracy: Callable[..., Float[Array, " batch"]] = is_correct
+    predict: Callable[..., Shaped[Array, "batch ..."]] = partial(jnp.argmax, axis=-1)
+    probabilities: Callable[..., Float[Array, "batch classes"]] | None = jax.nn.softmax
 
 
 class Client(NamedTuple):

@@ -25,10 +25,11 @@ from fedjax_fair.metrics import (
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.metrics.communication import bytes_per_round
-from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SUMMARIES
+from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, OF_TESTS, SUMMARIES
 
 __all__ = [
     "GROUP_SUMMARIES",
+    "OF_TESTS",
     "SUMMARIES",
     "adjusted_rand_index",
     "by_mix",

@@ -8,12 +8,16 @@ from jaxtyping import Array, Float
 from fedjax_fair.base import ClientMetrics, Metric
 from fedjax_fair.metrics import fairness, groups, performance
 
-__all__ = ["GROUP_SUMMARIES", "SUMMARIES"]
+__all__ = ["GROUP_SUMMARIES", "OF_TESTS", "SUMMARIES"]
 
 TESTED = "clients with test examples"
 TRAINED = "clients with a measured training loss"
 EVERYONE = "all clients"
 COHORT = "clients that trained last"
+TESTED_TWICE = "clients with two or more test examples"
+
+OF_TESTS = (TESTED, TESTED_TWICE)
+"""Populations of what test examples alone determine, however the model was trained."""
 
 
 def _clients_reached(metrics: ClientMetrics) -> Float[Array, ""]:
@@ -93,7 +97,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "client_dissimilarity_noise",
         "Client dissimilarity that finite test sets alone would produce",
         "1",
-        "clients with two or more test examples",
+        TESTED_TWICE,
         "uniform",
         lambda m: fairness.dissimilarity_noise(m.test_accuracy, m.test_sizes),
     ),

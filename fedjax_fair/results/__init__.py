@@ -27,6 +27,7 @@ its own.
 from fedjax_fair.results.compared import by_mix, combine, compare, final
 from fedjax_fair.results.files import open, save
 from fedjax_fair.results.recorded import RECORDED, History, to_dataset
+from fedjax_fair.results.trained import model
 
 __all__ = [
     "RECORDED",
@@ -35,6 +36,7 @@ __all__ = [
     "combine",
     "compare",
     "final",
+    "model",
     "open",
     "save",
     "to_dataset",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair import metrics
-from fedjax_fair.base import ClientMetrics, Variables
+from fedjax_fair.base import ClientMetrics, Metric, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.simulate import RoundInfo
@@ -15,7 +15,7 @@ from fedjax_fair.simulate import RoundInfo
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["RECORDED", "History", "to_dataset"]
+__all__ = ["RECORDED", "History", "described", "to_dataset"]
 
 RECORDED = {
     "test_accuracy": ("client", "Test accuracy", "1"),
@@ -125,27 +125,22 @@ def to_dataset(
     recorded = history.arrays()
     columns: dict[str, Any] = {}
     for name, (dim, long_name, unit) in RECORDED.items():
-        described = {"long_name": long_name, "units": unit}
-        columns[name] = (("seed", "round", dim), recorded["metrics"][name], described)
+        attributes = {"long_name": long_name, "units": unit}
+        columns[name] = (("seed", "round", dim), recorded["metrics"][name], attributes)
     for metric in metrics.SUMMARIES + metrics.GROUP_SUMMARIES:
         if metric.name not in recorded["summaries"]:
             continue
-        described = {
-            "long_name": metric.description,
-            "units": metric.unit,
-            "population": metric.population,
-            "weighting": metric.weighting,
-        }
-        columns[metric.name] = (("seed", "round"), recorded["summaries"][metric.name], described)
+        values = recorded["summaries"][metric.name]
+        columns[metric.name] = (("seed", "round"), values, described(metric))
     for name, values in recorded["rounds"].items():
         long_name, unit = _PER_SLOT[name]
-        described = {"long_name": long_name, "units": unit}
-        columns[f"cohort_{name}"] = (("seed", "training_round", "slot"), values, described)
+        attributes = {"long_name": long_name, "units": unit}
+        columns[f"cohort_{name}"] = (("seed", "training_round", "slot"), values, attributes)
     for role in ("selection", "aggregation"):
         for name, values in recorded[role].items():
-            described = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
+            attributes = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
             dims = ("seed", "training_round", "slot")[: values.ndim]
-            columns[f"{role}_{name}"] = (dims, values, described)
+            columns[f"{role}_{name}"] = (dims, values, attributes)
     columns |= _communication(recorded, variables)
     columns |= _ownership(data)
     columns |= _of_groups(recorded["metrics"], data)
@@ -156,6 +151,16 @@ def to_dataset(
     return xr.Dataset(
         columns, coords=coordinates, attrs={"data": data.name, "label_skew": int(data.label_skew)}
     )
+
+
+def described(metric: Metric) -> dict[str, str]:
+    """What a metric says of itself, as attributes of its variable."""
+    return {
+        "long_name": metric.description,
+        "units": metric.unit,
+        "population": metric.population,
+        "weighting": metric.weighting,
+    }
 
 
 def _of_groups(clients: dict[str, np.ndarray], data: FederatedData) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from jax.core import Tracer
 
 __all__ = ["describe", "differences"]
 
-# How clients are laid out side by side changes rounding, not what is computed.
-_IRRELEVANT = {"clients_per_batch"}
+# How clients are laid out side by side changes rounding, not what is computed; what predictions are
+# made of a model's outputs does not matter before it is trained.
+_IRRELEVANT = {"clients_per_batch", "predict", "probabilities"}
 _LIBRARY = __name__.partition(".")[0]
 
 

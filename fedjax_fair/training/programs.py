@@ -24,7 +24,7 @@ from fedjax_fair.results import RECORDED
 from fedjax_fair.simulate import Round, RoundInfo, RoundState
 from fedjax_fair.training.diagnosis import is_constant
 
-__all__ = ["Programs"]
+__all__ = ["Programs", "over_runs", "require_outputs"]
 
 # What runs have recorded exists as it came and, in the end, as a Dataset, and partly in between:
 # 2.3 to 2.8 times in trials.
@@ -66,7 +66,7 @@ class Programs:
         # Cores compute whole runs where there is a run for each.
         self._cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
         self._run_a_core = 1 < self._cores <= len(seeds)
-        over_runs = partial(_over_runs, mesh=mesh, run_a_core=self._run_a_core)
+        mapped = partial(over_runs, mesh=mesh, run_a_core=self._run_a_core)
 
         def init(own, data):
             seed, point = own
@@ -77,7 +77,7 @@ class Programs:
                 state, point = own
                 return simulate.run(make(point), state, data, length)
 
-            return over_runs(one)((state, points), data)
+            return mapped(one)((state, points), data)
 
         if mesh is None:
             self._data, self._points = jax.device_put((data, points))
@@ -95,9 +95,9 @@ class Programs:
         # One is compiled while the next is traced, and two at once where there are cores for it.
         # Several processes must not change the order.
         with ThreadPoolExecutor(1 if jax.process_count() > 1 else None) as pool:
-            init_run = jax.jit(over_runs(init)).lower(own, self._data)
+            init_run = jax.jit(mapped(init)).lower(own, self._data)
             self._state = init_run.out_info
-            _require_outputs(model, self._state.variables, data)
+            require_outputs(model, self._state.variables, data)
             options = _INIT_OPTIONS.get(jax.default_backend())
             initializing = pool.submit(init_run.compile, options)
             traced = self._trace(eval_every)
@@ -107,7 +107,7 @@ class Programs:
             stepping = pool.submit(chunk.compile)
             clients = self._info.clients
             self.empty_cohort = np.full((clients.shape[0], clients.shape[2]), -1, clients.dtype)
-            evaluation = jax.jit(over_runs(partial(_evaluate, model, train_loss))).lower(
+            evaluation = jax.jit(mapped(partial(_evaluate, model, train_loss))).lower(
                 self._evaluated(self._state, self.empty_cohort), self._data
             )
             self._evaluation = evaluation.out_info
@@ -169,7 +169,7 @@ class Programs:
         return state.variables, state.participation, cohort
 
 
-def _require_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
+def require_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
     """Raises if a model has fewer outputs than there are classes, which would be NaN later on."""
     if np.issubdtype(data.train.labels.dtype, np.floating):
         return
@@ -195,7 +195,9 @@ def _temporary(program: Any) -> int:
     return program.memory_analysis().temp_size_in_bytes
 
 
-def _over_runs(function: Callable, mesh: Mesh | None, *, run_a_core: bool) -> Callable:
+def over_runs(
+    function: Callable, mesh: Mesh | None = None, *, run_a_core: bool = False
+) -> Callable:
     """Maps over the leading axis of the first argument, and over the partitions of the data.
 
     Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
