@@ -481,6 +481,10 @@ class ClientMetrics(NamedTuple):
         groups: Planted group of each client, or None.
         class_accuracy: Fraction correct on all test examples of each class, whoever owns them; NaN
             for a class without. Targets, which have no class, are all of one. None if not measured.
+        validation_accuracy: Fraction correct on each client's validation examples; NaN for a client
+            without. None, as the next two, where none are held out.
+        validation_loss: Mean loss on them; NaN without.
+        validation_sizes: Validation examples of each client.
     """
 
     test_accuracy: Float[Array, " clients"]
@@ -492,6 +496,9 @@ class ClientMetrics(NamedTuple):
     cohort: Int[Array, " cohort"]
     groups: Int[Array, " clients"] | None = None
     class_accuracy: Float[Array, " classes"] | None = None
+    validation_accuracy: Float[Array, " clients"] | None = None
+    validation_loss: Float[Array, " clients"] | None = None
+    validation_sizes: Int[Array, " clients"] | None = None
 
 
 class Metric(NamedTuple):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsLog", "RunFolder", "environment", "locked"]
 
-SUMMARY_NAMES = [one.name for one in metrics.SUMMARIES + metrics.GROUP_SUMMARIES]
+SUMMARY_NAMES = [one.name for one in metrics.ALL_SUMMARIES]
 PACKAGES = ("fedjax-fair", "jax", "jaxlib", "flax", "optax", "numpy")
 
 

@@ -21,10 +21,15 @@ RECORDED = {
     "test_accuracy": ("client", "Test accuracy", "1"),
     "test_loss": ("client", "Test loss", "nat"),
     "train_loss": ("client", "Training loss", "nat"),
+    "validation_accuracy": ("client", "Validation accuracy", "1"),
+    "validation_loss": ("client", "Validation loss", "nat"),
     "participation": ("client", "Rounds trained in", "rounds"),
     "class_accuracy": ("class", "Accuracy on all test examples of a class", "1"),
 }
-"""Fields of ``ClientMetrics`` that change during a run: last dimension, long name and unit."""
+"""Fields of ``ClientMetrics`` that change during a run: last dimension, long name and unit.
+
+Those of validation examples are there if the examples are.
+"""
 
 _PER_SLOT = {
     "clients": ("Client in the cohort", "1"),
@@ -60,7 +65,8 @@ class History:
         """Records an evaluation: summaries ``[seeds]`` and ``[seeds, clients or classes]``."""
         self._evaluated.append(round)
         self._summaries.append(summaries)
-        self._metrics.append({name: getattr(metrics, name) for name in RECORDED})
+        measured = {name: getattr(metrics, name) for name in RECORDED}
+        self._metrics.append({name: value for name, value in measured.items() if value is not None})
 
     def add_rounds(self, info: RoundInfo) -> None:
         """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
@@ -124,10 +130,11 @@ def to_dataset(
 
     recorded = history.arrays()
     columns: dict[str, Any] = {}
-    for name, (dim, long_name, unit) in RECORDED.items():
+    for name, values in recorded["metrics"].items():
+        dim, long_name, unit = RECORDED[name]
         attributes = {"long_name": long_name, "units": unit}
-        columns[name] = (("seed", "round", dim), recorded["metrics"][name], attributes)
-    for metric in metrics.SUMMARIES + metrics.GROUP_SUMMARIES:
+        columns[name] = (("seed", "round", dim), values, attributes)
+    for metric in metrics.ALL_SUMMARIES:
         if metric.name not in recorded["summaries"]:
             continue
         values = recorded["summaries"][metric.name]
@@ -212,10 +219,13 @@ def _ownership(data: FederatedData) -> dict[str, Any]:
     """Examples of every client and class, and the planted groups."""
     columns: dict[str, Any] = {}
     run = () if data.num_partitions is None else ("seed",)
-    for name, examples in {"train": data.train, "test": data.test}.items():
-        described = {"long_name": f"Examples for {name}ing", "units": "examples"}
+    purposes = {"train": "training", "test": "testing", "validation": "validation"}
+    for name, purpose in purposes.items():
+        if (examples := getattr(data, name)) is None:
+            continue
+        attributes = {"long_name": f"Examples for {purpose}", "units": "examples"}
         counts = _class_counts(examples, data.num_classes)
-        columns[f"{name}_examples"] = ((*run, "client", "class"), counts, described)
+        columns[f"{name}_examples"] = ((*run, "client", "class"), counts, attributes)
     if data.groups is not None:
         groups = np.asarray(data.groups)
         columns["group"] = ((*run, "client"), groups, {"long_name": "Planted group"})

@@ -16,7 +16,7 @@ from jaxtyping import Array, Int, PyTree, Shaped
 from fedjax_fair import metrics, simulate
 from fedjax_fair.base import ClientMetrics, Model
 from fedjax_fair.client_evaluation import evaluate
-from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.data.federated import FederatedData, moved, ownership, with_ownership
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.cores import CORES, shared
 from fedjax_fair.parallel.mesh import over_mesh, replicate, shard_federation
@@ -80,9 +80,10 @@ class Programs:
             return mapped(one)((state, points), data)
 
         if mesh is None:
-            self._data, self._points = jax.device_put((data, points))
+            self._data, self._points = moved(data, jax.device_put), jax.device_put(points)
         elif self._run_a_core:
-            self._data, self._points = shared((data, points), mesh)
+            self._data = moved(data, lambda data: shared(data, mesh))
+            self._points = shared(points, mesh)
         else:
             self._data, self._points = shard_federation(data, mesh), replicate(points, mesh)
         # Seeds on the host rather than keys on a device, which other processes could not use.
@@ -142,7 +143,7 @@ class Programs:
     @property
     def shared_bytes(self) -> int:
         """The part of it, data, that does not depend on the number of runs."""
-        leaves = jax.tree.leaves(self._data)
+        leaves = {id(leaf): leaf for leaf in jax.tree.leaves(self._data)}.values()
         return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
 
     def init(self) -> RoundState:
@@ -226,5 +227,7 @@ def over_runs(
 def _evaluate(model: Model, train_loss: bool, evaluated: tuple, data: FederatedData):
     variables, participation, cohort = evaluated
     clients = evaluate(model, variables, data, participation, cohort, train_loss=train_loss)
-    summaries = metrics.SUMMARIES + (() if data.groups is None else metrics.GROUP_SUMMARIES)
+    summaries = metrics.summaries_of(
+        groups=data.groups is not None, validation=data.validation is not None
+    )
     return {metric.name: metric.function(clients) for metric in summaries}, clients
