@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from fedjax_fair.simulate import make_round, run
     from fedjax_fair.training import (
         Callback,
+        Fitted,
         SimulationError,
         fit,
         fit_batch,
         make_centralized,
+        train,
     )
 
 __all__ = [
     "Callback",
+    "Fitted",
     "SimulationError",
     "aggregators",
     "data",
@@ -48,17 +51,20 @@ __all__ = [
     "solvers",
     "submodular",
     "sweep",
+    "train",
     "uploads",
 ]
 
 _MODULE_OF = {
     "Callback": "training",
+    "Fitted": "training",
     "SimulationError": "training",
     "fit": "training",
     "fit_batch": "training",
     "make_centralized": "training",
     "make_round": "simulate",
     "run": "simulate",
+    "train": "training",
     "sweep": "app.sweep",
 }
 

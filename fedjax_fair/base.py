@@ -8,8 +8,10 @@ State is what the next round needs, info is what a person wants to look at.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
@@ -94,6 +96,9 @@ class Model(NamedTuple):
             logits and integer labels, in nats, unless another one is given.
         accuracy: ``accuracy(outputs, labels) -> [batch]``, the share of an example's labels that is
             right, in ``[0, 1]``; NaN where there is no such share, as in regression.
+        predict: ``predict(outputs) -> [batch, ...]``, labels; by default the largest logit's class.
+        probabilities: ``probabilities(outputs) -> [batch, classes]``; by default the softmax of
+            logits, None where outputs are no logits.
     """
 
     init: Callable[..., Variables]
@@ -101,6 +106,8 @@ class Model(NamedTuple):
     features: Callable[..., Float[Array, "batch width"]]
     loss: Callable[..., Float[Array, " batch"]] = optax.softmax_cross_entropy_with_integer_labels
     accuracy: Callable[..., Float[Array, " batch"]] = is_correct
+    predict: Callable[..., Shaped[Array, "batch ..."]] = partial(jnp.argmax, axis=-1)
+    probabilities: Callable[..., Float[Array, "batch classes"]] | None = jax.nn.softmax
 
 
 class Client(NamedTuple):
@@ -505,6 +512,10 @@ class ClientMetrics(NamedTuple):
         groups: Planted group of each client, or None.
         class_accuracy: Fraction correct on all test examples of each class, whoever owns them; NaN
             for a class without. Targets, which have no class, are all of one. None if not measured.
+        validation_accuracy: Fraction correct on each client's validation examples; NaN for a client
+            without. None, as the next two, where none are held out.
+        validation_loss: Mean loss on them; NaN without.
+        validation_sizes: Validation examples of each client.
     """
 
     test_accuracy: Float[Array, " clients"]
@@ -516,6 +527,9 @@ class ClientMetrics(NamedTuple):
     cohort: Int[Array, " cohort"]
     groups: Int[Array, " clients"] | None = None
     class_accuracy: Float[Array, " classes"] | None = None
+    validation_accuracy: Float[Array, " clients"] | None = None
+    validation_loss: Float[Array, " clients"] | None = None
+    validation_sizes: Int[Array, " clients"] | None = None
 
 
 class Metric(NamedTuple):

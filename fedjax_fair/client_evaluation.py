@@ -216,6 +216,9 @@ def evaluate(
         train = client_performance(model, variables, data.train).loss
     else:
         train = jnp.full_like(test.loss, jnp.nan)
+    held = None
+    if data.validation is not None:
+        held = client_performance(model, variables, data.validation)
     return ClientMetrics(
         test_accuracy=test.accuracy,
         test_loss=test.loss,
@@ -226,6 +229,9 @@ def evaluate(
         cohort=cohort,
         groups=data.groups,
         class_accuracy=class_accuracy,
+        validation_accuracy=held and held.accuracy,
+        validation_loss=held and held.loss,
+        validation_sizes=data.validation and data.validation.sizes,
     )
 
 

@@ -58,7 +58,9 @@ print(runs)
 
 # %% [markdown]
 # Each answer is one `xarray.Dataset` with a dimension for every setting. Seeds have partitions of
-# their own here (`per_run`), so that a mean over seeds is one over federations as well.
+# their own here (`per_run`), so that a mean over seeds is one over federations as well. A sweep
+# holds out a tenth of every client's training examples for validation: settings are chosen by
+# `validation_*`, and test examples say what the choice is worth.
 
 # %%
 swept["subtrunc"]["accuracy_mean_clients"].sizes
@@ -66,18 +68,18 @@ swept["subtrunc"]["accuracy_mean_clients"].sizes
 # %% [markdown]
 # ## The front
 #
-# A point is on the front if no other is both more accurate and more even. Below, each dot is the
-# mean over ten seeds of one setting; large dots are the front of each method. Settings that end
-# below 60 % are left out of the picture.
+# A point is on the front if no other is both more accurate and more even, by validation. Below,
+# each dot is the mean over ten seeds of one setting on test examples; large dots are the front of
+# each method. Settings that end below 60 % are left out of the picture.
 
 
 # %%
-def points(one):
+def points(one, prefix=""):
     """Accuracy and its standard deviation over clients, in %, of every setting."""
     last = 100 * results.final(one).mean("seed")
     return np.stack(
         [
-            last[name].values.ravel()
+            last[prefix + name].values.ravel()
             for name in ("accuracy_mean_clients", "accuracy_standard_deviation")
         ]
     )
@@ -93,7 +95,7 @@ def front(accuracy, dispersion):
 figure, axes = plt.subplots()
 for method, one in swept.items():
     accuracy, dispersion = points(one)
-    best = front(accuracy, dispersion)
+    best = front(*points(one, "validation_"))
     (line,) = axes.plot(accuracy[best], dispersion[best], "o-", markersize=9, label=method)
     axes.scatter(accuracy, dispersion, color=line.get_color(), s=12)
 axes.set(xlabel="Mean accuracy of clients, %", ylabel="Standard deviation over clients, %")
@@ -111,18 +113,20 @@ plt.show()
 for method, one in swept.items():
     (name,) = strengths[method]
     last = 100 * results.final(one).isel(algorithm=0)
-    rate = last["accuracy_mean_clients"].mean(["seed", name]).idxmax("learning_rate")
-    chosen = last["accuracy_standard_deviation"].sel(learning_rate=rate)
-    change = chosen - chosen.isel({name: 0})
+    rate = last["validation_accuracy_mean_clients"].mean(["seed", name]).idxmax("learning_rate")
+    at_rate = last.sel(learning_rate=rate)
+    least = int(at_rate["validation_accuracy_standard_deviation"].mean("seed").argmin(name))
+    dispersion = at_rate["accuracy_standard_deviation"]
+    change = dispersion - dispersion.isel({name: 0})
     spread = change.std("seed", ddof=1) / np.sqrt(change.sizes["seed"])
-    least = int(change.mean("seed").argmin(name))
     gain, error = float(change.mean("seed")[least]), float(spread[least])
     print(f"{method}, steps of {float(rate)}: {name} = {float(change[name][least])} changes it by")
     print(f"    {gain:+.2f} ± {error:.2f} points")
 
 # %% [markdown]
-# Such a minimum over many settings flatters: the least of eight noisy numbers is low by chance
-# alone. To claim something, choose the setting on these seeds and measure it on others.
+# The least of eight noisy numbers is low by chance alone, so that it would flatter the method if it
+# were both chosen and measured on test examples. It was chosen on validation examples, a few for
+# each client, and is therefore not always the least on test examples.
 #
 # The same from the command line, with a folder that an interrupted sweep continues in:
 #

@@ -83,7 +83,10 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
         if config.data.per_run:
             seed = tuple(config.data.seed + run for run in config.training.seeds)
         partitioner = _make(partition, config.data, names=DATA_NAMES)
-        federation = data.load(config.data.name, partitioner, seed=seed, data_dir=config.data.dir)
+        own = config.data
+        federation = data.load(
+            own.name, partitioner, seed, own.dir, validation=own.validation or 0.0
+        )
     classes, largest = federation.num_classes, largest_client(federation)
     rounds = {name: method_round(config, name, classes, largest) for name in config.methods}
     for method in rounds.values():
@@ -358,7 +361,9 @@ def _roles(method: Method) -> dict[str, Any]:
 
 def _unread(config: Config) -> Iterable[tuple[str, str]]:
     """Settings that are given and that nothing in the run reads: section and field."""
-    read: dict[str, set[str]] = {"data": {"name", "dir", "partition", "seed", "per_run"}}
+    read: dict[str, set[str]] = {
+        "data": {"name", "dir", "partition", "seed", "validation", "per_run"}
+    }
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     read["data"] |= {DATA_NAMES.get(name, name) for name in settings_of(partition)}
     read |= {"model": {"name", "compute"}, **{role: set() for role in _ROLES}}
@@ -396,6 +401,8 @@ def _check(config: Config) -> None:
     checks.positive_int("training.rounds", training.rounds)
     checks.positive_int("training.eval_every", training.eval_every)
     checks.seeds("training.seeds", training.seeds)
+    if config.data.validation is not None:
+        checks.unit_interval("data.validation", config.data.validation)
     if config.distributed and config.devices != "all":
         raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
     if config.data.per_run and config.devices not in (1, "auto"):

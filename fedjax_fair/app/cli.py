@@ -13,7 +13,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -139,8 +139,16 @@ class Run(Config):
 
 
 @dataclass(frozen=True)
+class ResumeTraining:
+    """How long."""
+
+    rounds: int | None = None
+    """Rounds that the run is extended to; as many as it was started with by default."""
+
+
+@dataclass(frozen=True)
 class Resume:
-    """Continues a run that was interrupted."""
+    """Continues a run that was interrupted, or a finished one for longer."""
 
     run: Positional[Folder]
     """The run folder."""
@@ -151,10 +159,22 @@ class Resume:
     log: Logs = ()
     """Tools that get evaluations too: tensorboard, wandb, mlflow; each needs its extra."""
 
+    training: ResumeTraining = field(default_factory=ResumeTraining)
+
     def __call__(self) -> None:
         folder = RunFolder(self.run)
         config = folder.config()
+        rounds = self.training.rounds
+        if isinstance(config, Config) and rounds is not None:
+            before = config.training.rounds
+            if before is not None and rounds < before:
+                raise ValueError(
+                    f"training.rounds={rounds}: expected at least the {before} of the run."
+                )
+            config = replace(config, training=replace(config.training, rounds=rounds))
         if isinstance(config, Maximize):
+            if rounds is not None:
+                raise ValueError(f"training.rounds={rounds}: nothing in this run reads it.")
             if self.log:
                 raise ValueError(f"log={self.log!r}: expected none; a maximization has no rounds.")
             _maximize(maximize.task_of(config), config, folder, quiet=self.quiet)

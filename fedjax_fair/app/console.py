@@ -33,6 +33,9 @@ COLUMNS = {
 }
 
 
+_VALIDATION = "validation_accuracy_mean_clients"
+
+
 def tables(results: xr.Dataset) -> list[Table]:
     """What a person sees of results: the methods, their planted groups, and their differences.
 
@@ -137,25 +140,35 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
         rows: Points to show, at most.
 
     Returns:
-        A table in percent, the most accurate first: mean over seeds, and their sample standard
-        deviation where there are two or more.
+        A table in percent: mean over seeds, and their sample standard deviation where there are two
+        or more. The first is best on validation examples; where there are none, nothing is ranked,
+        as the best on test examples would be so by chance as well.
     """
     points = ["algorithm", *settings]
-    last = final(results[list(COLUMNS)]).stack(point=points)
-    order = np.argsort(-last["accuracy_mean_clients"].mean("seed").values, kind="stable")
+    ranked = _VALIDATION in results
+    columns = {_VALIDATION: "validation", **COLUMNS} if ranked else COLUMNS
+    last = final(results[list(columns)]).stack(point=points)
+    order = np.arange(last.sizes["point"])
+    if ranked:
+        order = np.argsort(-last[_VALIDATION].mean("seed").values, kind="stable")
     shown = order[:rows]
-    table = Table(
-        title=_title(f"The best {len(shown)} of {len(order):,} points ({results.attrs['data']})"),
-        caption=f"in %, mean over {results.sizes['seed']} seeds",
+    which, by = (
+        ("best", "ranked by validation") if ranked else ("first", "not ranked: no validation")
     )
-    for heading in ("method", *settings, *COLUMNS.values()):
+    table = Table(
+        title=_title(
+            f"The {which} {len(shown)} of {len(order):,} points ({results.attrs['data']})"
+        ),
+        caption=f"in %, mean over {results.sizes['seed']} seeds, {by}; others of test examples",
+    )
+    for heading in ("method", *settings, *columns.values()):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for number in shown:
         row = last.isel(point=number)
         table.add_row(
             *(f"{row[name].item():g}" if name != "algorithm" and isinstance(row[name].item(), float)
               else _name(row[name].item()) for name in points),
-            *(_percent(row[name].values, digits=1) for name in COLUMNS),
+            *(_percent(row[name].values, digits=1) for name in columns),
         )  # fmt: skip
     return table
 

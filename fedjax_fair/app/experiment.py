@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from fedjax_fair import results
 from fedjax_fair.app.build import Experiment
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
-from fedjax_fair.training.fit import Callback, fit
+from fedjax_fair.results.trained import folder_name, save_model
+from fedjax_fair.training.fit import Callback, train
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -45,6 +45,7 @@ def execute(
     if not processes.is_first():
         return results.combine(_train(experiment, folder, None))
     with locked(folder.path):
+        folder.extend(experiment.config.training.rounds)
         folder.environment()  # What is lost is noticed before hours of training.
         _train(experiment, folder, watch)
         combined = results.open(folder.results)
@@ -59,16 +60,18 @@ def _train(
     training: Any = experiment.config.training  # Resolved: the number of rounds is there.
     done: dict[str, xr.Dataset] = {}
     for name, round in experiment.rounds.items():
-        done[name] = fit(
+        fitted = train(
             round,
             experiment.data,
             rounds=training.rounds,
             seeds=training.seeds,
             eval_every=training.eval_every,
             callbacks=[MetricsLog(folder.metrics, name), *watch(name)] if watch else [],
-            checkpoints=folder.checkpoints / quote(name, safe="=,"),
+            checkpoints=folder.checkpoints / folder_name(name),
             mesh=experiment.mesh,
         )
+        done[name] = fitted.dataset
+        save_model(fitted.variables, folder.models / folder_name(name))
         if watch:
             results.save(results.combine(done), folder.results)
     return done

@@ -5,6 +5,7 @@
 ``env.json``       Versions, device and git commit.
 ``metrics.jsonl``  One line per evaluation, method and seed, written as they happen.
 ``checkpoints/``   The latest state of each method.
+``models/``        The trained models of each method, for ``results.model``.
 ``results.nc``     The results of the methods that are done, as one Dataset.
 ``plots/``         Figures drawn from ``results.nc``.
 ``report.html``    Everything a person wants to see, on one page.
@@ -23,6 +24,7 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsLog", "RunFolder", "environment", "locked"]
 
-SUMMARY_NAMES = [one.name for one in metrics.SUMMARIES + metrics.GROUP_SUMMARIES]
+SUMMARY_NAMES = [one.name for one in metrics.ALL_SUMMARIES]
 PACKAGES = ("fedjax-fair", "jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -60,6 +62,7 @@ class RunFolder:
         self.path = Path(path)
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
+        self.models = self.path / "models"
         self.results = self.path / "results.nc"
         self.plots = self.path / "plots"
         self.report = self.path / "report.html"
@@ -97,6 +100,13 @@ class RunFolder:
     def config(self) -> Config | Maximize:
         """Reads the configuration of the run."""
         return settings.load(self._config)
+
+    def extend(self, rounds: int | None) -> None:
+        """Notes that a run that trains goes on for longer, so that the next start knows."""
+        config = self.config()
+        if isinstance(config, Config) and config.training.rounds != rounds:
+            longer = replace(config, training=replace(config.training, rounds=rounds))
+            settings.save(longer, self._config)
 
     def environment(self) -> dict[str, Any]:
         """Reads what the run was started with; what this process sees, where that is lost."""
@@ -174,7 +184,8 @@ class MetricsLog(Callback):
 
     A resumed run repeats the evaluations after its checkpoint; a line that is there already is not
     written twice, and half a line, left by a run that was killed, is dropped. Lines that were lost
-    are written at the end, without a time.
+    are written at the end, without a time; those of an evaluation that a longer run does not have,
+    at the end of a shorter one, are dropped then.
 
     Args:
         path: The file, ``metrics.jsonl``.
@@ -196,7 +207,15 @@ class MetricsLog(Callback):
             self._write(seed, evaluation.round, round(evaluation.seconds, 3), summaries)
 
     def on_end(self, results: xr.Dataset) -> None:
-        """Writes what is missing."""
+        """Writes what is missing, and drops what is not in the results."""
+        lines = _complete_lines(self._path)
+        kept = [
+            line
+            for line in lines
+            if line["algorithm"] != self._method or line["round"] in results["round"].values
+        ]
+        if len(kept) < len(lines):
+            write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
         names = [name for name in SUMMARY_NAMES if name in results]
         for seed in results["seed"].values.tolist():
             for done in results["round"].values.tolist():

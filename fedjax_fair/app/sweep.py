@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["sweep"]
 
 
+_VALIDATION = 0.1
+
+
 class _Axis(NamedTuple):
     """A setting that is varied."""
 
@@ -88,7 +91,8 @@ def sweep(
     Runs that differ in numbers share one compiled program, as far as memory allows.
 
     Args:
-        base: Everything else; its methods are compared.
+        base: Everything else; its methods are compared. If it does not say what is held out for
+            validation, it is a tenth of every client's training examples.
         seeds: Runs of every point; those of ``base`` by default.
         folder: Where finished runs are kept, and found again by the same call; the whole
             becomes ``results.nc`` there.
@@ -119,6 +123,8 @@ def sweep(
     if seeds is not None:
         checks.seeds("seeds", seeds)
         base = replace(base, training=replace(base.training, seeds=tuple(seeds)))
+    if base.data.validation is None:
+        base = replace(base, data=replace(base.data, validation=_VALIDATION))
     config = presets.resolve(base)
     if config.distributed:
         raise ValueError("distributed=True: expected False for a sweep.")

@@ -29,6 +29,7 @@ from fedjax_fair.data.sources import (
     load,
     prepare,
 )
+from fedjax_fair.data.validation import hold_out
 
 __all__ = [
     "PLANTED",
@@ -50,6 +51,7 @@ __all__ = [
     "follow_owners",
     "from_arrays",
     "from_npz",
+    "hold_out",
     "iid",
     "load",
     "planted_clusters",

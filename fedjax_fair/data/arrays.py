@@ -13,8 +13,15 @@ import numpy as np
 
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, as_integers, validate
-from fedjax_fair.data.ownership import Partition, generator, join_indices, owned
+from fedjax_fair.data.ownership import (
+    Partition,
+    generator,
+    hold_out_of_each,
+    join_indices,
+    owned,
+)
 from fedjax_fair.data.partition import by_column, explicit, follow_owners
+from fedjax_fair.data.validation import hold_out
 
 __all__ = ["federate", "from_arrays", "from_npz"]
 
@@ -27,6 +34,7 @@ def federate(
     name: str,
     label_skew: bool = False,
     test_fraction: float = 0.2,
+    validation: float = 0.0,
     seed: int = 0,
 ) -> FederatedData:
     """Puts examples and their partitions together and validates the result.
@@ -42,6 +50,8 @@ def federate(
         name: What the data is called in results.
         label_skew: Whether both partitions give clients random examples of their classes.
         test_fraction: Part of every client's examples held out, in ``[0, 1)``.
+        validation: Part of every client's training examples that is then held out for choices
+            (`hold_out`), in ``[0, 1)``; nothing by default.
         seed: Seed of the choice of held-out examples.
 
     Returns:
@@ -52,11 +62,13 @@ def federate(
     """
     checks.positive_int("num_classes", num_classes)
     checks.unit_interval("test_fraction", test_fraction)
+    checks.unit_interval("validation", validation)
     checks.non_negative_int("seed", seed)
     features, labels, partition = train
     groups: Any = partition.groups
     if test is None:
-        train_part, test_part = _hold_out(partition, test_fraction, seed)
+        # Apart from the streams that split examples.
+        train_part, test_part = hold_out_of_each(partition, test_fraction, generator(seed, 2))
         # Two copies of disjoint parts, not two views of everything: that would cost twice the
         # memory once both are on a device.
         train = _compact(features, labels, train_part)
@@ -65,21 +77,7 @@ def federate(
         _client_examples(*train), _client_examples(*test), groups, num_classes, name, label_skew
     )
     validate(data)
-    return data
-
-
-def _hold_out(partition: Partition, fraction: float, seed: int) -> tuple[Partition, Partition]:
-    rng = generator(seed, 2)  # Apart from the streams that split examples.
-    clients = np.repeat(np.arange(len(partition.sizes)), partition.sizes)
-    shuffled = partition.order[np.lexsort((rng.random(len(clients)), clients))]
-    taken = np.floor(partition.sizes * fraction).astype(np.int64)
-    offsets = np.cumsum(partition.sizes) - partition.sizes
-    held = np.arange(len(clients)) - offsets[clients] < taken[clients]
-    total = len(partition.order) + len(partition.dropped)
-    return (
-        owned(shuffled[~held], partition.sizes - taken, total, partition.groups),
-        owned(shuffled[held], taken, total, partition.groups),
-    )
+    return hold_out(data, validation, seed) if validation else data
 
 
 def _compact(features: Any, labels: Any, partition: Partition):
@@ -143,6 +141,7 @@ def from_arrays(
     num_classes: int | None = None,
     name: str = "custom",
     test_fraction: float = 0.2,
+    validation: float = 0.0,
     seed: int = 0,
 ) -> FederatedData:
     """Makes a federation of arrays in memory.
@@ -161,6 +160,8 @@ def from_arrays(
         name: What the data is called in results.
         test_fraction: Without test arguments, the part of each client's examples that is held out
             for testing, rounded down; at least one is kept for training. In ``[0, 1)``.
+        validation: Part of every client's training examples, those of the test aside, that is held
+            out for choices (`hold_out`). In ``[0, 1)``.
         seed: Seed of the choice of held-out examples.
 
     Returns:
@@ -207,6 +208,7 @@ def from_arrays(
         num_classes=num_classes,
         name=name,
         test_fraction=test_fraction,
+        validation=validation,
         seed=seed,
     )
 
@@ -229,7 +231,11 @@ def _require_as_many(name: str, features: Any, labels: np.ndarray) -> None:
 
 
 def from_npz(
-    path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: int = 0
+    path: str | os.PathLike[str],
+    *,
+    test_fraction: float = 0.2,
+    validation: float = 0.0,
+    seed: int = 0,
 ) -> FederatedData:
     """Reads a federation from an ``.npz`` file, without pickles.
 
@@ -240,6 +246,7 @@ def from_npz(
             training examples), ``groups [clients]`` and ``num_classes``. Clients are the distinct
             owners, ascending.
         test_fraction: As in ``from_arrays``, where the file has no test examples.
+        validation: As in ``from_arrays``.
         seed: As in ``from_arrays``.
 
     Returns:
@@ -261,13 +268,17 @@ def from_npz(
     if missing := {"features", "labels", "client"} - set(arrays):
         raise ValueError(f"{path} lacks {sorted(missing)}: expected features, labels and client.")
     try:
-        return _from_named_arrays(arrays, path, test_fraction, seed)
+        return _from_named_arrays(arrays, path, test_fraction, validation, seed)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
 def _from_named_arrays(
-    arrays: dict[str, np.ndarray], path: str | os.PathLike[str], test_fraction: float, seed: int
+    arrays: dict[str, np.ndarray],
+    path: str | os.PathLike[str],
+    test_fraction: float,
+    validation: float,
+    seed: int,
 ) -> FederatedData:
     client, labels = arrays["client"], _classes("labels", arrays["labels"])
     if client.dtype.kind not in "iuUS":
@@ -295,6 +306,7 @@ def _from_named_arrays(
         num_classes=_num_classes(arrays.get("num_classes")),
         name=os.path.splitext(os.path.basename(path))[0],
         test_fraction=test_fraction,
+        validation=validation,
         seed=seed,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ __all__ = [
     "FederatedData",
     "Ownership",
     "Replicated",
+    "moved",
     "ownership",
     "stack",
     "validate",
@@ -81,6 +82,8 @@ class FederatedData(NamedTuple):
         name: What the data is called in results.
         label_skew: Whether clients differ in their numbers of examples of each class alone, which
             `results.by_mix` needs to know.
+        validation: Examples of the same clients to choose settings by, kept from training and test
+            (`hold_out`), or None. Clients may have none.
     """
 
     train: ClientExamples
@@ -89,6 +92,7 @@ class FederatedData(NamedTuple):
     num_classes: int
     name: str
     label_skew: bool = False
+    validation: ClientExamples | None = None
 
     @property
     def num_clients(self) -> int:
@@ -108,14 +112,14 @@ class FederatedData(NamedTuple):
 
 
 def _flatten(data: FederatedData):
-    names = ("train", "test", "groups")
+    names = ("train", "test", "groups", "validation")
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(data, name)) for name in names)
     return children, (data.num_classes, data.name, data.label_skew)
 
 
 def _unflatten(static: tuple[int, str, bool], children: Any) -> FederatedData:
-    train, test, groups = children
-    return FederatedData(train, test, groups, *static)
+    train, test, groups, validation = children
+    return FederatedData(train, test, groups, *static, validation)
 
 
 # Registered by hand, because JAX would treat the three static fields of a NamedTuple as arrays.
@@ -129,27 +133,50 @@ class Ownership(NamedTuple):
         train: ``order``, ``offsets`` and ``sizes`` of the training examples.
         test: The same of the test examples.
         groups: Planted groups, or None.
+        validation: The same of the validation examples, or None.
     """
 
     train: tuple[Any, Any, Any]
     test: tuple[Any, Any, Any]
     groups: Any
+    validation: tuple[Any, Any, Any] | None = None
 
 
 def ownership(data: FederatedData) -> Ownership:
     """Takes the ownership out of a federation."""
-    train, test = ((part.order, part.offsets, part.sizes) for part in (data.train, data.test))
-    return Ownership(train, test, data.groups)
+    train, test, validation = (
+        None if part is None else (part.order, part.offsets, part.sizes)
+        for part in (data.train, data.test, data.validation)
+    )
+    assert train is not None
+    assert test is not None
+    return Ownership(train, test, data.groups, validation)
 
 
 def with_ownership(data: FederatedData, owned: Ownership) -> FederatedData:
     """Gives the examples of a federation other owners."""
-    names = ("order", "offsets", "sizes")
+
+    def given(examples, own):
+        return examples._replace(**dict(zip(("order", "offsets", "sizes"), own, strict=True)))
+
     return data._replace(
-        train=data.train._replace(**dict(zip(names, owned.train, strict=True))),
-        test=data.test._replace(**dict(zip(names, owned.test, strict=True))),
+        train=given(data.train, owned.train),
+        test=given(data.test, owned.test),
         groups=owned.groups,
+        validation=owned.validation and given(data.validation, owned.validation),
     )
+
+
+def moved(data: FederatedData, move: Callable[[FederatedData], FederatedData]) -> FederatedData:
+    """Moves a federation, and only once what training and validation examples share."""
+    train, own = data.train, data.validation
+    if own is None:
+        return move(data)
+    names = [name for name in ("features", "labels") if getattr(train, name) is getattr(own, name)]
+    there = move(data._replace(validation=own._replace(**dict.fromkeys(names))))
+    assert there.validation is not None
+    kept = {name: getattr(there.train, name) for name in names}
+    return there._replace(validation=there.validation._replace(**kept))
 
 
 def stack(federations: Sequence[FederatedData]) -> FederatedData:
@@ -176,14 +203,19 @@ def stack(federations: Sequence[FederatedData]) -> FederatedData:
         raise ValueError("federations=[]: expected one or more.")
     first = federations[0]
     for run, other in enumerate(federations):
-        clients, examples = other.num_clients, (other.train, other.test)
+        clients = other.num_clients
         _require(
             clients == first.num_clients,
             f"federations[{run}] has {clients} clients: expected {first.num_clients} as the first.",
         )
-        for name, own, shared in zip(
-            ("train", "test"), examples, (first.train, first.test), strict=True
-        ):
+        _require(
+            (other.validation is None) == (first.validation is None),
+            f"federations[{run}].validation: expected it in all federations or in none.",
+        )
+        for name in ("train", "test", "validation"):
+            own, shared = getattr(other, name), getattr(first, name)
+            if own is None:
+                continue
             _require(
                 _same(own.features, shared.features) and _same(own.labels, shared.labels),
                 f"federations[{run}].{name}: expected the examples of the first federation.",
@@ -226,19 +258,22 @@ def validate(data: FederatedData) -> None:
         validate(_trimmed(data.partition(run)))
     if data.num_partitions is not None:
         return
-    for name, examples in (("train", data.train), ("test", data.test)):
-        _validate_examples(name, examples, data.num_classes)
-    train, test = data.train, data.test
-    _require(
-        train.sizes.shape == test.sizes.shape,
-        f"test.sizes of shape {test.sizes.shape}: expected train's {train.sizes.shape}.",
-    )
-    _require(
-        (train.features.shape[1:], train.features.dtype)
-        == (test.features.shape[1:], test.features.dtype),
-        f"test.features {test.features.shape} of {test.features.dtype}: expected examples like "
-        f"train's {train.features.shape} of {train.features.dtype}.",
-    )
+    train = data.train
+    _validate_examples("train", train, data.num_classes)
+    for name, own in (("test", data.test), ("validation", data.validation)):
+        if own is None:
+            continue
+        _validate_examples(name, own, data.num_classes)
+        _require(
+            train.sizes.shape == own.sizes.shape,
+            f"{name}.sizes of shape {own.sizes.shape}: expected train's {train.sizes.shape}.",
+        )
+        _require(
+            (train.features.shape[1:], train.features.dtype)
+            == (own.features.shape[1:], own.features.dtype),
+            f"{name}.features {own.features.shape} of {own.features.dtype}: expected examples like "
+            f"train's {train.features.shape} of {train.features.dtype}.",
+        )
     empty = np.flatnonzero(np.asarray(train.sizes) == 0)
     _require(
         not empty.size,
@@ -260,11 +295,12 @@ def validate(data: FederatedData) -> None:
 
 def _trimmed(data: FederatedData) -> FederatedData:
     """Without the places of ``order`` without an owner, which a stack may have."""
-    train, test = (
-        part._replace(order=part.order[: int(np.sum(part.sizes))])
-        for part in (data.train, data.test)
-    )
-    return data._replace(train=train, test=test)
+    parts = {
+        name: part._replace(order=part.order[: int(np.sum(part.sizes))])
+        for name in ("train", "test", "validation")
+        if (part := getattr(data, name)) is not None
+    }
+    return data._replace(**parts)
 
 
 def _validate_examples(name: str, examples: ClientExamples, num_classes: int) -> None:

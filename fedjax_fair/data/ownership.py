@@ -15,6 +15,7 @@ __all__ = [
     "Partitioner",
     "equal_parts",
     "generator",
+    "hold_out_of_each",
     "join_indices",
     "owned",
     "require_enough",
@@ -76,6 +77,22 @@ def owned(order: Any, sizes: Any, total: int, groups: Any = None) -> Partition:
     groups = None if groups is None else np.asarray(groups, np.int32)
     dropped = np.flatnonzero(free).astype(np.int32)
     return Partition(np.asarray(order, np.int32), np.asarray(sizes, np.int32), groups, dropped)
+
+
+def hold_out_of_each(
+    partition: Partition, fraction: float, rng: np.random.Generator
+) -> tuple[Partition, Partition]:
+    """Takes a random ``floor(fraction * size)`` of each client's examples: the rest, and these."""
+    clients = np.repeat(np.arange(len(partition.sizes)), partition.sizes)
+    shuffled = partition.order[np.lexsort((rng.random(len(clients)), clients))]
+    taken = np.floor(partition.sizes * fraction).astype(np.int64)
+    offsets = np.cumsum(partition.sizes) - partition.sizes
+    held = np.arange(len(clients)) - offsets[clients] < taken[clients]
+    total = len(partition.order) + len(partition.dropped)
+    return (
+        owned(shuffled[~held], partition.sizes - taken, total, partition.groups),
+        owned(shuffled[held], taken, total, partition.groups),
+    )
 
 
 def require_enough(examples: int, num_clients: int, each: int = 1) -> None:

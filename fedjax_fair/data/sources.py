@@ -57,6 +57,7 @@ def load(
     partition: Partitioner | None = None,
     seed: int | Sequence[int] = 0,
     data_dir: str | os.PathLike[str] | None = None,
+    validation: float = 0.0,
 ) -> FederatedData:
     """Loads a data set and splits it over clients.
 
@@ -80,6 +81,8 @@ def load(
             of ``fit`` (``fedjax_fair.data.stack``).
         data_dir: Folder of prepared sets; by default the environment variable
             ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``.
+        validation: Part of every client's training examples that is held out for choices
+            (`hold_out`), in ``[0, 1)``.
 
     Returns:
         A validated federation with ``uint8`` images ``[total, height, width, channels]``.
@@ -99,7 +102,7 @@ def load(
         raise ValueError(f"{seed=}: expected an integer >= 0, or several.")
     source = EMBEDDED[name]() if name in EMBEDDED else _images(name, data_dir)
     partition = default_partition(name) if partition is None else partition
-    federations = [_split(name, source, partition, each) for each in seeds]
+    federations = [_split(name, source, partition, each, validation) for each in seeds]
     return stack(federations) if several else federations[0]
 
 
@@ -108,6 +111,7 @@ def _split(
     source: Splits,
     partition: Partitioner,
     seed: int,
+    validation: float,
 ) -> FederatedData:
     train, test, num_classes = source
     owned = partition.split(train.labels, seed, **train.columns)
@@ -125,6 +129,7 @@ def _split(
         num_classes=num_classes,
         name=name,
         label_skew=partition.label_skew,
+        validation=validation,
         seed=seed,
     )
 
@@ -150,6 +155,7 @@ class Description(NamedTuple):
         num_train: Number of training examples; None if it is not prepared.
         num_test: Number of test examples; None if it is not prepared.
         partition: Name of the default partition.
+        validation: What a tenth of each client's training examples is then, as a sweep holds out.
         damage: Why it can not be loaded although it is prepared; None otherwise.
     """
 
@@ -161,6 +167,7 @@ class Description(NamedTuple):
     num_train: int | None
     num_test: int | None
     partition: str
+    validation: str | None = None
     damage: str | None = None
 
 
@@ -186,8 +193,10 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Descr
     if name in EMBEDDED:
         train, test, num_classes = EMBEDDED[name]()
         shape, num_test = train.features.shape[1:], 0 if test is None else len(test.labels)
+        num_train = len(train.labels)
+        held = _validation(name, num_train)
         return Description(
-            name, True, None, shape, num_classes, len(train.labels), num_test, partition
+            name, True, None, shape, num_classes, num_train, num_test, partition, held
         )
     try:
         found = tfds_images.find(name, data_dir)
@@ -206,7 +215,15 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Descr
         splits["train"],
         splits.get("test", 0),
         partition,
+        _validation(name, splits["train"]),
     )
+
+
+def _validation(name: str, num_train: int) -> str:
+    """What a tenth of a client's training examples is, where all clients have equally many."""
+    _, clients = default_split(name)
+    each = num_train // clients
+    return f"{each // 10} of about {each} training examples a client, with --data.validation 0.1"
 
 
 def available(data_dir: str | os.PathLike[str] | None = None) -> list[Description]:
@@ -235,7 +252,9 @@ def _describe_any(name: str, data_dir: str | os.PathLike[str] | None) -> Descrip
         if name not in KNOWN and not isinstance(error, DamagedError):
             return None
         folder, partition = resolve_data_dir(data_dir) / name, default_partition(name).name
-        return Description(name, False, folder, None, None, None, None, partition, str(error))
+        return Description(
+            name, False, folder, None, None, None, None, partition, damage=str(error)
+        )
 
 
 def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:

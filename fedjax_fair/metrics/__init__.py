@@ -25,10 +25,18 @@ from fedjax_fair.metrics import (
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.metrics.communication import bytes_per_round
-from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SUMMARIES
+from fedjax_fair.metrics.summaries import (
+    ALL_SUMMARIES,
+    GROUP_SUMMARIES,
+    OF_TESTS,
+    SUMMARIES,
+    summaries_of,
+)
 
 __all__ = [
+    "ALL_SUMMARIES",
     "GROUP_SUMMARIES",
+    "OF_TESTS",
     "SUMMARIES",
     "adjusted_rand_index",
     "by_mix",
@@ -40,4 +48,5 @@ __all__ = [
     "normalized_mutual_information",
     "paired",
     "performance",
+    "summaries_of",
 ]

@@ -8,12 +8,16 @@ from jaxtyping import Array, Float
 from fedjax_fair.base import ClientMetrics, Metric
 from fedjax_fair.metrics import fairness, groups, performance
 
-__all__ = ["GROUP_SUMMARIES", "SUMMARIES"]
+__all__ = ["ALL_SUMMARIES", "GROUP_SUMMARIES", "OF_TESTS", "SUMMARIES", "summaries_of"]
 
 TESTED = "clients with test examples"
 TRAINED = "clients with a measured training loss"
 EVERYONE = "all clients"
 COHORT = "clients that trained last"
+TESTED_TWICE = "clients with two or more test examples"
+
+OF_TESTS = (TESTED, TESTED_TWICE)
+"""Populations of what test examples alone determine, however the model was trained."""
 
 
 def _clients_reached(metrics: ClientMetrics) -> Float[Array, ""]:
@@ -93,7 +97,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "client_dissimilarity_noise",
         "Client dissimilarity that finite test sets alone would produce",
         "1",
-        "clients with two or more test examples",
+        TESTED_TWICE,
         "uniform",
         lambda m: fairness.dissimilarity_noise(m.test_accuracy, m.test_sizes),
     ),
@@ -216,3 +220,52 @@ GROUP_SUMMARIES: tuple[Metric, ...] = (
     ),
 )
 """What is measured besides where groups are known."""
+
+
+def _on_validation(metric: Metric) -> Metric:
+    """The same of validation examples."""
+
+    def function(metrics: ClientMetrics) -> Float[Array, ""]:
+        measured = metrics._replace(
+            test_accuracy=metrics.validation_accuracy,
+            test_loss=metrics.validation_loss,
+            test_sizes=metrics.validation_sizes,
+        )
+        return metric.function(measured)
+
+    return Metric(
+        f"validation_{metric.name.removeprefix('test_')}",
+        metric.description.replace("Test", "Validation").replace("test", "validation"),
+        metric.unit,
+        metric.population.replace("test", "validation"),
+        metric.weighting,
+        function,
+    )
+
+
+_VALIDATION = tuple(_on_validation(one) for one in SUMMARIES if one.population in OF_TESTS)
+_GROUP_VALIDATION = tuple(map(_on_validation, GROUP_SUMMARIES))
+
+ALL_SUMMARIES: tuple[Metric, ...] = SUMMARIES + GROUP_SUMMARIES + _VALIDATION + _GROUP_VALIDATION
+"""Whatever a federation may have."""
+
+
+def summaries_of(*, groups: bool, validation: bool) -> tuple[Metric, ...]:
+    """What is measured of a federation.
+
+    Args:
+        groups: Whether it has planted groups.
+        validation: Whether it has validation examples.
+
+    Returns:
+        ``SUMMARIES`` and what comes with groups; both once more for validation examples, where
+        ``test`` in a name becomes ``validation`` and others begin with ``validation_``.
+
+    Examples:
+        >>> names = [one.name for one in summaries_of(groups=False, validation=True)]
+        >>> names[-1], "validation_accuracy_mean_clients" in names
+        ('validation_loss_mean_examples', True)
+    """
+    chosen = SUMMARIES + (GROUP_SUMMARIES if groups else ())
+    chosen += _VALIDATION if validation else ()
+    return chosen + (_GROUP_VALIDATION if groups and validation else ())

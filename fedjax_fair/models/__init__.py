@@ -3,6 +3,7 @@
 from fedjax_fair.models.classic import cifar100_cnn, cifar_cnn, femnist_cnn, lenet, logistic, mlp
 from fedjax_fair.models.conv import Conv, max_pool
 from fedjax_fair.models.precision import in_bfloat16
+from fedjax_fair.models.pretrained import pretrained
 from fedjax_fair.models.resnet import resnet18
 from fedjax_fair.models.wrap import from_flax
 
@@ -17,5 +18,6 @@ __all__ = [
     "logistic",
     "max_pool",
     "mlp",
+    "pretrained",
     "resnet18",
 ]

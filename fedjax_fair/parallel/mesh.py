@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, PyTree
 
 from fedjax_fair import checks
-from fedjax_fair.data.federated import ClientExamples, FederatedData, Replicated
+from fedjax_fair.data.federated import ClientExamples, FederatedData, Replicated, moved
 from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.cores import CORES, shared
 
@@ -77,7 +77,7 @@ def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.n
 def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
     """Copies the examples of each client to its device; cores share them all.
 
-    Training examples are balanced; test examples follow their clients. Every process passes the
+    Training examples are balanced; the others follow their clients. Every process passes the
     same federation and keeps the shards of its own devices. Ids of clients stay what they are.
 
     Args:
@@ -98,9 +98,8 @@ def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
         (50,)
     """
     if mesh.axis_names == (CORES,):
-        data = shared(data, mesh)
-        test = data.test._replace(devices=Replicated())
-        return data._replace(train=data.train._replace(devices=Replicated()), test=test)
+        data = moved(data, lambda data: shared(data, mesh))
+        return _of_each(data, lambda examples: examples._replace(devices=Replicated()))
     if mesh.axis_names != (AXIS,):
         raise ValueError(f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},).")
     if data.num_partitions is not None:
@@ -108,10 +107,18 @@ def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
             f"data with {data.num_partitions} partitions: expected a single one beside a mesh."
         )
     devices = assign_clients(np.asarray(data.train.sizes), mesh.size)
+    data = _of_each(data, lambda examples: _shard(examples, devices, mesh))
+    return data._replace(groups=replicate(data.groups, mesh))
+
+
+def _of_each(
+    data: FederatedData, function: Callable[[ClientExamples], ClientExamples]
+) -> FederatedData:
+    """Applies a function to the examples of training, test and, if there are any, validation."""
     return data._replace(
-        train=_shard(data.train, devices, mesh),
-        test=_shard(data.test, devices, mesh),
-        groups=replicate(data.groups, mesh),
+        train=function(data.train),
+        test=function(data.test),
+        validation=None if data.validation is None else function(data.validation),
     )
 
 
@@ -152,8 +159,7 @@ def _specs(data: FederatedData) -> Any:
     if data.train.has_all_clients:
         return _REPLICATED
     specs: list[Any] = [_SHARDED] * 3 + [_REPLICATED] * 3
-    examples = ClientExamples(*specs)
-    return data._replace(train=examples, test=examples, groups=_REPLICATED)
+    return _of_each(data, lambda _: ClientExamples(*specs))._replace(groups=_REPLICATED)
 
 
 def _shard(

@@ -140,7 +140,7 @@ def _table(dataset: xr.Dataset) -> str:
     last = results.final(dataset)
     names = [str(name) for name in last["algorithm"].values]
     head = "".join(f'<th class="number">{html.escape(name)}</th>' for name in names)
-    measured = [m for m in metrics.SUMMARIES + metrics.GROUP_SUMMARIES if m.name in last]
+    measured = [m for m in metrics.ALL_SUMMARIES if m.name in last]
     rows = "".join(_row(last, metric) for metric in measured)
     return (
         f"<table><tr><th>Metric</th><th>Unit</th><th>Population</th><th>Weighting</th>{head}</tr>"

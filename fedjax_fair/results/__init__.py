@@ -16,7 +16,9 @@ Dimensions:
 Variables over ``(seed, round, client)`` are ``test_accuracy``, ``test_loss``, ``train_loss`` and
 ``participation``; ``class_accuracy`` is over ``(seed, round, class)``. Every summary metric is one
 over ``(seed, round)``, named as in ``fedjax_fair.metrics.SUMMARIES``, whose attributes say
-population and weighting. Rounds themselves are over ``(seed, training_round, slot)``:
+population and weighting. Where the federation has validation examples there are also
+``validation_accuracy``, ``validation_loss`` and the summaries of them (``validation_sigma_acc``
+and so on). Rounds themselves are over ``(seed, training_round, slot)``:
 ``cohort_clients``, ``cohort_weights``, ``cohort_loss``, ``cohort_steps`` and ``cohort_answers``.
 Info of the selector is over ``(seed, training_round)``, as ``selection_<name>``, and so is that of
 the aggregator, as ``aggregation_<name>``, some of it for every ``slot``. ``train_examples`` and
@@ -27,6 +29,7 @@ its own.
 from fedjax_fair.results.compared import by_mix, combine, compare, final
 from fedjax_fair.results.files import open, save
 from fedjax_fair.results.recorded import RECORDED, History, to_dataset
+from fedjax_fair.results.trained import model
 
 __all__ = [
     "RECORDED",
@@ -35,6 +38,7 @@ __all__ = [
     "combine",
     "compare",
     "final",
+    "model",
     "open",
     "save",
     "to_dataset",

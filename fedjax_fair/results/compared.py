@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["by_mix", "combine", "compare", "final"]
 
-_SHARED = ("train_examples", "test_examples", "group")
+_SHARED = ("train_examples", "test_examples", "validation_examples", "group")
 
 
 def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:

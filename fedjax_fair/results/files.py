@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["open", "save", "write_text"]
+__all__ = ["open", "require_intact_folder", "save", "sign_folder", "write_text"]
 
 _MARK = b"SHA-256:"
 """Stands between a file and its digest. Readers of HDF5 ignore what follows the end of its data."""
+
+_SIGNATURE = "sha256"
+"""Holds the digest of the folder that it lies in."""
 
 
 def save(dataset: xr.Dataset, path: str | Path) -> None:
@@ -63,6 +66,32 @@ def write_text(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf8")
     partial.replace(path)
+
+
+def sign_folder(folder: Path) -> None:
+    """Leaves a digest of its files in a folder that is complete."""
+    write_text(folder / _SIGNATURE, _folder_digest(folder))
+
+
+def require_intact_folder(folder: Path) -> None:
+    """Compares a folder to its digest, which one that was just being written lacks.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    signed = folder / _SIGNATURE
+    if signed.exists() and signed.read_text() != _folder_digest(folder):
+        raise ValueError("its files have changed since they were written")
+
+
+def _folder_digest(folder: Path) -> str:
+    """SHA-256 over the names and contents of all files."""
+    digest = hashlib.sha256()
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != _SIGNATURE)
+    for path in sorted(files):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0")
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _require_intact(file: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair import metrics
-from fedjax_fair.base import ClientMetrics, Variables
+from fedjax_fair.base import ClientMetrics, Metric, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.simulate import RoundInfo
@@ -15,16 +15,21 @@ from fedjax_fair.simulate import RoundInfo
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["RECORDED", "History", "to_dataset"]
+__all__ = ["RECORDED", "History", "described", "to_dataset"]
 
 RECORDED = {
     "test_accuracy": ("client", "Test accuracy", "1"),
     "test_loss": ("client", "Test loss", "nat"),
     "train_loss": ("client", "Training loss", "nat"),
+    "validation_accuracy": ("client", "Validation accuracy", "1"),
+    "validation_loss": ("client", "Validation loss", "nat"),
     "participation": ("client", "Rounds trained in", "rounds"),
     "class_accuracy": ("class", "Accuracy on all test examples of a class", "1"),
 }
-"""Fields of ``ClientMetrics`` that change during a run: last dimension, long name and unit."""
+"""Fields of ``ClientMetrics`` that change during a run: last dimension, long name and unit.
+
+Those of validation examples are there if the examples are.
+"""
 
 _PER_SLOT = {
     "clients": ("Client in the cohort", "1"),
@@ -60,7 +65,8 @@ class History:
         """Records an evaluation: summaries ``[seeds]`` and ``[seeds, clients or classes]``."""
         self._evaluated.append(round)
         self._summaries.append(summaries)
-        self._metrics.append({name: getattr(metrics, name) for name in RECORDED})
+        measured = {name: getattr(metrics, name) for name in RECORDED}
+        self._metrics.append({name: value for name, value in measured.items() if value is not None})
 
     def add_rounds(self, info: RoundInfo) -> None:
         """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
@@ -129,28 +135,24 @@ def to_dataset(
 
     recorded = history.arrays()
     columns: dict[str, Any] = {}
-    for name, (dim, long_name, unit) in RECORDED.items():
-        described = {"long_name": long_name, "units": unit}
-        columns[name] = (("seed", "round", dim), recorded["metrics"][name], described)
-    for metric in metrics.SUMMARIES + metrics.GROUP_SUMMARIES:
+    for name, values in recorded["metrics"].items():
+        dim, long_name, unit = RECORDED[name]
+        attributes = {"long_name": long_name, "units": unit}
+        columns[name] = (("seed", "round", dim), values, attributes)
+    for metric in metrics.ALL_SUMMARIES:
         if metric.name not in recorded["summaries"]:
             continue
-        described = {
-            "long_name": metric.description,
-            "units": metric.unit,
-            "population": metric.population,
-            "weighting": metric.weighting,
-        }
-        columns[metric.name] = (("seed", "round"), recorded["summaries"][metric.name], described)
+        values = recorded["summaries"][metric.name]
+        columns[metric.name] = (("seed", "round"), values, described(metric))
     for name, values in recorded["rounds"].items():
         long_name, unit = _PER_SLOT[name]
-        described = {"long_name": long_name, "units": unit}
-        columns[f"cohort_{name}"] = (("seed", "training_round", "slot"), values, described)
+        attributes = {"long_name": long_name, "units": unit}
+        columns[f"cohort_{name}"] = (("seed", "training_round", "slot"), values, attributes)
     for role in ("selection", "aggregation"):
         for name, values in recorded[role].items():
-            described = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
+            attributes = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
             dims = ("seed", "training_round", "slot")[: values.ndim]
-            columns[f"{role}_{name}"] = (dims, values, described)
+            columns[f"{role}_{name}"] = (dims, values, attributes)
     columns |= _communication(recorded, variables, bytes_up)
     columns |= _ownership(data)
     columns |= _of_groups(recorded["metrics"], data)
@@ -161,6 +163,16 @@ def to_dataset(
     return xr.Dataset(
         columns, coords=coordinates, attrs={"data": data.name, "label_skew": int(data.label_skew)}
     )
+
+
+def described(metric: Metric) -> dict[str, str]:
+    """What a metric says of itself, as attributes of its variable."""
+    return {
+        "long_name": metric.description,
+        "units": metric.unit,
+        "population": metric.population,
+        "weighting": metric.weighting,
+    }
 
 
 def _of_groups(clients: dict[str, np.ndarray], data: FederatedData) -> dict[str, Any]:
@@ -214,10 +226,13 @@ def _ownership(data: FederatedData) -> dict[str, Any]:
     """Examples of every client and class, and the planted groups."""
     columns: dict[str, Any] = {}
     run = () if data.num_partitions is None else ("seed",)
-    for name, examples in {"train": data.train, "test": data.test}.items():
-        described = {"long_name": f"Examples for {name}ing", "units": "examples"}
+    purposes = {"train": "training", "test": "testing", "validation": "validation"}
+    for name, purpose in purposes.items():
+        if (examples := getattr(data, name)) is None:
+            continue
+        attributes = {"long_name": f"Examples for {purpose}", "units": "examples"}
         counts = _class_counts(examples, data.num_classes)
-        columns[f"{name}_examples"] = ((*run, "client", "class"), counts, described)
+        columns[f"{name}_examples"] = ((*run, "client", "class"), counts, attributes)
     if data.groups is not None:
         groups = np.asarray(data.groups)
         columns["group"] = ((*run, "client"), groups, {"long_name": "Planted group"})

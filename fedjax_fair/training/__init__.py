@@ -8,14 +8,18 @@ from fedjax_fair.training.fit import (
     SimulationError,
     fit,
     fit_batch,
+    train,
 )
+from fedjax_fair.training.fitted import Fitted
 
 __all__ = [
     "Callback",
     "Evaluation",
+    "Fitted",
     "MemoryLimitError",
     "SimulationError",
     "fit",
     "fit_batch",
     "make_centralized",
+    "train",
 ]

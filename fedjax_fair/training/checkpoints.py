@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from pathlib import Path
@@ -13,13 +12,12 @@ import numpy as np
 
 from fedjax_fair.parallel import processes
 from fedjax_fair.results import History
-from fedjax_fair.results.files import write_text
+from fedjax_fair.results.files import require_intact_folder, sign_folder
 from fedjax_fair.simulate import RoundState
+from fedjax_fair.training.best import Best
 from fedjax_fair.training.fingerprint import differences
 
 __all__ = ["Checkpoints"]
-
-_DIGEST = "sha256"
 
 
 class Checkpoints:
@@ -33,6 +31,9 @@ class Checkpoints:
         folder: Where to keep them; created if needed.
         seeds: The seeds of the run, to refuse the checkpoints of another one.
         description: What else the run is made of (`training.fingerprint`), for the same purpose.
+        rounds: Rounds of the run.
+        eval_every: Rounds between its evaluations. A checkpoint of the end of a shorter run that
+            falls between two of them is deleted: the run goes on from the one before.
 
     Attributes:
         history: What the run has recorded so far, or None before the first checkpoint.
@@ -43,7 +44,12 @@ class Checkpoints:
     """
 
     def __init__(
-        self, folder: str | Path, seeds: tuple[int, ...], description: dict[str, str]
+        self,
+        folder: str | Path,
+        seeds: tuple[int, ...],
+        description: dict[str, str],
+        rounds: int,
+        eval_every: int,
     ) -> None:
         import orbax.checkpoint as ocp
 
@@ -56,10 +62,13 @@ class Checkpoints:
             options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False),
         )
         self.history: History | None = None
-        recorded = self._newest_intact()
-        if recorded is not None:
+        while (recorded := self._newest_intact()) is not None:
             self._require_the_same(recorded)
-            self.history = History.from_arrays(recorded)
+            history = History.from_arrays(recorded)
+            if history.round >= rounds or history.round % eval_every == 0:
+                self.history = history
+                break
+            self._manager.delete(history.round)
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -72,8 +81,8 @@ class Checkpoints:
         """The round of the latest checkpoint, or None."""
         return self._manager.latest_step()
 
-    def save(self, state: RoundState, history: History) -> None:
-        """Writes a checkpoint for the round the history has reached.
+    def save(self, state: RoundState, history: History, best: Best | None = None) -> None:
+        """Writes a checkpoint for the round the history has reached, with the best model so far.
 
         Raises:
             FileNotFoundError: If the folder was deleted since.
@@ -84,27 +93,34 @@ class Checkpoints:
             )
         described = np.frombuffer(json.dumps(self._description).encode(), np.uint8)
         recorded = {"seeds": self._seeds, "description": described, **history.arrays()}
-        self._manager.save(
-            history.round,
-            args=self._arguments.Composite(
-                state=self._arguments.StandardSave(_plain(state)),
-                history=self._arguments.StandardSave(recorded),
-            ),
-        )
+        items = {"state": _plain(state), "history": recorded}
+        if best is not None:
+            items["best"] = best.kept
+        saved = {name: self._arguments.StandardSave(item) for name, item in items.items()}
+        self._manager.save(history.round, args=self._arguments.Composite(**saved))
         if processes.is_first():
-            _sign(self._folder / str(history.round))
+            sign_folder(self._folder / str(history.round))
 
-    def restore(self, state: RoundState) -> RoundState:
+    def restore(self, state: RoundState, best: Best | None = None) -> RoundState:
         """Reads the state that belongs to ``history``.
 
         Args:
             state: A state of the same run, for its structure, shapes and types.
+            best: What gets the best model so far.
         """
         assert self.history is not None
+        items: dict[str, Any] = {"state": _plain(state)}
+        if best is not None:
+            each = np.zeros(len(self._seeds))
+            rounds = each.astype(np.int64)
+            variables = jax.tree.map(np.asarray, jax.device_get(state.variables))
+            items["best"] = {"scores": each, "rounds": rounds, "variables": variables}
+        wanted = {name: self._arguments.StandardRestore(item) for name, item in items.items()}
         restored = self._manager.restore(
-            self.history.round,
-            args=self._arguments.Composite(state=self._arguments.StandardRestore(_plain(state))),
+            self.history.round, args=self._arguments.Composite(**wanted)
         )
+        if best is not None:
+            best.kept = restored["best"]
         return _like(state, restored["state"])
 
     def _newest_intact(self) -> dict[str, Any] | None:
@@ -112,7 +128,7 @@ class Checkpoints:
         steps = sorted(self._manager.all_steps(), reverse=True)
         for step in steps:
             try:
-                _require_intact(self._folder / str(step))
+                require_intact_folder(self._folder / str(step))
                 history = self._manager.restore(
                     step, args=self._arguments.Composite(history=self._arguments.StandardRestore())
                 )["history"]
@@ -142,28 +158,6 @@ class Checkpoints:
             place, own, other = gaps[0]
             more = f" ({len(gaps) - 1} more differences)" if len(gaps) > 1 else ""
             raise ValueError(f"{place}={own}: {where} {other}{more}.")
-
-
-def _sign(checkpoint: Path) -> None:
-    """Leaves a digest of its files in a checkpoint."""
-    write_text(checkpoint / _DIGEST, _digest(checkpoint))
-
-
-def _require_intact(checkpoint: Path) -> None:
-    """Compares a checkpoint to its digest, which one that was just being written lacks."""
-    signed = checkpoint / _DIGEST
-    if signed.exists() and signed.read_text() != _digest(checkpoint):
-        raise ValueError("its files have changed since they were written")
-
-
-def _digest(checkpoint: Path) -> str:
-    """SHA-256 over the names and contents of all files."""
-    digest = hashlib.sha256()
-    files = (path for path in checkpoint.rglob("*") if path.is_file() and path.name != _DIGEST)
-    for path in sorted(files):
-        digest.update(str(path.relative_to(checkpoint)).encode() + b"\0")
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def _plain(state: RoundState) -> Any:

@@ -20,8 +20,9 @@ from jax.core import Tracer
 
 __all__ = ["describe", "differences"]
 
-# How clients are laid out side by side changes rounding, not what is computed.
-_IRRELEVANT = {"clients_per_batch"}
+# How clients are laid out side by side changes rounding, not what is computed; what predictions are
+# made of a model's outputs does not matter before it is trained.
+_IRRELEVANT = {"clients_per_batch", "predict", "probabilities"}
 _LIBRARY = __name__.partition(".")[0]
 
 
@@ -47,9 +48,12 @@ def describe(**parts: Any) -> dict[str, str]:
 
 
 def differences(own: dict[str, str], other: dict[str, str]) -> list[tuple[str, str, str]]:
-    """Where two descriptions differ: the place, and what is there in each (``-`` if nothing)."""
+    """Where two descriptions differ: the place, and what is there in each.
+
+    What is not there counts as None, which is what a setting is in a run of before it existed.
+    """
     places = sorted(own.keys() | other.keys())
-    gaps = [(place, own.get(place, "-"), other.get(place, "-")) for place in places]
+    gaps = [(place, own.get(place, "None"), other.get(place, "None")) for place in places]
     return [gap for gap in gaps if gap[1] != gap[2]]
 
 

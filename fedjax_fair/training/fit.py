@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,18 +15,28 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Int, PyTree, Shaped
 
 from fedjax_fair import checks, results
-from fedjax_fair.base import ClientMetrics
+from fedjax_fair.base import ClientMetrics, Variables
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.simulate import Round, RoundInfo
+from fedjax_fair.training.best import Best
 from fedjax_fair.training.checkpoints import Checkpoints
 from fedjax_fair.training.diagnosis import Doubts, require_members
 from fedjax_fair.training.fingerprint import describe
+from fedjax_fair.training.fitted import Fitted
 from fedjax_fair.training.programs import Programs
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Callback", "Evaluation", "MemoryLimitError", "SimulationError", "fit", "fit_batch"]
+__all__ = [
+    "Callback",
+    "Evaluation",
+    "MemoryLimitError",
+    "SimulationError",
+    "fit",
+    "fit_batch",
+    "train",
+]
 
 
 class SimulationError(RuntimeError):
@@ -140,9 +150,73 @@ def fit(
         >>> dict(run.test_accuracy.sizes)
         {'seed': 2, 'round': 3, 'client': 50}
     """
+    return train(
+        round,
+        data,
+        rounds=rounds,
+        seeds=seeds,
+        eval_every=eval_every,
+        train_loss=train_loss,
+        callbacks=callbacks,
+        checkpoints=checkpoints,
+        mesh=mesh,
+    ).dataset
+
+
+def train(
+    round: Round,
+    data: FederatedData,
+    *,
+    rounds: int,
+    seeds: Sequence[int] = (0,),
+    eval_every: int = 10,
+    train_loss: bool = True,
+    callbacks: Sequence[Callback] = (),
+    checkpoints: str | Path | None = None,
+    mesh: Mesh | None = None,
+    best: Callable[[Evaluation], Any] | None = None,
+) -> Fitted:
+    """Runs a federated method as ``fit`` does, and returns the trained models too.
+
+    Args:
+        round: As for ``fit``, with all that follows.
+        data: The federation.
+        rounds: Rounds to run.
+        seeds: One run each.
+        eval_every: Rounds between evaluations.
+        train_loss: Whether evaluations measure training losses.
+        callbacks: Called at the start, every evaluation and the end.
+        checkpoints: A folder for checkpoints.
+        mesh: Devices or cores.
+        best: ``best(evaluation) -> [seeds]``, a score of which larger is better. The model of each
+            seed is then that of its best evaluation (of several the first), not of the last one.
+            Choose by what is not reported: on validation examples (`data.hold_out`).
+
+    Returns:
+        A ``Fitted``: the Dataset of ``fit``, the variables of every seed, and the model.
+
+    Raises:
+        ValueError: As ``fit``; or if ``best`` does not give a number for each seed.
+        SimulationError: As ``fit``.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits")
+        >>> fedavg = ff.make_round(
+        ...     model=ff.models.logistic(data.num_classes),
+        ...     selector=ff.selectors.uniform(cohort_size=10),
+        ...     solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=1),
+        ...     aggregator=ff.aggregators.mean(),
+        ... )
+        >>> fitted = train(fedavg, data, rounds=20, seeds=(0, 1))
+        >>> fitted.predict(data.test.features[:3]).shape
+        (2, 3)
+    """
     checks.instance("round", round, Round, "make_round(model, selector, solver, aggregator)")
     checks.seeds("seeds", seeds)
-    return fit_batch(
+    if best is not None:
+        checks.function("best", best, "from an Evaluation to a number for each seed")
+    dataset, variables, kept = _run(
         lambda _: round,
         (),
         data,
@@ -154,7 +228,9 @@ def fit(
         checkpoints=checkpoints,
         continue_on_divergence=False,
         mesh=mesh,
+        best=best,
     )
+    return Fitted(dataset, variables, round.model, kept)
 
 
 def fit_batch(
@@ -223,6 +299,39 @@ def fit_batch(
         >>> runs.accuracy_mean_clients.isel(round=-1).shape
         (3,)
     """
+    return _run(
+        make,
+        points,
+        data,
+        rounds=rounds,
+        seeds=seeds,
+        eval_every=eval_every,
+        train_loss=train_loss,
+        callbacks=callbacks,
+        checkpoints=checkpoints,
+        continue_on_divergence=continue_on_divergence,
+        memory_limit=memory_limit,
+        mesh=mesh,
+    )[0]
+
+
+def _run(
+    make: Callable[[PyTree], Round],
+    points: PyTree,
+    data: FederatedData,
+    *,
+    rounds: int,
+    seeds: Sequence[int],
+    eval_every: int,
+    train_loss: bool,
+    callbacks: Sequence[Callback],
+    checkpoints: str | Path | None,
+    continue_on_divergence: bool,
+    memory_limit: int | None = None,
+    mesh: Mesh | None = None,
+    best: Callable[[Evaluation], Any] | None = None,
+) -> tuple[xr.Dataset, Variables, Int[np.ndarray, " seeds"]]:
+    """Results, and the last variables of every run, or the best, with their rounds."""
     checks.function("make", make, "from a point to a Round")
     checks.positive_int("rounds", rounds)
     checks.positive_int("eval_every", eval_every)
@@ -245,11 +354,12 @@ def fit_batch(
     if checkpoints is None:
         keep = nullcontext()
     else:
-        schedule = {"eval_every": eval_every, "train_loss": train_loss}
+        schedule: dict[str, Any] = {"eval_every": eval_every, "train_loss": train_loss}
+        if best is not None:
+            schedule["best"] = best
         own = data._replace(name="")  # What it is called does not matter.
-        keep = Checkpoints(
-            checkpoints, seeds, describe(method=make, points=points, data=own, **schedule)
-        )
+        described = describe(method=make, points=points, data=own, **schedule)
+        keep = Checkpoints(checkpoints, seeds, described, rounds, eval_every)
     with keep as store:
         kept = None if store is None else store.history
         history = results.History() if kept is None else kept
@@ -274,6 +384,7 @@ def fit_batch(
             )
         state = programs.init()
         doubts = Doubts(data, rounds, seeds)
+        finest = None if best is None else Best(best, seeds)
         diverged = np.full(len(seeds), -1)
 
         def record(cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None) -> bool:
@@ -284,12 +395,14 @@ def fit_batch(
                 doubts.see(done, summaries, clients.test_loss)
             seconds = time.perf_counter() - started
             evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds, info)
+            if finest is not None:
+                finest.see(evaluation, state.variables)
             stops = [callback.on_evaluation(evaluation) for callback in callbacks]
             return any(stop is True for stop in stops)
 
         stop = False
         if store is not None and kept is not None:
-            state = store.restore(state)
+            state = store.restore(state, finest)
             if not continue_on_divergence:
                 doubts.recall(history)
         else:
@@ -308,7 +421,7 @@ def fit_batch(
             history.add_rounds(recorded)
             stop = record(recorded.clients[:, -1], recorded)
             if store is not None:
-                store.save(state, history)
+                store.save(state, history, finest)
 
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
@@ -319,7 +432,10 @@ def fit_batch(
         dataset["diverged"] = ("seed", diverged, described)
     for callback in callbacks:
         callback.on_end(dataset)
-    return dataset
+    if finest is not None and finest.kept is not None:
+        return dataset, finest.kept["variables"], finest.kept["rounds"]
+    last = np.full(len(seeds), history.round, np.int64)
+    return dataset, jax.device_get(state.variables), last
 
 
 def _warn_of_clients(

@@ -17,7 +17,7 @@ from jaxtyping import Array, Int, PyTree, Shaped
 from fedjax_fair import metrics, simulate
 from fedjax_fair.base import ClientMetrics, Model
 from fedjax_fair.client_evaluation import evaluate
-from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.data.federated import FederatedData, moved, ownership, with_ownership
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.cores import CORES, shared
 from fedjax_fair.parallel.mesh import over_mesh, replicate, shard_federation
@@ -25,7 +25,7 @@ from fedjax_fair.results import RECORDED
 from fedjax_fair.simulate import Round, RoundInfo, RoundState
 from fedjax_fair.training.diagnosis import is_constant
 
-__all__ = ["Programs"]
+__all__ = ["Programs", "over_runs", "require_outputs"]
 
 # What runs have recorded exists as it came and, in the end, as a Dataset, and partly in between:
 # 2.3 to 2.8 times in trials.
@@ -68,7 +68,7 @@ class Programs:
         # Cores compute whole runs where there is a run for each.
         self._cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
         self._run_a_core = 1 < self._cores <= len(seeds)
-        over_runs = partial(_over_runs, mesh=mesh, run_a_core=self._run_a_core)
+        mapped = partial(over_runs, mesh=mesh, run_a_core=self._run_a_core)
 
         def init(own, data):
             seed, point = own
@@ -79,12 +79,13 @@ class Programs:
                 state, point = own
                 return simulate.run(make(point), state, data, length)
 
-            return over_runs(one)((state, points), data)
+            return mapped(one)((state, points), data)
 
         if mesh is None:
-            self._data, self._points = jax.device_put((data, points))
+            self._data, self._points = moved(data, jax.device_put), jax.device_put(points)
         elif self._run_a_core:
-            self._data, self._points = shared((data, points), mesh)
+            self._data = moved(data, lambda data: shared(data, mesh))
+            self._points = shared(points, mesh)
         else:
             self._data, self._points = shard_federation(data, mesh), replicate(points, mesh)
         # Seeds on the host rather than keys on a device, which other processes could not use.
@@ -97,10 +98,10 @@ class Programs:
         # One is compiled while the next is traced, and two at once where there are cores for it.
         # Several processes must not change the order.
         with _compiling(1 if jax.process_count() > 1 else None) as pool:
-            init_run = jax.jit(over_runs(init)).lower(own, self._data)
+            init_run = jax.jit(mapped(init)).lower(own, self._data)
             self._state = init_run.out_info
             self.bytes_up = one.bytes_up(_of_one_run(self._state.variables))
-            _require_outputs(model, self._state.variables, data)
+            require_outputs(model, self._state.variables, data)
             options = _INIT_OPTIONS.get(jax.default_backend())
             initializing = pool.submit(init_run.compile, options)
             traced = self._trace(eval_every)
@@ -110,7 +111,7 @@ class Programs:
             stepping = pool.submit(chunk.compile)
             clients = self._info.clients
             self.empty_cohort = np.full((clients.shape[0], clients.shape[2]), -1, clients.dtype)
-            evaluation = jax.jit(over_runs(partial(_evaluate, model, train_loss))).lower(
+            evaluation = jax.jit(mapped(partial(_evaluate, model, train_loss))).lower(
                 self._evaluated(self._state, self.empty_cohort), self._data
             )
             self._evaluation = evaluation.out_info
@@ -145,7 +146,7 @@ class Programs:
     @property
     def shared_bytes(self) -> int:
         """The part of it, data, that does not depend on the number of runs."""
-        leaves = jax.tree.leaves(self._data)
+        leaves = {id(leaf): leaf for leaf in jax.tree.leaves(self._data)}.values()
         return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
 
     def init(self) -> RoundState:
@@ -182,7 +183,7 @@ def _compiling(threads: int | None) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _require_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
+def require_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
     """Raises if a model has fewer outputs than there are classes, which would be NaN later on."""
     if np.issubdtype(data.train.labels.dtype, np.floating):
         return
@@ -213,7 +214,9 @@ def _temporary(program: Any) -> int:
     return program.memory_analysis().temp_size_in_bytes
 
 
-def _over_runs(function: Callable, mesh: Mesh | None, *, run_a_core: bool) -> Callable:
+def over_runs(
+    function: Callable, mesh: Mesh | None = None, *, run_a_core: bool = False
+) -> Callable:
     """Maps over the leading axis of the first argument, and over the partitions of the data.
 
     Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
@@ -242,5 +245,7 @@ def _over_runs(function: Callable, mesh: Mesh | None, *, run_a_core: bool) -> Ca
 def _evaluate(model: Model, train_loss: bool, evaluated: tuple, data: FederatedData):
     variables, participation, cohort = evaluated
     clients = evaluate(model, variables, data, participation, cohort, train_loss=train_loss)
-    summaries = metrics.SUMMARIES + (() if data.groups is None else metrics.GROUP_SUMMARIES)
+    summaries = metrics.summaries_of(
+        groups=data.groups is not None, validation=data.validation is not None
+    )
     return {metric.name: metric.function(clients) for metric in summaries}, clients

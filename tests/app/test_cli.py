@@ -9,11 +9,12 @@ import sys
 import time
 
 import jax
+import numpy as np
 import pytest
 import xarray as xr
 
 from fedjax_fair import results
-from fedjax_fair.app import cli, presets, registry, settings, termination
+from fedjax_fair.app import cli, console, presets, registry, settings, termination
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.options import options_of
@@ -266,6 +267,7 @@ def test_data_sets_are_listed(capsys):
     assert main(["data", "info", "digits"]) == 0
     described = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert int(described["num_train"]) + int(described["num_test"]) == 1797
+    assert described["validation"].startswith("2 of about 28 training examples a client")
 
 
 def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
@@ -280,13 +282,40 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
     assert dataset["seed"].values.tolist() == [3, 4]
     rows = [line for line in shown.splitlines() if "0.01" in line or "0.1" in line]
     assert len(rows) == 8
-    best = dataset["accuracy_mean_clients"].isel(round=-1).mean("seed").max()
+    best = dataset["validation_accuracy_mean_clients"].isel(round=-1).mean("seed").max()
     assert f"{100 * float(best):.1f}" in rows[0]
     assert main(command) == 0  # Nothing is run again.
     again = capsys.readouterr().out
     assert "MiB" not in again
     assert main(["show", str(tmp_path)]) == 0
     assert capsys.readouterr().out in again
+
+
+def sweep_of(**accuracies):
+    """Results over three points, in the order of accuracies of test and validation examples."""
+    shape = ("algorithm", "lam", "seed", "round")
+    columns = {
+        name: (shape, np.reshape(accuracies.get(name, [0.1, 0.2, 0.3]), (1, 3, 1, 1)))
+        for name in [*console.COLUMNS, *accuracies]
+    }
+    labels = {"algorithm": ["subtrunc"], "lam": [0.5, 1.5, 2.5], "seed": [0], "round": [4]}
+    return xr.Dataset(columns, labels, {"data": "made"})
+
+
+def shown_points(dataset):
+    (table,) = console.tables(dataset)
+    return list(table.columns[1].cells), table.caption
+
+
+def test_a_sweep_is_ranked_by_validation_or_not_at_all():
+    test = {"accuracy_mean_clients": [0.9, 0.8, 0.7]}
+    held = {"validation_accuracy_mean_clients": [0.5, 0.7, 0.6]}
+    points, caption = shown_points(sweep_of(**test, **held))
+    assert points == ["1.5", "2.5", "0.5"]
+    assert "ranked by validation" in caption
+    points, caption = shown_points(sweep_of(accuracy_mean_clients=[0.7, 0.9, 0.8]))
+    assert points == ["0.5", "1.5", "2.5"]
+    assert "not ranked: no validation" in caption
 
 
 @pytest.mark.parametrize(
@@ -300,6 +329,8 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
         (["training.seeds=1,2"], "training.seeds"),
         (["prox=-1"], "prox=-1.0"),
         (["lam=1", "--points-per-batch=0"], "points_per_batch=0"),
+        (["prox=1", "--data.validation=1"], "data.validation=1.0: expected a number in [0, 1)"),
+        (["prox=1", "--data.validation=0.001"], "validation=0.001: expected a larger part"),
     ],
 )
 def test_mistakes_in_a_sweep_end_in_one_line(words, message, tmp_path, capsys):

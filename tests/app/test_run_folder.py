@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from fedjax_fair import report, results
 from fedjax_fair.app import experiment, presets, settings
 from fedjax_fair.app.build import build
+from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, environment, locked
 from fedjax_fair.app.termination import Terminated, Termination
@@ -170,8 +173,8 @@ def test_the_environment_is_recorded(finished):
 
 def test_a_finished_run_has_everything(finished):
     assert {path.name for path in finished.path.iterdir()} == {
-        ".lock", "config.json", "env.json", "metrics.jsonl", "checkpoints", "results.nc", "plots",
-        "report.html",
+        ".lock", "config.json", "env.json", "metrics.jsonl", "checkpoints", "models", "results.nc",
+        "plots", "report.html",
     }  # fmt: skip
     dataset = results.open(finished.path)
     figures = {f"{name}.png" for name in report.standard_figures(dataset)}
@@ -218,6 +221,72 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(ready, finished, tmp_
         assert counts["fedavg"].rounds == []
         # The checkpoint of the round that was interrupted had not been written.
         assert counts[method].rounds == [4, 6]
+
+
+def test_models_are_those_that_the_results_are_of(ready, finished):
+    dataset = results.open(finished.path).isel(round=-1)
+    for method in SMALL.methods:
+        fitted = results.model(finished.path, method)
+        assert fitted.rounds.tolist() == [6, 6]
+        measured = fitted.evaluate(ready.data)
+        assert measured.seed.values.tolist() == [3, 1]
+        for name in ("test_accuracy", "test_loss", "sigma_acc"):
+            expected = dataset[name].sel(algorithm=method)
+            np.testing.assert_allclose(measured[name], expected, rtol=1e-4, atol=1e-5)
+        one = results.model(finished.path, method, seed=1)
+        assert one.dataset.seed.values.tolist() == [1]
+        params = one.of(1).params["head"]
+        np.testing.assert_array_equal(params["kernel"], fitted.of(1).params["head"]["kernel"])
+        x = ready.data.test.features[:9]
+        logits = x.reshape(9, -1) / np.float32(255) @ params["kernel"] + params["bias"]
+        np.testing.assert_allclose(one.outputs(x)[0], logits, rtol=1e-4, atol=1e-4)
+
+
+def test_models_that_are_not_there_are_named(finished, tmp_path):
+    with pytest.raises(ValueError, match="method='divfl': expected one of 'fedavg', 'unionfl"):
+        results.model(finished.path, "divfl")
+    with pytest.raises(ValueError, match="seed=2: expected one of 3, 1"):
+        results.model(finished.path, "fedavg", seed=2)
+    with pytest.raises(ValueError, match=r"expected a run folder"):
+        results.model(tmp_path, "fedavg")
+    copy = shutil.copytree(finished.path, tmp_path / "copy")
+    largest = max((copy / "models" / "fedavg").rglob("*"), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[-1] ^= 1
+    largest.write_bytes(content)
+    with pytest.raises(ValueError, match=r"model in .* is damaged \(its files have changed"):
+        results.model(copy, "fedavg")
+    shutil.rmtree(copy / "models")
+    with pytest.raises(ValueError, match=r"no model in .*fedjax-fair resume"):
+        results.model(copy, "fedavg")
+
+
+def test_a_finished_run_is_extended(ready, finished, tmp_path, capsys, monkeypatch):
+    """One that ended between two evaluations of the longer run."""
+    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
+    name = "unionfl:window=2"
+    short = replace(SMALL, methods=(name,), output=str(tmp_path))
+    begun = replace(short, training=replace(SMALL.training, rounds=3))
+    folder = RunFolder.create(begun, "short")
+    only = ready._replace(config=begun, rounds={name: ready.rounds[name]})
+    experiment.execute(only, folder)
+    assert {line["round"] for line in read_metrics(folder)} == {0, 2, 3}
+    assert main(["resume", str(folder.path), "--training.rounds", "2"]) == 2
+    assert "training.rounds=2: expected at least the 3 of the run" in capsys.readouterr().err
+    assert main(["resume", str(folder.path), "--training.rounds", "6"]) == 0
+    extended, whole = results.open(folder.path), results.open(finished.path)
+    for column in extended:
+        expected = whole[column]
+        if "algorithm" in expected.dims:
+            expected = expected.sel(algorithm=[name])
+        xr.testing.assert_identical(extended[column], expected)
+    models = [results.model(path.path, name).variables for path in (folder, finished)]
+    jax.tree.map(np.testing.assert_array_equal, *models)
+    assert folder.config() == short
+    logged = [line for line in read_metrics(finished) if line["algorithm"] == name]
+    assert [line | {"seconds": 0} for line in read_metrics(folder)] == [
+        line | {"seconds": 0} for line in logged
+    ]
 
 
 class Kill(Callback):

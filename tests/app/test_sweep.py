@@ -32,7 +32,9 @@ def base():
 def one_by_one(base, name, seed, **settings):
     """The same point as a run of its own."""
     written = ",".join(f"{setting}={value}" for setting, value in settings.items())
-    config = replace(base, methods=(f"{name}:{written}",))
+    # A sweep holds out a tenth of training examples.
+    data = replace(base.data, validation=0.1)
+    config = replace(base, methods=(f"{name}:{written}",), data=data)
     experiment = build(presets.resolve(config))
     (round,) = experiment.rounds.values()
     return fit(round, experiment.data, rounds=4, seeds=(seed,), eval_every=2, train_loss=False)
@@ -48,7 +50,8 @@ def test_every_point_is_what_it_is_alone(base):
         point = {"algorithm": "subtrunc", "seed": seed, "lam": lam, "learning_rate": rate}
         own = together.sel(point)
         np.testing.assert_array_equal(own["cohort_clients"], alone["cohort_clients"][0])
-        np.testing.assert_allclose(own["test_loss"], alone["test_loss"][0], rtol=1e-4)
+        for metric in ("test_loss", "validation_loss", "validation_accuracy_mean_clients"):
+            np.testing.assert_allclose(own[metric], alone[metric][0], rtol=1e-4)
     # A setting that a method does not read changes nothing.
     fedprox = together.sel(algorithm="fedprox")["test_loss"]
     np.testing.assert_array_equal(fedprox.sel(lam=0.0), fedprox.sel(lam=2.0))

@@ -10,10 +10,11 @@ from conftest import linear_model, make_federation
 from fedjax_fair import aggregators, results, selectors, solvers
 from fedjax_fair.base import Cohort, Selector
 from fedjax_fair.client_evaluation import client_performance
+from fedjax_fair.data import hold_out
 from fedjax_fair.data.federated import stack
 from fedjax_fair.simulate import make_round, run
 from fedjax_fair.training.centralized import make_centralized
-from fedjax_fair.training.fit import Callback, SimulationError, fit, fit_batch
+from fedjax_fair.training.fit import Callback, SimulationError, fit, fit_batch, train
 
 
 def make(model, solver=None, **settings):
@@ -340,3 +341,33 @@ def test_a_late_divergence_names_its_round(model, federation):
     rates = np.array([0.1, np.inf], np.float32)
     runs = fit_batch(method, rates, federation, rounds=5, seeds=(0, 0), eval_every=2)
     assert runs.diverged.values.tolist() == [-1, 3]
+
+
+def test_validation_examples_are_measured_as_test_examples_are(model, federation):
+    """And what else a run records is what it records without them."""
+    held = hold_out(federation._replace(groups=np.array([0, 1, 0, 1, 1, 0])), 0.4)
+    assert held.validation.sizes.min() == 0
+    settings = {"rounds": 4, "seeds": (0, 1), "eval_every": 2}
+    both = fit(make(model), held, **settings)
+    without = fit(make(model), held._replace(validation=None), **settings)
+    named = {name for name in both if str(name).startswith("validation_")}
+    assert {"validation_accuracy", "validation_sigma_acc", "validation_group_loss_gap"} < named
+    assert both.drop_vars(named).identical(without)
+    instead = fit(make(model), held._replace(validation=None, test=held.validation), **settings)
+    for name in named:
+        own = str(name).removeprefix("validation_")
+        own = own if own in without and own != "examples" else f"test_{own}"
+        np.testing.assert_allclose(both[name], instead[own], rtol=1e-5, atol=1e-6, err_msg=own)
+        said = both[name].attrs["long_name"]
+        assert "alidation" in said
+        assert "est ac" not in said
+
+
+def test_the_round_to_keep_is_chosen_by_validation(model, federation):
+    def score(evaluation):
+        return -evaluation.summaries["validation_loss_mean_examples"]
+
+    held = hold_out(federation, 0.4)
+    fitted = train(make(model), held, rounds=8, seeds=(0, 1), eval_every=1, best=score)
+    losses = fitted.dataset.validation_loss_mean_examples
+    assert fitted.rounds.tolist() == losses.idxmin("round").values.tolist()

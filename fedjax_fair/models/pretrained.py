@@ -1,0 +1,65 @@
+"""Networks that start from given variables."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_fair import checks
+from fedjax_fair.base import Model, Variables
+
+__all__ = ["pretrained"]
+
+
+def pretrained(model: Model, variables: Variables) -> Model:
+    """The same network, which starts from given variables instead of random ones.
+
+    Args:
+        model: The network.
+        variables: Of one model: from `Fitted.of`, or ``Variables(params, state)`` of what a Flax
+            module was trained to elsewhere.
+
+    Returns:
+        The model. All seeds start alike.
+
+    Raises:
+        ValueError: If the variables are not those of such a network (when training starts, which is
+            when the shape of inputs is known).
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits")
+        >>> def method(model):
+        ...     return ff.make_round(
+        ...         model, ff.selectors.uniform(10), ff.solvers.sgd(0.1, 10, steps=5),
+        ...         ff.aggregators.mean(),
+        ...     )
+        >>> first = ff.train(method(ff.models.logistic(10)), data, rounds=10)
+        >>> start = ff.models.pretrained(first.model, first.of(seed=0))
+        >>> second = ff.train(method(start), data, rounds=10)
+        >>> after, before = first.dataset.test_loss[0, -1], second.dataset.test_loss[0, 0]
+        >>> bool((after == before).all())
+        True
+    """
+    checks.instance("variables", variables, Variables, "fitted.of(seed=0)")
+
+    def init(key, x):
+        expected = jax.eval_shape(model.init, key, x)
+        if jax.tree.structure(expected) != jax.tree.structure(variables):
+            raise ValueError(f"variables: expected {_named(expected)}, got {_named(variables)}.")
+        named = jax.tree_util.tree_leaves_with_path(expected)
+        for (path, wanted), given in zip(named, jax.tree.leaves(variables), strict=True):
+            own = jnp.asarray(given)
+            if (own.shape, own.dtype) != (wanted.shape, wanted.dtype):
+                raise ValueError(
+                    f"variables: {jax.tree_util.keystr(path)} is {own.dtype}{list(own.shape)}: "
+                    f"expected {wanted.dtype}{list(wanted.shape)}."
+                )
+        return jax.tree.map(jnp.asarray, variables)
+
+    return model._replace(init=init)
+
+
+def _named(variables: Variables) -> str:
+    leaves = jax.tree_util.tree_leaves_with_path(variables)
+    return ", ".join(jax.tree_util.keystr(path) for path, _ in leaves) or "none"

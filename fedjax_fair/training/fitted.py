@@ -1,0 +1,198 @@
+"""What training leaves behind: results, and models that predict."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Shaped
+
+from fedjax_fair import metrics
+from fedjax_fair.base import Model, Variables
+from fedjax_fair.client_evaluation import evaluate
+from fedjax_fair.data.federated import FederatedData, validate
+from fedjax_fair.results.recorded import RECORDED, described
+from fedjax_fair.training.programs import over_runs, require_outputs
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["Fitted"]
+
+_CHUNK = 500
+"""Examples of a pass: few enough for the activations of all of them to be no burden."""
+
+
+class Fitted(NamedTuple):
+    """The trained models of all seeds, and how they came about.
+
+    Predictions have a leading axis ``seeds``, in the order of the results' dimension ``seed``.
+
+    Attributes:
+        dataset: The results, as ``fit`` returns them.
+        variables: Variables of the model, NumPy arrays ``[seeds, ...]``.
+        model: The network.
+        rounds: Rounds after which these were the variables of each seed, ``[seeds]``.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits", ff.data.iid(20))
+        >>> method = ff.make_round(
+        ...     ff.models.logistic(10), ff.selectors.uniform(5), ff.solvers.sgd(0.1, 10, steps=5),
+        ...     ff.aggregators.mean(),
+        ... )
+        >>> fitted = ff.train(method, data, rounds=10, seeds=(0, 1))
+        >>> images = data.test.features[:100]
+        >>> fitted.predict(images).shape, fitted.predict_proba(images).shape
+        ((2, 100), (2, 100, 10))
+        >>> dict(fitted.evaluate(data).test_accuracy.sizes)
+        {'seed': 2, 'client': 20}
+    """
+
+    dataset: xr.Dataset
+    variables: Variables
+    model: Model
+    rounds: Int[np.ndarray, " seeds"]
+
+    def of(self, seed: int) -> Variables:
+        """The variables of one seed.
+
+        Args:
+            seed: One of the seeds.
+
+        Returns:
+            NumPy arrays, in the containers of the network: nested dicts for those of Flax, whose
+            Linen modules take ``{"params": params, **state}``.
+
+        Raises:
+            ValueError: If there is no such seed.
+
+        Examples:
+            >>> import flax.linen as nn
+            >>> import fedjax_fair as ff
+            >>> data = ff.data.from_arrays(np.eye(8), np.arange(8) % 2, [range(4), range(4, 8)],
+            ...                            test_fraction=0.25)
+            >>> network = nn.Dense(2)
+            >>> method = ff.make_round(
+            ...     ff.models.from_flax(network), ff.selectors.full(),
+            ...     ff.solvers.sgd(0.1, 2, steps=1), ff.aggregators.mean(),
+            ... )
+            >>> params, state = ff.train(method, data, rounds=1).of(seed=0)
+            >>> network.apply({"params": params, **state}, data.test.features).shape
+            (2, 2)
+        """
+        seeds = self.dataset["seed"].values.tolist()
+        if seed not in seeds:
+            raise ValueError(f"seed={seed!r}: expected one of {', '.join(map(str, seeds))}.")
+        return jax.tree.map(lambda leaf: np.asarray(leaf[seeds.index(seed)]), self.variables)
+
+    def outputs(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
+        """What the networks compute, before anything is made of it.
+
+        Args:
+            features: Inputs like those of the federation, ``[examples, ...]``.
+
+        Returns:
+            ``[seeds, examples, outputs]``: logits of a classifier.
+
+        Raises:
+            ValueError: If the network does not take such inputs.
+        """
+        features = jnp.asarray(features)
+        if features.ndim == 0 or not features.size:
+            raise ValueError(f"features of shape {features.shape}: expected one or more examples.")
+        return np.asarray(_outputs(self.model, self.variables, features))
+
+    def predict(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
+        """Predicted labels.
+
+        Args:
+            features: Inputs like those of the federation, ``[examples, ...]``.
+
+        Returns:
+            What ``Model.predict`` makes of outputs: classes ``[seeds, examples]`` of a classifier,
+            targets of a regression, a truth value for each of several labels.
+        """
+        return np.asarray(jax.vmap(self.model.predict)(self.outputs(features)))
+
+    def predict_proba(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
+        """Predicted probabilities.
+
+        Args:
+            features: Inputs like those of the federation, ``[examples, ...]``.
+
+        Returns:
+            ``[seeds, examples, classes]``, in ``[0, 1]``.
+
+        Raises:
+            ValueError: If the model predicts no probabilities, as in regression.
+        """
+        if self.model.probabilities is None:
+            raise ValueError("model: expected one with probabilities, this one predicts targets.")
+        return np.asarray(jax.vmap(self.model.probabilities)(self.outputs(features)))
+
+    def evaluate(self, data: FederatedData) -> xr.Dataset:
+        """Measures the models on the test examples of a federation, seen in training or not.
+
+        Args:
+            data: The federation; with partitions from ``data.stack``, one for each seed.
+
+        Returns:
+            Of every seed what an evaluation of ``fit`` measures on test examples, under the same
+            names: ``test_accuracy`` and ``test_loss`` over ``client``, ``class_accuracy`` over
+            ``class``, and summaries.
+
+        Raises:
+            ValueError: If the federation is invalid, its partitions are not as many as seeds, or it
+                has classes that the network does not know.
+        """
+        import xarray as xr
+
+        validate(data)
+        seeds = self.dataset["seed"].values
+        if data.num_partitions not in (None, len(seeds)):
+            raise ValueError(
+                f"data with {data.num_partitions} partitions: expected {len(seeds)}, one a seed."
+            )
+        require_outputs(self.model, self.variables, data)
+        of_tests = [one for one in metrics.SUMMARIES if one.population in metrics.OF_TESTS]
+        if data.groups is not None:
+            of_tests += metrics.GROUP_SUMMARIES
+
+        def one(variables, data):
+            nobody = jnp.zeros(data.num_clients, jnp.int32)
+            clients = evaluate(self.model, variables, data, nobody, nobody[:0], train_loss=False)
+            return {metric.name: metric.function(clients) for metric in of_tests}, clients
+
+        summaries, clients = jax.device_get(jax.jit(over_runs(one))(self.variables, data))
+        columns: dict[str, Any] = {}
+        for name in ("test_accuracy", "test_loss", "class_accuracy"):
+            dim, long_name, unit = RECORDED[name]
+            attributes = {"long_name": long_name, "units": unit}
+            columns[name] = (("seed", dim), getattr(clients, name), attributes)
+        for metric in of_tests:
+            columns[metric.name] = ("seed", summaries[metric.name], described(metric))
+        return xr.Dataset(columns, {"seed": seeds}, {"data": data.name})
+
+
+@partial(jax.jit, static_argnums=0)
+def _outputs(
+    model: Model, variables: Variables, features: Shaped[Array, "examples ..."]
+) -> Float[Array, "seeds examples ..."]:
+    """Outputs of one model after the other, chunk by chunk of examples."""
+    total = features.shape[0]
+    chunk = min(_CHUNK, total)
+    padded = jnp.pad(features, [(0, -total % chunk)] + [(0, 0)] * (features.ndim - 1))
+    chunks = padded.reshape(-1, chunk, *features.shape[1:])
+
+    def one(own):
+        def of_chunk(x):
+            return model.apply(*own, x, train=False, key=None)[0]
+
+        outputs = jax.lax.map(of_chunk, chunks)
+        return outputs.reshape(-1, *outputs.shape[2:])[:total]
+
+    return jax.lax.map(one, variables)
