@@ -94,6 +94,7 @@ class RoundInfo(NamedTuple):
         steps: Local steps of each, ``[cohort]``.
         finite: Whether the update was finite. One that is not leaves the global model as it was.
         answers: Whether the result of each has arrived, ``[cohort]``.
+        nonfinite: Whether what each sent had a number that is not finite, ``[cohort]``.
         selector: Info of the selector, scalars by name.
         aggregator: Info of the aggregator, scalars or ``[cohort]`` by name.
     """
@@ -104,6 +105,7 @@ class RoundInfo(NamedTuple):
     steps: Int[Array, " cohort"]
     finite: Bool[Array, ""]
     answers: Bool[Array, " cohort"]
+    nonfinite: Bool[Array, " cohort"]
     selector: Info
     aggregator: Info
 
@@ -114,14 +116,15 @@ class Round(NamedTuple):
     Attributes:
         model: The network.
         init: ``init(key, data) -> RoundState``.
-        step: ``step(state, data) -> (RoundState, RoundInfo)``.
+        step: ``step(state, data, drop_nonfinite=False) -> (RoundState, RoundInfo)``; on request, a
+            member whose update is not finite counts as one that has not answered.
         pooled: Whether it trains on the examples of all clients in one place, with -1 for the
             clients of its ``RoundInfo``.
     """
 
     model: Model
     init: Callable[[Key[Array, ""], FederatedData], RoundState]
-    step: Callable[[RoundState, FederatedData], tuple[RoundState, RoundInfo]]
+    step: Callable[..., tuple[RoundState, RoundInfo]]
     pooled: bool = False
 
 
@@ -143,7 +146,6 @@ def make_round(
     aggregator: Aggregator,
     *,
     faults: Faults | Sequence[Faults] = (),
-    drop_nonfinite: bool = False,
     clients_per_batch: int | None = None,
 ) -> Round:
     """Puts a model and three roles together into one round of federated learning.
@@ -159,8 +161,6 @@ def make_round(
         aggregator: Weighs their updates.
         faults: What goes wrong with clients, from `fedjax_fair.faults`, in this order. A round in
             which nobody answers leaves the model and the aggregator as they were.
-        drop_nonfinite: Whether a member whose update is not finite counts as one that has not
-            answered. Otherwise the update of the round is not finite either.
         clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow
             each other. More use more memory. It changes results only by floating-point
             reassociation. The default is all of them on an accelerator. On a CPU it is as many as
@@ -206,9 +206,8 @@ def make_round(
     plan = (faults,) if isinstance(faults, Faults) else tuple(faults)
     for fault in plan:
         checks.instance("faults: one of them", fault, Faults, "faults.dropout(0.1)")
-    may_fail = bool(plan) or drop_nonfinite
 
-    def step(state, data):
+    def step(state, data, drop_nonfinite=False):
         data = jax.tree.map(jnp.asarray, data)
         key_faults = derive_key(state.key, Purpose.FAULTS, state.round)
         context = make_context(model, state.round, state.variables, data)._replace(
@@ -223,13 +222,13 @@ def make_round(
         if aggregator.weigh is not None:
             weights = aggregator.weigh(state.aggregator, cohort, context)
         train = partial(_train_cohort, model, solver, state, data, clients_per_batch)
-        if may_fail:
+        if plan or drop_nonfinite:
             cohort, answers = applied.befall(plan, key_faults, cohort, context)
             send = partial(applied.send, plan, key_faults, drop_nonfinite, context)
-            cohort, results = train(cohort, weights, answers, send)
+            cohort, results, nonfinite = train(cohort, weights, answers, send)
             results = applied.collude(plan, cohort, results, weights, context)
         else:
-            cohort, results = train(cohort, weights)
+            cohort, results, nonfinite = train(cohort, weights)
         update, aggregator_state, aggregation = aggregator.aggregate(
             state.aggregator, cohort, results, context
         )
@@ -256,6 +255,7 @@ def make_round(
             steps=results.steps,
             finite=finite,
             answers=_known(cohort),
+            nonfinite=nonfinite,
             selector=selector_info,
             aggregator=aggregation.info,
         )
@@ -290,7 +290,12 @@ def _checked(cohort: Cohort, num_clients: int) -> Cohort:
 
 
 def run(
-    round: Round, state: RoundState, data: FederatedData, num_rounds: int
+    round: Round,
+    state: RoundState,
+    data: FederatedData,
+    num_rounds: int,
+    *,
+    drop_nonfinite: bool = False,
 ) -> tuple[RoundState, RoundInfo]:
     """Runs rounds one after another, as one ``lax.scan``.
 
@@ -299,6 +304,8 @@ def run(
         state: Where to start, from ``round.init`` or an earlier ``run``.
         data: The federation.
         num_rounds: How many rounds.
+        drop_nonfinite: Whether a member whose update is not finite counts as one that has not
+            answered. Otherwise the update of its round is not finite either.
 
     Returns:
         The new state, and a ``RoundInfo`` with a leading axis ``rounds``.
@@ -307,7 +314,11 @@ def run(
         ValueError: If ``num_rounds`` is not a whole number >= 0.
     """
     checks.non_negative_int("num_rounds", num_rounds)
-    return jax.lax.scan(lambda state, _: round.step(state, data), state, length=num_rounds)
+
+    def step(state, _):
+        return round.step(state, data, drop_nonfinite=drop_nonfinite)
+
+    return jax.lax.scan(step, state, length=num_rounds)
 
 
 def make_context(
@@ -353,12 +364,12 @@ def _train_cohort(
     cohort: Cohort,
     weights: Float[Array, " cohort"] | None,
     answers: Bool[Array, " cohort"] | None = None,
-    send: Callable[..., tuple[LocalResult, Bool[Array, ""]]] | None = None,
-) -> tuple[Cohort, LocalResult]:
+    send: Callable[..., tuple[LocalResult, applied.Arrival]] | None = None,
+) -> tuple[Cohort, LocalResult, Bool[Array, " cohort"]]:
     """Trains every member of the cohort; the results get a leading axis ``cohort``.
 
     Updates are summed on the way if their weights are known. Of a member that does not answer there
-    are zeros, and no loss.
+    are zeros, and no loss. The third value says who sent an update that is not finite.
     """
     key = derive_key(state.key, Purpose.SOLVE, state.round)
     examples = data.train
@@ -375,7 +386,9 @@ def _train_cohort(
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
         result = solver.solve(key_client, state.variables, member)
-        return (result, None) if send is None else send(client, result, answers)
+        if send is None:
+            return result, applied.Arrival(None, ~all_finite(result.update))
+        return send(client, result, answers)
 
     own = (_occurrences(cohort.clients), cohort.instructions, answers)
     size = collectives.per_device(examples, cohort.clients.shape[0])
@@ -386,23 +399,24 @@ def _train_cohort(
     batch_size = side_by_side if side_by_side > 1 else None
     total = None
     if weights is None:
-        results, arrived = collectives.map_local_clients(
+        results, arrival = collectives.map_local_clients(
             examples, train, cohort.clients, own, batch_size
         )
     else:
 
         def train_and_weigh(client, own):
-            result, arrived = train(client, own)
-            return (result, arrived), result.update
+            result, arrival = train(client, own)
+            return (result, arrival), result.update
 
-        (results, arrived), total = collectives.map_and_sum(
+        (results, arrival), total = collectives.map_and_sum(
             examples, train_and_weigh, weights, cohort.clients, own, batch_size
         )
     loss, steps, counts = collectives.all_reduce(
-        examples, (results.loss, results.steps, jax.tree.map(jnp.int32, arrived))
+        examples, (results.loss, results.steps, jax.tree.map(jnp.int32, arrival))
     )
     results = results._replace(loss=loss, steps=steps, weighted_sum=total)
-    return cohort._replace(answers=None if counts is None else counts > 0), results
+    arrival = jax.tree.map(lambda count: count > 0, counts)
+    return cohort._replace(answers=arrival.answers), results, arrival.nonfinite
 
 
 def _known(cohort: Cohort) -> Bool[Array, " cohort"]:

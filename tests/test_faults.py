@@ -21,20 +21,19 @@ NUM = FEDERATION.num_clients
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 
 
-def run_with(faults=(), selector=None, aggregator=None, solver=None, **settings):
+def run_with(faults=(), selector=None, aggregator=None, solver=None, *, drop_nonfinite=False):
     round = make_round(
         linear_model(),
         selector or selectors.uniform(3),
         solver or solvers.sgd(0.1, 2, steps=3),
         aggregator or aggregators.mean("size"),
         faults=faults,
-        **settings,
     )
 
     @jax.jit
     def program(key):
         start = round.init(key, DATA)
-        state, info = run(round, start, DATA, ROUNDS)
+        state, info = run(round, start, DATA, ROUNDS, drop_nonfinite=drop_nonfinite)
         clear = jax.random.key_data
         return start._replace(key=clear(start.key)), state._replace(key=clear(state.key)), info
 
@@ -262,9 +261,25 @@ def test_updates_that_are_not_finite_can_be_dropped():
     _, state, info = run_with([lie], drop_nonfinite=True)
     _, expected, _ = run_with([silent])
     chex.assert_trees_all_equal(state.variables, expected.variables)
-    np.testing.assert_array_equal(info.answers, ~np.isin(info.clients, [0, 2, 4]))
+    lied = np.isin(info.clients, [0, 2, 4])
+    np.testing.assert_array_equal(info.answers, ~lied)
+    np.testing.assert_array_equal(info.nonfinite, lied)
+    assert info.finite.all()
     _, _, info = run_with([lie])
     assert not info.finite.all()
+    np.testing.assert_array_equal(info.nonfinite, np.isin(info.clients, [0, 2, 4]))
+
+
+def test_without_any_finite_update_the_model_stays():
+    start, state, info = run_with([faults.byzantine(1.0, "nan")], drop_nonfinite=True)
+    chex.assert_trees_all_equal(state.variables, start.variables)
+    assert info.nonfinite.all()
+    assert not info.answers.any()
+
+
+def test_what_does_not_arrive_is_not_called_infinite():
+    _, _, info = run_with([faults.dropout(1.0), faults.byzantine(1.0, "nan")])
+    assert not info.nonfinite.any()
 
 
 def test_selectors_remember_those_who_answered():

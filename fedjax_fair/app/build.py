@@ -127,7 +127,6 @@ def method_round(
         _make(made_of["solver"], own.solver),
         _make(made_of["aggregator"], own.aggregator, **borrowed),
         faults=_faults(config),
-        drop_nonfinite=config.faults.drop_nonfinite,
         clients_per_batch=own.training.clients_per_batch,
     )
 

@@ -121,9 +121,6 @@ class FaultsConfig:
     period: int | None = None
     """Rounds of a day, over which clients come and go."""
 
-    drop_nonfinite: bool = False
-    """Whether updates that are not finite are left out, or end the run."""
-
 
 @dataclass(frozen=True)
 class TrainingConfig:
@@ -137,6 +134,10 @@ class TrainingConfig:
 
     seeds: tuple[int, ...] = (0, 1, 2)
     """One run each: initial model, cohorts and minibatches follow from it."""
+
+    on_nonfinite: Literal["raise", "drop", "keep"] | None = None
+    """What an update that is not finite does: it ends the run, is left out of its round, or leaves
+    the model as it was; default: raise, and keep in a sweep."""
 
     clients_per_batch: int | None = None
     """Clients that train side by side; default: all on an accelerator, as

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,19 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from fedjax_fair.base import Cohort, Context, Faults, LocalResult, Member
 from fedjax_fair.numerics.finite import all_finite
 
-__all__ = ["available", "befall", "collude", "send"]
+__all__ = ["Arrival", "available", "befall", "collude", "send"]
+
+
+class Arrival(NamedTuple):
+    """What became of the update of a member.
+
+    Attributes:
+        answers: Whether it has arrived; None where nothing can go wrong.
+        nonfinite: Whether it was sent with a number that is not finite.
+    """
+
+    answers: Bool[Array, "..."] | None
+    nonfinite: Bool[Array, "..."]
 
 
 def available(
@@ -59,20 +72,22 @@ def send(
     client: Int[Array, ""],
     result: LocalResult,
     answers: Bool[Array, ""],
-) -> tuple[LocalResult, Bool[Array, ""]]:
-    """What arrives of a member's result, zeros if nothing does, and whether anything does."""
+) -> tuple[LocalResult, Arrival]:
+    """What arrives of a member's result, zeros if nothing does, and what became of it."""
     update = result.update
     for place, fault in enumerate(faults):
         if fault.send is not None:
             update = fault.send(*_of(key, place, client, context), update)
+    nonfinite = answers & ~all_finite(update)
     if drop_nonfinite:
-        answers &= all_finite(update)
+        answers &= ~nonfinite
 
     def arriving(leaf):
         return jnp.where(answers, leaf, jnp.zeros_like(leaf))
 
     result = jax.tree.map(arriving, result._replace(update=update))
-    return result._replace(loss=jnp.where(answers, result.loss, jnp.nan)), answers
+    result = result._replace(loss=jnp.where(answers, result.loss, jnp.nan))
+    return result, Arrival(answers, nonfinite)
 
 
 def collude(
