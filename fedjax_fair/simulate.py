@@ -74,6 +74,8 @@ class RoundState(NamedTuple):
         selector: State of the selector.
         aggregator: State of the aggregator.
         participation: Rounds each client has trained in, ``[clients]``.
+        past: The global models of some rounds before this one, ``[memory, ...]``, that of round
+            ``r`` in place ``r % memory``; empty unless a fault needs them.
     """
 
     key: Key[Array, ""]
@@ -82,6 +84,7 @@ class RoundState(NamedTuple):
     selector: PyTree
     aggregator: PyTree
     participation: Int[Array, " clients"]
+    past: Variables | tuple[()] = ()
 
 
 class RoundInfo(NamedTuple):
@@ -189,6 +192,10 @@ def make_round(
     if clients_per_batch is not None:
         checks.positive_int("clients_per_batch", clients_per_batch)
 
+    plan = (faults,) if isinstance(faults, Faults) else tuple(faults)
+    for fault in plan:
+        checks.instance("faults: one of them", fault, Faults, "faults.dropout(0.1)")
+
     def init(key, data):
         data = jax.tree.map(jnp.asarray, data)
         variables = model.init(derive_key(key, Purpose.INIT), data.train.features[:1])
@@ -201,11 +208,8 @@ def make_round(
             selector=selector.init(context),
             aggregator=aggregator.init(context),
             participation=jnp.zeros(data.num_clients, jnp.int32),
+            past=applied.no_past(plan, variables),
         )
-
-    plan = (faults,) if isinstance(faults, Faults) else tuple(faults)
-    for fault in plan:
-        checks.instance("faults: one of them", fault, Faults, "faults.dropout(0.1)")
 
     def step(state, data, drop_nonfinite=False):
         data = jax.tree.map(jnp.asarray, data)
@@ -247,6 +251,7 @@ def make_round(
             selector=selector.observe(selector_state, cohort, results, context),
             aggregator=aggregator_state,
             participation=state.participation.at[cohort.answered].add(1, mode="drop"),
+            past=applied.remember(state.past, state.round, state.variables),
         )
         return new_state, RoundInfo(
             clients=cohort.clients,
@@ -385,7 +390,8 @@ def _train_cohort(
             instructions=instructions,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        result = solver.solve(key_client, state.variables, member)
+        start = applied.received(state.past, state.round, state.variables, instructions)
+        result = solver.solve(key_client, start, member)
         if send is None:
             return result, applied.Arrival(None, ~all_finite(result.update))
         return send(client, result, answers)

@@ -140,10 +140,10 @@ def _faults(config: Config) -> list[Faults]:
     own, found = config.faults, []
     if own.dropout:
         found.append(faults.dropout(own.dropout))
-    needed = {"deadline_steps": own.stragglers, "attack": own.byzantine}
-    for name, amount in needed.items():
+    needed = {"deadline_steps": "stragglers", "late_rounds": "late", "attack": "byzantine"}
+    for name, of in needed.items():
+        amount = getattr(own, of)
         if bool(amount) != (getattr(own, name) is not None):
-            of = "stragglers" if name == "deadline_steps" else "byzantine"
             raise ValueError(
                 f"faults.{name}={getattr(own, name)!r}: expected it together with faults.{of}, "
                 f"got {amount!r}."
@@ -152,6 +152,8 @@ def _faults(config: Config) -> list[Faults]:
         raise ValueError(f"faults.strength={own.strength!r}: expected faults.byzantine above 0.")
     if own.deadline_steps is not None:
         found.append(faults.stragglers(own.stragglers, deadline_steps=own.deadline_steps))
+    if own.late_rounds is not None:
+        found.append(faults.late(own.late, rounds=own.late_rounds))
     if own.attack is not None:
         found.append(faults.byzantine(own.byzantine, own.attack, own.strength))
     if own.period is not None:

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair.base import Cohort, Context, Faults, LocalResult, Member
+from fedjax_fair.base import Cohort, Context, Faults, LocalResult, Member, Variables
 from fedjax_fair.numerics.finite import all_finite
 
-__all__ = ["Arrival", "available", "befall", "collude", "send"]
+__all__ = ["Arrival", "available", "befall", "collude", "no_past", "received", "remember", "send"]
 
 
 class Arrival(NamedTuple):
@@ -62,6 +62,40 @@ def befall(
                 known = instructions.get(name)
                 instructions[name] = value if known is None else jnp.minimum(known, value)
     return cohort._replace(instructions=instructions), answers
+
+
+def no_past(faults: Sequence[Faults], variables: Variables) -> Variables | tuple[()]:
+    """Room for the global models of the past, ``[memory, ...]``; nothing where no fault has any."""
+    memory = max((fault.memory for fault in faults), default=0)
+    if not memory:
+        return ()
+    return jax.tree.map(lambda leaf: jnp.zeros((memory, *leaf.shape), leaf.dtype), variables)
+
+
+def remember(
+    past: Variables | tuple[()], round: Int[Array, ""], variables: Variables
+) -> Variables | tuple[()]:
+    """Keeps the model of a round in the place of the oldest."""
+    if not past:
+        return past
+    return jax.tree.map(lambda old, new: old.at[round % len(old)].set(new), past, variables)
+
+
+def received(
+    past: Variables | tuple[()],
+    round: Int[Array, ""],
+    variables: Variables,
+    instructions: dict[str, PyTree],
+) -> Variables:
+    """The model that a member trains from, the current one unless it is late."""
+    if not past or "model_round" not in instructions:
+        return variables
+    given = instructions["model_round"]
+
+    def of_leaf(old, new):
+        return jnp.where(given == round, new, old[given % len(old)])
+
+    return jax.tree.map(of_leaf, past, variables)
 
 
 def send(
