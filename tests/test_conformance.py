@@ -84,6 +84,9 @@ AGGREGATORS = {
     "gifair": partial(aggregators.gifair, 0.5),
     "q_fedavg": partial(aggregators.q_fedavg, 1.0, learning_rate=0.1),
     "tilted": partial(aggregators.tilted, 1.0),
+    "fltrust": lambda: aggregators.fltrust(
+        (FEDERATION.train.features[:8], FEDERATION.train.labels[:8]), solvers.sgd(0.1, 4, epochs=1)
+    ),
     "median": aggregators.median,
     "trimmed_mean": partial(aggregators.trimmed_mean, 0.4),
     "krum": partial(aggregators.krum, 0, selected=2),
