@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from fedjax_fair import checks, data, faults, models, simulate
 from fedjax_fair.app.config import DATA_NAMES, Config
+from fedjax_fair.app.memory import require_memory
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, Method, factories
 from fedjax_fair.app.settings import lookup, override
 from fedjax_fair.app.signatures import Setting, settings_of
@@ -54,7 +55,8 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
         An ``Experiment`` that is ready to run.
 
     Raises:
-        ValueError: If a setting is out of range, names nothing, or is read by nothing in the run.
+        ValueError: If a setting is out of range, names nothing, or is read by nothing in the run,
+            or if the run is larger than all memory.
         FileNotFoundError: If the data is not there.
     """
     _check(config)
@@ -76,8 +78,9 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
         federation = data.load(config.data.name, partitioner, seed=seed, data_dir=config.data.dir)
     classes, largest = federation.num_classes, largest_client(federation)
     rounds = {name: method_round(config, name, classes, largest) for name in config.methods}
-    for method in rounds.values():
-        jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
+    for name, method in rounds.items():
+        state = jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
+        require_memory(name, state, _variant(config, name)[1].solver, config.training, federation)
     return Experiment(config, federation, rounds, mesh)
 
 
