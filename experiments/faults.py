@@ -80,6 +80,7 @@ def run_missing(what: str, file: Path) -> None:
             seeds=seeds.tolist(),
             eval_every=ROUNDS,
             train_loss=False,
+            on_nonfinite="drop",
         )
         last = runs.merge(ff.results.by_mix(runs)).isel(round=-1)
         rows = pd.DataFrame(
@@ -108,7 +109,6 @@ def programs(
             ff.solvers.sgd(0.1, 10, epochs=5),
             aggregator,
             faults=faults,
-            drop_nonfinite=True,
         )
 
     def dropping(selector: Callable[[], Selector], weights: Literal["size", "uniform"]):

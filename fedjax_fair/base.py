@@ -489,6 +489,8 @@ class Faults(NamedTuple):
             of which the smallest counts if several faults give one.
         send: ``send(key, member, update) -> update``: what a member sends in place of its update.
         collude: ``collude(cohort, updates, context) -> updates``, with all updates, stacked, known.
+        memory: Global models of the past to keep. A member whose instruction ``model_round`` is one
+            of their rounds trains from that model.
     """
 
     available: Callable[..., Bool[Array, " clients"]] | None = None
@@ -496,6 +498,7 @@ class Faults(NamedTuple):
     instruct: Callable[..., dict[str, PyTree]] | None = None
     send: Callable[..., Variables] | None = None
     collude: Callable[..., Variables] | None = None
+    memory: int = 0
 
 
 class ClientMetrics(NamedTuple):

@@ -82,6 +82,8 @@ class RoundState(NamedTuple):
         aggregator: State of the aggregator.
         participation: Rounds each client has trained in, ``[clients]``.
         upload: State of what members send, empty if they send their update as it is.
+        past: The global models of some rounds before this one, ``[memory, ...]``, that of round
+            ``r`` in place ``r % memory``; empty unless a fault needs them.
     """
 
     key: Key[Array, ""]
@@ -91,6 +93,7 @@ class RoundState(NamedTuple):
     aggregator: PyTree
     participation: Int[Array, " clients"]
     upload: PyTree = ()
+    past: Variables | tuple[()] = ()
 
 
 class RoundInfo(NamedTuple):
@@ -103,6 +106,7 @@ class RoundInfo(NamedTuple):
         steps: Local steps of each, ``[cohort]``.
         finite: Whether the update was finite. One that is not leaves the global model as it was.
         answers: Whether the result of each has arrived, ``[cohort]``.
+        nonfinite: Whether what each sent had a number that is not finite, ``[cohort]``.
         selector: Info of the selector, scalars by name.
         aggregator: Info of the aggregator, scalars or ``[cohort]`` by name.
     """
@@ -113,6 +117,7 @@ class RoundInfo(NamedTuple):
     steps: Int[Array, " cohort"]
     finite: Bool[Array, ""]
     answers: Bool[Array, " cohort"]
+    nonfinite: Bool[Array, " cohort"]
     selector: Info
     aggregator: Info
 
@@ -123,7 +128,8 @@ class Round(NamedTuple):
     Attributes:
         model: The network.
         init: ``init(key, data) -> RoundState``.
-        step: ``step(state, data) -> (RoundState, RoundInfo)``.
+        step: ``step(state, data, drop_nonfinite=False) -> (RoundState, RoundInfo)``; on request, a
+            member whose update is not finite counts as one that has not answered.
         pooled: Whether it trains on the examples of all clients in one place, with -1 for the
             clients of its ``RoundInfo``.
         bytes_up: ``bytes_up(variables) -> int``: what a member sends in a round.
@@ -131,7 +137,7 @@ class Round(NamedTuple):
 
     model: Model
     init: Callable[[Key[Array, ""], FederatedData], RoundState]
-    step: Callable[[RoundState, FederatedData], tuple[RoundState, RoundInfo]]
+    step: Callable[..., tuple[RoundState, RoundInfo]]
     pooled: bool = False
     bytes_up: Callable[[Variables], int] = partial(bytes_per_round, cohort_size=1)
 
@@ -154,7 +160,6 @@ def make_round(
     aggregator: Aggregator,
     *,
     faults: Faults | Sequence[Faults] = (),
-    drop_nonfinite: bool = False,
     aggregation: Literal["plain", "secure"] | Secure = "plain",
     compression: Compression | None = None,
     privacy: Privacy | None = None,
@@ -173,8 +178,6 @@ def make_round(
         aggregator: Weighs their updates.
         faults: What goes wrong with clients, from `fedjax_fair.faults`, in this order. A round in
             which nobody answers leaves the model and the aggregator as they were.
-        drop_nonfinite: Whether a member whose update is not finite counts as one that has not
-            answered. Otherwise the update of the round is not finite either.
         aggregation: ``"secure"``, or `fedjax_fair.uploads.secure` with its setting, hides single
             updates from the server, and goes with roles that need their sum alone. The cohort's
             updates are then kept in memory at once.
@@ -211,7 +214,6 @@ def make_round(
     plan = (faults,) if isinstance(faults, Faults) else tuple(faults)
     for fault in plan:
         checks.instance("faults: one of them", fault, Faults, "faults.dropout(0.1)")
-    may_fail = bool(plan) or drop_nonfinite
     settings = uploads.Uploads(as_secure(aggregation), compression, privacy)
     uploads.check(settings, selector, aggregator, plan)
     secure = settings.secure
@@ -235,9 +237,10 @@ def make_round(
             aggregator=aggregator.init(seen_by(aggregator, context)),
             participation=jnp.zeros(data.num_clients, jnp.int32),
             upload=uploads.init(settings, data.num_clients, variables),
+            past=applied.no_past(plan, variables),
         )
 
-    def step(state, data):
+    def step(state, data, drop_nonfinite=False):
         data = jax.tree.map(jnp.asarray, data)
         key_faults = derive_key(state.key, Purpose.FAULTS, state.round)
         context = make_context(model, state.round, state.variables, data)._replace(
@@ -260,13 +263,13 @@ def make_round(
         occurrences = _occurrences(cohort.clients)
         # Masked updates are summed once it is known who answered.
         on_the_way = weights if secure is None else None
-        if may_fail:
+        if plan or drop_nonfinite:
             cohort, answers = applied.befall(plan, key_faults, cohort, context)
             send = partial(applied.send, plan, key_faults, drop_nonfinite, context)
-            cohort, results, kept = train(cohort, occurrences, on_the_way, answers, send)
+            cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way, answers, send)
             results = applied.collude(plan, cohort, results, on_the_way, context)
         else:
-            cohort, results, kept = train(cohort, occurrences, on_the_way)
+            cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way)
         received = uploads.receive(
             settings, key_upload, state.upload, cohort, occurrences, weights, results, kept, context
         )
@@ -298,6 +301,7 @@ def make_round(
             aggregator=aggregator_state,
             participation=state.participation.at[cohort.answered].add(1, mode="drop"),
             upload=received.state,
+            past=applied.remember(state.past, state.round, state.variables),
         )
         return new_state, RoundInfo(
             clients=cohort.clients,
@@ -306,6 +310,7 @@ def make_round(
             steps=results.steps,
             finite=finite,
             answers=_known(cohort),
+            nonfinite=nonfinite,
             selector=selector_info,
             aggregator=aggregated.info | received.info,
         )
@@ -340,7 +345,12 @@ def _checked(cohort: Cohort, num_clients: int) -> Cohort:
 
 
 def run(
-    round: Round, state: RoundState, data: FederatedData, num_rounds: int
+    round: Round,
+    state: RoundState,
+    data: FederatedData,
+    num_rounds: int,
+    *,
+    drop_nonfinite: bool = False,
 ) -> tuple[RoundState, RoundInfo]:
     """Runs rounds one after another, as one ``lax.scan``.
 
@@ -349,6 +359,8 @@ def run(
         state: Where to start, from ``round.init`` or an earlier ``run``.
         data: The federation.
         num_rounds: How many rounds.
+        drop_nonfinite: Whether a member whose update is not finite counts as one that has not
+            answered. Otherwise the update of its round is not finite either.
 
     Returns:
         The new state, and a ``RoundInfo`` with a leading axis ``rounds``.
@@ -357,7 +369,11 @@ def run(
         ValueError: If ``num_rounds`` is not a whole number >= 0.
     """
     checks.non_negative_int("num_rounds", num_rounds)
-    return jax.lax.scan(lambda state, _: round.step(state, data), state, length=num_rounds)
+
+    def step(state, _):
+        return round.step(state, data, drop_nonfinite=drop_nonfinite)
+
+    return jax.lax.scan(step, state, length=num_rounds)
 
 
 def make_context(
@@ -405,12 +421,13 @@ def _train_cohort(
     occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
     answers: Bool[Array, " cohort"] | None = None,
-    send: Callable[..., tuple[LocalResult, Bool[Array, ""]]] | None = None,
-) -> tuple[Cohort, LocalResult, PyTree]:
+    send: Callable[..., tuple[LocalResult, applied.Arrival]] | None = None,
+) -> tuple[Cohort, LocalResult, Bool[Array, " cohort"], PyTree]:
     """Trains every member of the cohort; the results get a leading axis ``cohort``.
 
     Updates are summed on the way if their weights are known. Of a member that does not answer there
-    are zeros, and no loss. Also returns what members keep of their updates.
+    are zeros, and no loss. Also says who sent an update that is not finite, and what members keep
+    of theirs.
     """
     key = derive_key(state.key, Purpose.SOLVE, state.round)
     examples = data.train
@@ -426,12 +443,12 @@ def _train_cohort(
             instructions=instructions,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        result = solver.solve(key_client, state.variables, member)
+        start = applied.received(state.past, state.round, state.variables, instructions)
+        result = solver.solve(key_client, start, member)
         result, kept = leave(client, occurrence, result)
-        arrived = None
-        if send is not None:
-            result, arrived = send(client, result, answers)
-        return result, arrived, kept
+        if send is None:
+            return result, applied.Arrival(None, ~all_finite(result.update)), kept
+        return *send(client, result, answers), kept
 
     own = (occurrences, cohort.instructions, answers)
     size = collectives.per_device(examples, cohort.clients.shape[0])
@@ -442,7 +459,7 @@ def _train_cohort(
     batch_size = side_by_side if side_by_side > 1 else None
     total = None
     if weights is None:
-        results, arrived, kept = collectives.map_local_clients(
+        results, arrival, kept = collectives.map_local_clients(
             examples, train, cohort.clients, own, batch_size
         )
     else:
@@ -451,14 +468,15 @@ def _train_cohort(
             trained = train(client, own)
             return trained, trained[0].update
 
-        (results, arrived, kept), total = collectives.map_and_sum(
+        (results, arrival, kept), total = collectives.map_and_sum(
             examples, train_and_weigh, weights, cohort.clients, own, batch_size
         )
     loss, steps, counts = collectives.all_reduce(
-        examples, (results.loss, results.steps, jax.tree.map(jnp.int32, arrived))
+        examples, (results.loss, results.steps, jax.tree.map(jnp.int32, arrival))
     )
     results = results._replace(loss=loss, steps=steps, weighted_sum=total)
-    return cohort._replace(answers=None if counts is None else counts > 0), results, kept
+    arrival = jax.tree.map(lambda count: count > 0, counts)
+    return cohort._replace(answers=arrival.answers), results, arrival.nonfinite, kept
 
 
 def _known(cohort: Cohort) -> Bool[Array, " cohort"]:

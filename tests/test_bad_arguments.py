@@ -143,6 +143,7 @@ GIVEN = {
     "probability": 0.5,
     "problem": PROBLEM,
     "rank": 1,
+    "root": (np.eye(4, dtype=np.float32), LABELS),
     "round": make_round(models.logistic(2), SELECTOR, SOLVER, aggregators.mean()),
     "rounds": 1,
     "run": None,

@@ -17,7 +17,7 @@ import optax
 import pytest
 from conftest import linear_model, make_federation
 
-from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.numerics.sketch import count_sketch
 from fedjax_fair.simulate import Round, make_round, run
 from fedjax_fair.submodular import modular
@@ -84,6 +84,9 @@ AGGREGATORS = {
     "gifair": partial(aggregators.gifair, 0.5),
     "q_fedavg": partial(aggregators.q_fedavg, 1.0, learning_rate=0.1),
     "tilted": partial(aggregators.tilted, 1.0),
+    "fltrust": lambda: aggregators.fltrust(
+        (FEDERATION.train.features[:8], FEDERATION.train.labels[:8]), solvers.sgd(0.1, 4, epochs=1)
+    ),
     "median": aggregators.median,
     "trimmed_mean": partial(aggregators.trimmed_mean, 0.4),
     "krum": partial(aggregators.krum, 0, selected=2),
@@ -91,6 +94,7 @@ AGGREGATORS = {
     "norm_clipping": partial(aggregators.norm_clipping, 0.1, "size"),
     "centered_clipping": partial(aggregators.centered_clipping, 0.1, iterations=2),
 }
+ROLES = (SELECTORS, SOLVERS, AGGREGATORS)
 BASELINE = ("uniform", "sgd", "mean")
 COMBINATIONS = (
     [(name, *BASELINE[1:]) for name in SELECTORS]
@@ -219,6 +223,21 @@ def test_state_keeps_its_structure_and_types(names):
     chex.assert_trees_all_equal_shapes_and_dtypes(after, start)
     # Checkpoints cannot hold them.
     assert all(leaf.size for leaf in jax.tree.leaves(after))
+
+
+def test_faults_that_need_older_models_keep_the_structure_of_the_state(names):
+    make = (roles[name] for roles, name in zip(ROLES, names, strict=True))
+    late = [faults.late(0.5, rounds=2), faults.dropout(0.5)]
+    round = make_round(linear_model(), *(role() for role in make), faults=late)
+
+    def program(key, data):
+        start = round.init(key, data)
+        return start, round.step(start, data)[0]
+
+    start, after = jax.eval_shape(program, keys()[0], FEDERATION)
+    chex.assert_trees_all_equal_structs(after, start)
+    chex.assert_trees_all_equal_shapes_and_dtypes(after, start)
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(start.past)} == {2}
 
 
 def test_partitions_do_not_retrace(names):

@@ -14,27 +14,26 @@ import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.base import Cohort, LocalResult
 from fedjax_fair.faults import applied
-from fedjax_fair.simulate import make_context, make_round, run
+from fedjax_fair.simulate import Purpose, derive_key, make_context, make_round, run
 
 ROUNDS = 4
 NUM = FEDERATION.num_clients
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 
 
-def run_with(faults=(), selector=None, aggregator=None, solver=None, **settings):
+def run_with(faults=(), selector=None, aggregator=None, solver=None, *, drop_nonfinite=False):
     round = make_round(
         linear_model(),
         selector or selectors.uniform(3),
         solver or solvers.sgd(0.1, 2, steps=3),
         aggregator or aggregators.mean("size"),
         faults=faults,
-        **settings,
     )
 
     @jax.jit
     def program(key):
         start = round.init(key, DATA)
-        state, info = run(round, start, DATA, ROUNDS)
+        state, info = run(round, start, DATA, ROUNDS, drop_nonfinite=drop_nonfinite)
         clear = jax.random.key_data
         return start._replace(key=clear(start.key)), state._replace(key=clear(state.key)), info
 
@@ -65,10 +64,11 @@ def test_what_never_happens_changes_no_bit(selector, aggregator):
         faults.stragglers(0.0, deadline_steps=1),
         faults.byzantine(0.0, "nan"),
         faults.byzantine([], "little"),
+        faults.late(0.0, rounds=2),
     ]
     _, plain, info = make()
     _, state, same = make(nothing, drop_nonfinite=True)
-    chex.assert_trees_all_equal(state, plain)
+    chex.assert_trees_all_equal(state._replace(past=()), plain)
     # A loop that may end early is compiled otherwise, and with it the mean of its losses.
     np.testing.assert_allclose(same.loss, info.loss, rtol=1e-6)
     chex.assert_trees_all_equal(same._replace(loss=info.loss), info)
@@ -208,6 +208,60 @@ def test_a_straggler_has_done_its_first_steps(length):
         chex.assert_trees_all_close(state.variables, expected.variables, rtol=1e-5, atol=1e-7)
 
 
+def ages_of(fault, round, clients, seed=0):
+    """Rounds that the models of some clients are old."""
+    key = derive_key(jax.random.key(seed), Purpose.FAULTS, jnp.int32(round))
+    at = context()._replace(round=jnp.int32(round))
+    cohort, _ = applied.befall([fault], key, cohort_of(clients), at)
+    return round - np.asarray(cohort.instructions["model_round"])
+
+
+def softmax_step(model, features, labels, rate):
+    """One step of gradient descent on the mean cross-entropy of a linear classifier."""
+    logits = features @ model["kernel"] + model["bias"]
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    error = odds / odds.sum(axis=1, keepdims=True) - np.eye(odds.shape[1])[labels]
+    steps = {"kernel": features.T @ error, "bias": error.sum(axis=0)}
+    return {name: -rate * step / len(labels) for name, step in steps.items()}
+
+
+def test_late_members_train_from_models_of_the_past_as_in_numpy():
+    fault = faults.late(0.8, rounds=2)
+    start, state, info = run_with(
+        [fault], solver=solvers.sgd(0.5, 16, steps=1), aggregator=aggregators.mean("uniform")
+    )
+    train = FEDERATION.train
+    models = [{name: np.asarray(leaf, float) for name, leaf in start.variables.params.items()}]
+    ages = []
+    for round in range(ROUNDS):
+        clients = np.asarray(info.clients[round])
+        ages.append(ages_of(fault, round, clients, seed=3))
+        updates = []
+        for client, age in zip(clients, ages[-1], strict=True):
+            offset, size = train.offsets[client], train.sizes[client]
+            own = train.order[offset : offset + size]
+            old = models[round - age]
+            updates.append(softmax_step(old, train.features[own], train.labels[own], 0.5))
+        models.append(
+            {name: leaf + np.mean([u[name] for u in updates], axis=0)
+             for name, leaf in models[-1].items()}
+        )  # fmt: skip
+    assert set(np.concatenate(ages)) == {0, 1, 2}
+    for name, leaf in models[-1].items():
+        np.testing.assert_allclose(state.variables.params[name], leaf, rtol=1e-4, atol=1e-6)
+
+
+def test_models_are_as_old_as_they_may_be():
+    fault = faults.late(0.75, rounds=3)
+    drawn = np.concatenate([ages_of(fault, 7, range(NUM), seed) for seed in range(200)])
+    share = np.bincount(drawn, minlength=4) / drawn.size
+    assert np.abs(share - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / drawn.size)
+    for round in range(3):
+        early = np.concatenate([ages_of(fault, round, range(NUM), seed) for seed in range(20)])
+        assert early.max() == round
+    assert (ages_of(fault, 0, range(NUM)) == 0).all()
+
+
 def told(attack, updates, clients, liars, answers=None, **settings):
     fault = faults.byzantine(liars, attack, **settings)
     cohort = cohort_of(clients)._replace(answers=answers)
@@ -262,9 +316,25 @@ def test_updates_that_are_not_finite_can_be_dropped():
     _, state, info = run_with([lie], drop_nonfinite=True)
     _, expected, _ = run_with([silent])
     chex.assert_trees_all_equal(state.variables, expected.variables)
-    np.testing.assert_array_equal(info.answers, ~np.isin(info.clients, [0, 2, 4]))
+    lied = np.isin(info.clients, [0, 2, 4])
+    np.testing.assert_array_equal(info.answers, ~lied)
+    np.testing.assert_array_equal(info.nonfinite, lied)
+    assert info.finite.all()
     _, _, info = run_with([lie])
     assert not info.finite.all()
+    np.testing.assert_array_equal(info.nonfinite, np.isin(info.clients, [0, 2, 4]))
+
+
+def test_without_any_finite_update_the_model_stays():
+    start, state, info = run_with([faults.byzantine(1.0, "nan")], drop_nonfinite=True)
+    chex.assert_trees_all_equal(state.variables, start.variables)
+    assert info.nonfinite.all()
+    assert not info.answers.any()
+
+
+def test_what_does_not_arrive_is_not_called_infinite():
+    _, _, info = run_with([faults.dropout(1.0), faults.byzantine(1.0, "nan")])
+    assert not info.nonfinite.any()
 
 
 def test_selectors_remember_those_who_answered():
@@ -330,6 +400,8 @@ def test_days_are_as_bright_as_they_should_be():
         (lambda: faults.dropout(1.5), "probability=1.5: expected a probability"),
         (lambda: faults.dropout([0.1, np.nan]), "probability=.*nan.*: expected a probability"),
         (lambda: faults.stragglers(0.1, deadline_steps=0), "deadline_steps=0"),
+        (lambda: faults.late(1.5, rounds=1), "probability=1.5"),
+        (lambda: faults.late(0.5, rounds=0), "rounds=0"),
         (lambda: faults.byzantine(1.2, "nan"), "clients=1.2"),
         (lambda: faults.byzantine([1, 1], "nan"), "different"),
         (lambda: faults.byzantine(0.1, "noise", -1.0), "strength=-1.0"),

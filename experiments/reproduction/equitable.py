@@ -91,7 +91,7 @@ def main() -> None:
     file = options.output / f"equitable-{options.what}-{data}-runs.csv"
     table = f"equitable-{data}"
     if options.what == "grid":
-        tested = {"prepare": runs.held_out, "continue_on_divergence": True}
+        tested = {"prepare": runs.held_out, "on_nonfinite": "keep"}
         run(table, step_sizes(), GRID_SEEDS, GRID_ROUNDS, **tested)
         run(table, strengths(chosen(file)), GRID_SEEDS, GRID_ROUNDS, **tested)
         write_grid(file)

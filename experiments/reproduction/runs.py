@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -51,7 +51,7 @@ def run_missing(
     of_rounds: Sequence[str] = OF_ROUNDS,
     prepare: Callable[[FederatedData], FederatedData] | None = None,
     *,
-    continue_on_divergence: bool = False,
+    on_nonfinite: Literal["raise", "keep"] = "raise",
 ) -> None:
     """Trains what the file does not hold yet, a few seeds after the other, as pairs stay whole.
 
@@ -64,8 +64,8 @@ def run_missing(
         of_rounds: What is kept of the rounds since the evaluation before, as a mean over them and
             over the cohort; empty for methods that do not have it.
         prepare: Makes the federation that is trained on of the one that the setting describes.
-        continue_on_divergence: Whether a run whose update is not finite counts as it then stands,
-            as on a grid that has to find where step sizes are too large.
+        on_nonfinite: As for ``fit``; ``"keep"`` on a grid that has to find where step sizes are too
+            large.
     """
     seeds, cores = list(seeds), len(os.sched_getaffinity(0))
     for first in range(0, len(seeds), cores):  # Each core makes a run.
@@ -85,7 +85,7 @@ def run_missing(
                     seeds=group,
                     eval_every=own.training.eval_every,
                     train_loss=False,
-                    continue_on_divergence=continue_on_divergence,
+                    on_nonfinite=on_nonfinite,
                     mesh=experiment.mesh,
                 )
                 for seed in group:

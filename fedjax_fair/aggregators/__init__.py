@@ -2,6 +2,7 @@
 
 from fedjax_fair.aggregators.equitable import equitable
 from fedjax_fair.aggregators.fairfed import fairfed
+from fedjax_fair.aggregators.fltrust import fltrust
 from fedjax_fair.aggregators.gifair import gifair
 from fedjax_fair.aggregators.mean import mean
 from fedjax_fair.aggregators.q_fedavg import q_fedavg
@@ -19,6 +20,7 @@ __all__ = [
     "centered_clipping",
     "equitable",
     "fairfed",
+    "fltrust",
     "geometric_median",
     "gifair",
     "krum",

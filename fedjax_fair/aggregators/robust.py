@@ -14,22 +14,19 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import weights_before
+from fedjax_fair.aggregators.whole_cohort import gathered, normalized, weighted
 from fedjax_fair.base import (
     Aggregation,
     Aggregator,
-    Cohort,
-    Context,
-    LocalResult,
     Number,
     Variables,
     empty_state,
 )
 from fedjax_fair.numerics.distances import pairwise_distances
-from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.sketch import ravel
 
 __all__ = [
@@ -134,7 +131,7 @@ def krum(byzantine: int = 1, *, selected: int = 1) -> Aggregator:
                 f"{byzantine=}: expected a cohort of at least {2 * byzantine + 3}, got {size}."
             )
         checks.positive_int("selected", selected, at_most=size)
-        updates, members = _gathered(cohort, results, context)
+        updates, members = gathered(cohort, results, context)
         vectors = jax.vmap(ravel)(updates.params)
         apart = members[:, None] & members[None, :] & ~jnp.eye(size, dtype=bool)
         squared = jnp.where(apart, pairwise_distances(vectors) ** 2, jnp.inf)
@@ -143,8 +140,8 @@ def krum(byzantine: int = 1, *, selected: int = 1) -> Aggregator:
         scores = jnp.sum(jnp.where(near, jnp.sort(squared, axis=1), 0), axis=1)
         scores = jnp.where(members, scores, jnp.inf)
         places = jnp.argsort(jnp.argsort(scores, stable=True), stable=True)
-        weights = _normalized((places < selected) & members)
-        return _weighted(updates, weights), state, Aggregation(weights, {"score": scores})
+        weights = normalized((places < selected) & members)
+        return weighted(updates, weights), state, Aggregation(weights, {"score": scores})
 
     return Aggregator(empty_state, aggregate)
 
@@ -177,8 +174,8 @@ def geometric_median(weights: Weights = "uniform", *, iterations: int = 8) -> Ag
     checks.positive_int("iterations", iterations)
 
     def aggregate(state, cohort, results, context):
-        updates, members = _gathered(cohort, results, context)
-        shares = _normalized(members, weights_before(weights, cohort, context))
+        updates, members = gathered(cohort, results, context)
+        shares = normalized(members, weights_before(weights, cohort, context))
 
         def weights_at(center):
             distances = _distances(updates, center)
@@ -190,9 +187,9 @@ def geometric_median(weights: Weights = "uniform", *, iterations: int = 8) -> Ag
 
         start = weights_at(_ordered(updates, members, _middle))
         given = jax.lax.fori_loop(
-            1, iterations, lambda _, given: weights_at(_weighted(updates, given)), start
+            1, iterations, lambda _, given: weights_at(weighted(updates, given)), start
         )
-        return _weighted(updates, given), state, Aggregation(given, {})
+        return weighted(updates, given), state, Aggregation(given, {})
 
     return Aggregator(empty_state, aggregate)
 
@@ -223,8 +220,8 @@ def norm_clipping(bound: Number = 1.0, weights: Weights = "uniform") -> Aggregat
     checks.one_of("weights", weights, ("uniform", "size", "cohort"))
 
     def aggregate(state, cohort, results, context):
-        updates, members = _gathered(cohort, results, context)
-        given = _normalized(members, weights_before(weights, cohort, context))
+        updates, members = gathered(cohort, results, context)
+        given = normalized(members, weights_before(weights, cohort, context))
         origin = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), updates)
         lengths = _distances(updates, origin)
         shortened = _mean_of_clipped(updates, origin, lengths, bound, given)
@@ -268,8 +265,8 @@ def centered_clipping(
         return jax.tree.map(jnp.zeros_like, context.variables)
 
     def aggregate(state, cohort, results, context):
-        updates, members = _gathered(cohort, results, context)
-        given = _normalized(members, weights_before(weights, cohort, context))
+        updates, members = gathered(cohort, results, context)
+        given = normalized(members, weights_before(weights, cohort, context))
         center, lengths = state, jnp.zeros_like(given)
         for _ in range(iterations):
             lengths = _distances(updates, center)
@@ -284,9 +281,9 @@ def _of_order(middle: Callable[..., Array]) -> Aggregator:
     """Something of the values of every coordinate, in ascending order, and how many count."""
 
     def aggregate(state, cohort, results, context):
-        updates, members = _gathered(cohort, results, context)
+        updates, members = gathered(cohort, results, context)
         found = _ordered(updates, members, middle)
-        return found, state, Aggregation(_normalized(members), {})
+        return found, state, Aggregation(normalized(members), {})
 
     return Aggregator(empty_state, aggregate)
 
@@ -310,33 +307,6 @@ def _middle(ranked: Float[Array, "cohort ..."], count: Int[Array, ""]) -> Float[
     return (low + jnp.take(ranked, count // 2, axis=0)) / 2
 
 
-def _gathered(
-    cohort: Cohort, results: LocalResult, context: Context
-) -> tuple[Variables, Bool[Array, " cohort"]]:
-    """All updates, on every device, with zeros for those that do not count; and which do."""
-    updates = context.map_clients(lambda client, own: own, cohort.clients, results.update)
-    members = jax.vmap(all_finite)(updates)
-    if cohort.answers is not None:
-        members &= cohort.answers
-
-    def clear(leaf):
-        return jnp.where(members.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
-
-    return jax.tree.map(clear, updates), members
-
-
-def _normalized(
-    members: Bool[Array, " cohort"], weights: Float[Array, " cohort"] | float = 1.0
-) -> Float[Array, " cohort"]:
-    """Weights of the members, divided by their sum; zeros for the others, or all."""
-    given = jnp.where(members, weights, 0.0)
-    return given / jnp.maximum(jnp.sum(given), 1e-30)
-
-
-def _weighted(updates: PyTree, weights: Float[Array, " cohort"]) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), updates)
-
-
 def _distances(updates: Variables, center: Variables) -> Float[Array, " cohort"]:
     """Of the parameters; statistics of normalization are no part of any distance."""
 
@@ -356,4 +326,4 @@ def _mean_of_clipped(
     """Weighted mean of the steps from the center to the updates, shortened to the bound."""
     shorter = weights * jnp.minimum(1, bound / jnp.maximum(lengths, 1e-30))
     steps = jax.tree.map(lambda own, old: own - old[None], updates, center)
-    return _weighted(steps, shorter)
+    return weighted(steps, shorter)

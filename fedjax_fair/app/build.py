@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from fedjax_fair import checks, data, faults, models, simulate, uploads
 from fedjax_fair.app.config import DATA_NAMES, Config
+from fedjax_fair.app.memory import require_memory
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, Method, factories
 from fedjax_fair.app.settings import lookup, override
 from fedjax_fair.app.signatures import Setting, settings_of
@@ -62,7 +63,8 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
         An ``Experiment`` that is ready to run.
 
     Raises:
-        ValueError: If a setting is out of range, names nothing, or is read by nothing in the run.
+        ValueError: If a setting is out of range, names nothing, or is read by nothing in the run,
+            or if the run is larger than all memory.
         FileNotFoundError: If the data is not there.
     """
     _check(config)
@@ -89,8 +91,9 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
         )
     classes, largest = federation.num_classes, largest_client(federation)
     rounds = {name: method_round(config, name, classes, largest) for name in config.methods}
-    for method in rounds.values():
-        jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
+    for name, method in rounds.items():
+        state = jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
+        require_memory(name, state, _variant(config, name)[1].solver, config.training, federation)
     return Experiment(config, federation, rounds, mesh)
 
 
@@ -145,7 +148,6 @@ def method_round(
             model,
             *roles,
             faults=faults,
-            drop_nonfinite=config.faults.drop_nonfinite,
             clients_per_batch=own.training.clients_per_batch,
             **settings,
         )
@@ -195,10 +197,10 @@ def _faults(config: Config) -> list[Faults]:
     own, found = config.faults, []
     if own.dropout:
         found.append(faults.dropout(own.dropout))
-    needed = {"deadline_steps": own.stragglers, "attack": own.byzantine}
-    for name, amount in needed.items():
+    needed = {"deadline_steps": "stragglers", "late_rounds": "late", "attack": "byzantine"}
+    for name, of in needed.items():
+        amount = getattr(own, of)
         if bool(amount) != (getattr(own, name) is not None):
-            of = "stragglers" if name == "deadline_steps" else "byzantine"
             raise ValueError(
                 f"faults.{name}={getattr(own, name)!r}: expected it together with faults.{of}, "
                 f"got {amount!r}."
@@ -207,6 +209,8 @@ def _faults(config: Config) -> list[Faults]:
         raise ValueError(f"faults.strength={own.strength!r}: expected faults.byzantine above 0.")
     if own.deadline_steps is not None:
         found.append(faults.stragglers(own.stragglers, deadline_steps=own.deadline_steps))
+    if own.late_rounds is not None:
+        found.append(faults.late(own.late, rounds=own.late_rounds))
     if own.attack is not None:
         found.append(faults.byzantine(own.byzantine, own.attack, own.strength))
     if own.period is not None:

@@ -114,6 +114,12 @@ class FaultsConfig:
     deadline_steps: int | None = None
     """Local steps of a slow member, at most."""
 
+    late: float = 0.0
+    """Probability that a member trains from an older model."""
+
+    late_rounds: int | None = None
+    """Rounds that such a model is old, at most."""
+
     byzantine: float = 0.0
     """Fraction of clients that lie."""
 
@@ -125,9 +131,6 @@ class FaultsConfig:
 
     period: int | None = None
     """Rounds of a day, over which clients come and go."""
-
-    drop_nonfinite: bool = False
-    """Whether updates that are not finite are left out, or end the run."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,10 @@ class TrainingConfig:
 
     seeds: tuple[int, ...] = (0, 1, 2)
     """One run each: initial model, cohorts and minibatches follow from it."""
+
+    on_nonfinite: Literal["raise", "drop", "keep"] | None = None
+    """What an update that is not finite does: it ends the run, is left out of its round, or leaves
+    the model as it was; default: raise, and keep in a sweep."""
 
     clients_per_batch: int | None = None
     """Clients that train side by side; default: all on an accelerator, as

@@ -66,6 +66,7 @@ def _train(
             rounds=training.rounds,
             seeds=training.seeds,
             eval_every=training.eval_every,
+            on_nonfinite=training.on_nonfinite or "raise",
             callbacks=[MetricsLog(folder.metrics, name), *watch(name)] if watch else [],
             checkpoints=folder.checkpoints / folder_name(name),
             mesh=experiment.mesh,

@@ -264,6 +264,7 @@ def _run(group: _Group, numbers: list[int], limit: int | None, callback: Callbac
         seeds=seeds,
         eval_every=training.eval_every,
         train_loss=False,
+        on_nonfinite=training.on_nonfinite or "keep",
         callbacks=[callback],
         memory_limit=limit,
         mesh=group.mesh,

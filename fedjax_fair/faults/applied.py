@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair.base import Cohort, Context, Faults, LocalResult, Member
+from fedjax_fair.base import Cohort, Context, Faults, LocalResult, Member, Variables
 from fedjax_fair.numerics.finite import all_finite
 
-__all__ = ["among_answers", "available", "befall", "collude", "send"]
+__all__ = [
+    "Arrival",
+    "among_answers",
+    "available",
+    "befall",
+    "collude",
+    "no_past",
+    "received",
+    "remember",
+    "send",
+]
+
+
+class Arrival(NamedTuple):
+    """What became of the update of a member.
+
+    Attributes:
+        answers: Whether it has arrived; None where nothing can go wrong.
+        nonfinite: Whether it was sent with a number that is not finite.
+    """
+
+    answers: Bool[Array, "..."] | None
+    nonfinite: Bool[Array, "..."]
 
 
 def available(
@@ -51,6 +74,40 @@ def befall(
     return cohort._replace(instructions=instructions), answers
 
 
+def no_past(faults: Sequence[Faults], variables: Variables) -> Variables | tuple[()]:
+    """Room for the global models of the past, ``[memory, ...]``; nothing where no fault has any."""
+    memory = max((fault.memory for fault in faults), default=0)
+    if not memory:
+        return ()
+    return jax.tree.map(lambda leaf: jnp.zeros((memory, *leaf.shape), leaf.dtype), variables)
+
+
+def remember(
+    past: Variables | tuple[()], round: Int[Array, ""], variables: Variables
+) -> Variables | tuple[()]:
+    """Keeps the model of a round in the place of the oldest."""
+    if not past:
+        return past
+    return jax.tree.map(lambda old, new: old.at[round % len(old)].set(new), past, variables)
+
+
+def received(
+    past: Variables | tuple[()],
+    round: Int[Array, ""],
+    variables: Variables,
+    instructions: dict[str, PyTree],
+) -> Variables:
+    """The model that a member trains from, the current one unless it is late."""
+    if not past or "model_round" not in instructions:
+        return variables
+    given = instructions["model_round"]
+
+    def of_leaf(old, new):
+        return jnp.where(given == round, new, old[given % len(old)])
+
+    return jax.tree.map(of_leaf, past, variables)
+
+
 def send(
     faults: Sequence[Faults],
     key: Key[Array, ""],
@@ -59,20 +116,22 @@ def send(
     client: Int[Array, ""],
     result: LocalResult,
     answers: Bool[Array, ""],
-) -> tuple[LocalResult, Bool[Array, ""]]:
-    """What arrives of a member's result, zeros if nothing does, and whether anything does."""
+) -> tuple[LocalResult, Arrival]:
+    """What arrives of a member's result, zeros if nothing does, and what became of it."""
     update = result.update
     for place, fault in enumerate(faults):
         if fault.send is not None:
             update = fault.send(*_of(key, place, client, context), update)
+    nonfinite = answers & ~all_finite(update)
     if drop_nonfinite:
-        answers &= all_finite(update)
+        answers &= ~nonfinite
 
     def arriving(leaf):
         return jnp.where(answers, leaf, jnp.zeros_like(leaf))
 
     result = jax.tree.map(arriving, result._replace(update=update))
-    return result._replace(loss=jnp.where(answers, result.loss, jnp.nan)), answers
+    result = result._replace(loss=jnp.where(answers, result.loss, jnp.nan))
+    return result, Arrival(answers, nonfinite)
 
 
 def collude(

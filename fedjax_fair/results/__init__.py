@@ -18,12 +18,14 @@ Variables over ``(seed, round, client)`` are ``test_accuracy``, ``test_loss``, `
 over ``(seed, round)``, named as in ``fedjax_fair.metrics.SUMMARIES``, whose attributes say
 population and weighting. Where the federation has validation examples there are also
 ``validation_accuracy``, ``validation_loss`` and the summaries of them (``validation_sigma_acc``
-and so on). Rounds themselves are over ``(seed, training_round, slot)``:
-``cohort_clients``, ``cohort_weights``, ``cohort_loss``, ``cohort_steps`` and ``cohort_answers``.
-Info of the selector is over ``(seed, training_round)``, as ``selection_<name>``, and so is that of
-the aggregator, as ``aggregation_<name>``, some of it for every ``slot``. ``train_examples`` and
-``test_examples`` are over ``(client, class)``, and over ``seed`` where every run has a partition of
-its own.
+and so on). Rounds themselves are over ``(seed, training_round, slot)``: ``cohort_clients``,
+``cohort_weights``, ``cohort_loss``, ``cohort_steps``, ``cohort_answers`` and
+``cohort_nonfinite``. ``update_nonfinite``, over ``(seed, training_round)``, says which updates of
+the model were not finite and left it as it was; ``diverged``, over ``seed``, is the first such
+round, or -1. Info of the selector is over ``(seed, training_round)``, as ``selection_<name>``, and
+so is that of the aggregator, as ``aggregation_<name>``, some of it for every ``slot``.
+``train_examples`` and ``test_examples`` are over ``(client, class)``, and over ``seed`` where every
+run has a partition of its own.
 """
 
 from fedjax_fair.results.compared import by_mix, combine, compare, final

@@ -37,6 +37,7 @@ _PER_SLOT = {
     "loss": ("Mean minibatch loss in local training", "nat"),
     "steps": ("Local steps", "steps"),
     "answers": ("Whether the result has arrived", "1"),
+    "nonfinite": ("Whether the update that was sent is not finite", "1"),
 }
 
 
@@ -72,7 +73,8 @@ class History:
         """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
         own = {name: getattr(info, name) for name in _PER_SLOT}
         # Not as truth values, which could not be missing where another method has more slots.
-        own["answers"] = own["answers"].astype(np.int8)
+        own |= {name: own[name].astype(np.int8) for name in ("answers", "nonfinite")}
+        own["update_nonfinite"] = (~info.finite).astype(np.int8)
         self._rounds.append(own)
         self._selection.append({name: np.asarray(value) for name, value in info.selector.items()})
         self._aggregation.append(
@@ -144,10 +146,11 @@ def to_dataset(
             continue
         values = recorded["summaries"][metric.name]
         columns[metric.name] = (("seed", "round"), values, described(metric))
-    for name, values in recorded["rounds"].items():
-        long_name, unit = _PER_SLOT[name]
+    for name, (long_name, unit) in _PER_SLOT.items() if recorded["rounds"] else ():
         attributes = {"long_name": long_name, "units": unit}
+        values = recorded["rounds"][name]
         columns[f"cohort_{name}"] = (("seed", "training_round", "slot"), values, attributes)
+    columns |= _divergence(recorded["rounds"], len(seeds))
     for role in ("selection", "aggregation"):
         for name, values in recorded[role].items():
             attributes = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
@@ -163,6 +166,20 @@ def to_dataset(
     return xr.Dataset(
         columns, coords=coordinates, attrs={"data": data.name, "label_skew": int(data.label_skew)}
     )
+
+
+def _divergence(rounds: dict[str, np.ndarray], num_seeds: int) -> dict[str, Any]:
+    """Updates of the model that were not finite, and the first of each run."""
+    attributes = {"long_name": "First round whose update was not finite, or -1"}
+    if not rounds:
+        return {"diverged": ("seed", np.full(num_seeds, -1), attributes)}
+    bad = rounds["update_nonfinite"]
+    first = np.where(bad.any(axis=1), bad.argmax(axis=1), -1)
+    whether = {"long_name": "Whether the update was not finite; the model stayed", "units": "1"}
+    return {
+        "update_nonfinite": (("seed", "training_round"), bad, whether),
+        "diverged": ("seed", first, attributes),
+    }
 
 
 def described(metric: Metric) -> dict[str, str]:

@@ -16,11 +16,11 @@ from fedjax_fair import checks
 from fedjax_fair.base import Client, LocalResult, Number, Solver, Variables
 from fedjax_fair.numerics.permutation import permutation_at
 
-__all__ = ["sgd"]
+__all__ = ["PLANNED", "sgd"]
 
 # Minibatches drawn in one go where the number of steps is not known in advance: drawing them one by
 # one costs several microseconds each in small operations.
-_PLANNED = 32
+PLANNED = 32
 _MOST_STEPS = 2**31 - 1  # They are counted in 32 bits.
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
@@ -162,10 +162,10 @@ def sgd(
                 taken = jnp.minimum(taken, max_steps)
 
             def block(number, carry):
-                first = number * _PLANNED
-                return steps_from(first, _PLANNED, jnp.minimum(_PLANNED, taken - first), carry)
+                first = number * PLANNED
+                return steps_from(first, PLANNED, jnp.minimum(PLANNED, taken - first), carry)
 
-            blocks = _ceil_div(taken, _PLANNED)
+            blocks = _ceil_div(taken, PLANNED)
             trained, _, total, kept = jax.lax.fori_loop(0, blocks, block, carry)
         last = draw(taken - 1)
         reports: dict[str, PyTree] = {"last_batch": jnp.where(last.mask, last.rows, -1)}

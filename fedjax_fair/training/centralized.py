@@ -39,8 +39,8 @@ def make_centralized(model: Model, solver: Solver) -> Round:
     def init(key, data):
         return inner.init(key, _pooled(data))
 
-    def step(state, data):
-        new_state, info = inner.step(state, _pooled(data))
+    def step(state, data, drop_nonfinite=False):
+        new_state, info = inner.step(state, _pooled(data), drop_nonfinite)
         new_state = new_state._replace(participation=state.participation)
         return new_state, info._replace(clients=jnp.full_like(info.clients, -1))
 

@@ -1,21 +1,24 @@
-"""What the host notices about a run: cohorts that cannot be meant, and models that do not learn."""
+"""What the host notices about a run: cohorts that cannot be meant, models that do not learn."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.results import History
 from fedjax_fair.simulate import RoundInfo
 
-__all__ = ["Doubts", "is_constant", "require_members"]
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["Doubts", "is_constant", "require_members", "warn_of_clients", "warn_of_divergence"]
 
 # Heterogeneous clients make losses jump, but not to where the right class has, in the geometric
 # mean, the tenth power of the probability that guessing gives it.
@@ -61,6 +64,36 @@ def require_members(
     raise ValueError(
         f"selector: the cohort of round {done + late}, seed {seeds[run]}, names client "
         f"{clients[run, late, slot]}: expected ids in [0, {num_clients})."
+    )
+
+
+def warn_of_clients(
+    info: dict[str, Shaped[np.ndarray, "seeds rounds"]], done: int, seeds: tuple[int, ...]
+) -> None:
+    """Names the first client that a selector could not judge, if there was one."""
+    if "first_not_finite" not in info or (info["first_not_finite"] < 0).all():
+        return
+    run, late = np.argwhere(info["first_not_finite"] >= 0)[0]
+    warnings.warn(
+        f"round {done + late}, seed {seeds[run]}: the loss or gradient of "
+        f"{info['not_finite'][run, late]} clients is not finite, first of client "
+        f"{info['first_not_finite'][run, late]}; they are chosen last.",
+        stacklevel=3,
+    )
+
+
+def warn_of_divergence(dataset: xr.Dataset) -> None:
+    """Counts the updates of the model that were not finite, and names the first run with one."""
+    runs = np.flatnonzero(dataset["diverged"] >= 0)
+    if not runs.size:
+        return
+    first = dataset.isel(seed=runs[0])
+    times, rounds = int(first["update_nonfinite"].sum()), first.sizes["training_round"]
+    others = f", and one or more in {len(runs) - 1} other runs" if len(runs) > 1 else ""
+    warnings.warn(
+        f"round {int(first['diverged'])}, seed {int(first['seed'])}: the update is not finite; "
+        f"{times} of {rounds} rounds left the model as it was{others}.",
+        stacklevel=3,
     )
 
 

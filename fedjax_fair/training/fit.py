@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool, Int, PyTree, Shaped
+from jaxtyping import Int, PyTree
 
 from fedjax_fair import checks, results
 from fedjax_fair.base import ClientMetrics, Variables
@@ -20,7 +20,12 @@ from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.simulate import Round, RoundInfo
 from fedjax_fair.training.best import Best
 from fedjax_fair.training.checkpoints import Checkpoints
-from fedjax_fair.training.diagnosis import Doubts, require_members
+from fedjax_fair.training.diagnosis import (
+    Doubts,
+    require_members,
+    warn_of_clients,
+    warn_of_divergence,
+)
 from fedjax_fair.training.fingerprint import describe
 from fedjax_fair.training.fitted import Fitted
 from fedjax_fair.training.programs import Programs
@@ -37,6 +42,8 @@ __all__ = [
     "fit_batch",
     "train",
 ]
+
+OnNonfinite = Literal["raise", "drop", "keep"]
 
 
 class SimulationError(RuntimeError):
@@ -102,6 +109,7 @@ def fit(
     seeds: Sequence[int] = (0,),
     eval_every: int = 10,
     train_loss: bool = True,
+    on_nonfinite: OnNonfinite = "raise",
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
     mesh: Mesh | None = None,
@@ -121,6 +129,12 @@ def fit(
         eval_every: Rounds between evaluations.
         train_loss: Whether evaluations measure every client's training loss too; that reads all
             training examples.
+        on_nonfinite: What an update does that holds NaN or an infinity. One of the model never
+            reaches it. With ``"raise"`` it ends the run, with ``"keep"`` the model stays as it was
+            in that round, the run goes on, and a warning at its end counts such rounds. With
+            ``"drop"`` a client that sends such an update counts as one that has not answered: the
+            others' weights are renormalized, and without others the model stays. Results say whose
+            updates they were (``cohort_nonfinite``).
         callbacks: Called at the start, every evaluation and the end; any may stop the run.
         checkpoints: A folder for checkpoints, one after every evaluation. If it holds one already,
             the run continues from there and ends exactly as an uninterrupted one. A finished run
@@ -135,7 +149,8 @@ def fit(
     Raises:
         ValueError: If the data or a setting is invalid, the checkpoints are of another run, or the
             selector names a client that does not exist.
-        SimulationError: If an update of the global model was not finite.
+        SimulationError: If an update of the global model was not finite, with ``"raise"``; it
+            names round, seeds and clients.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -157,6 +172,7 @@ def fit(
         seeds=seeds,
         eval_every=eval_every,
         train_loss=train_loss,
+        on_nonfinite=on_nonfinite,
         callbacks=callbacks,
         checkpoints=checkpoints,
         mesh=mesh,
@@ -171,6 +187,7 @@ def train(
     seeds: Sequence[int] = (0,),
     eval_every: int = 10,
     train_loss: bool = True,
+    on_nonfinite: OnNonfinite = "raise",
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
     mesh: Mesh | None = None,
@@ -185,6 +202,7 @@ def train(
         seeds: One run each.
         eval_every: Rounds between evaluations.
         train_loss: Whether evaluations measure training losses.
+        on_nonfinite: What an update does that is not finite.
         callbacks: Called at the start, every evaluation and the end.
         checkpoints: A folder for checkpoints.
         mesh: Devices or cores.
@@ -224,9 +242,9 @@ def train(
         seeds=tuple(seeds),
         eval_every=eval_every,
         train_loss=train_loss,
+        on_nonfinite=on_nonfinite,
         callbacks=callbacks,
         checkpoints=checkpoints,
-        continue_on_divergence=False,
         mesh=mesh,
         best=best,
     )
@@ -242,9 +260,9 @@ def fit_batch(
     seeds: Sequence[int],
     eval_every: int = 10,
     train_loss: bool = True,
+    on_nonfinite: OnNonfinite = "keep",
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
-    continue_on_divergence: bool = True,
     memory_limit: int | None = None,
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
@@ -262,20 +280,19 @@ def fit_batch(
         seeds: The seed of each run; they may repeat.
         eval_every: As for ``fit``.
         train_loss: As for ``fit``.
+        on_nonfinite: As for ``fit``; by default one run does not end the others, as some will
+            diverge on a grid of step sizes.
         callbacks: As for ``fit``.
         checkpoints: As for ``fit``.
-        continue_on_divergence: Whether other runs go on when an update is not finite, as some will
-            be on a grid of step sizes; that run's model stays as it was.
         memory_limit: Bytes that the runs may take, by an estimate from the compiled programs.
         mesh: As for ``fit``.
 
     Returns:
-        What ``fit`` returns, with the runs along ``seed``; and ``diverged``, the first round of
-        each run whose update was not finite, or -1.
+        What ``fit`` returns, with the runs along ``seed``.
 
     Raises:
         ValueError: As ``fit``.
-        SimulationError: As ``fit``, unless runs go on.
+        SimulationError: As ``fit``.
         MemoryLimitError: If the runs would take more than ``memory_limit``; none has started.
 
     Examples:
@@ -307,9 +324,9 @@ def fit_batch(
         seeds=seeds,
         eval_every=eval_every,
         train_loss=train_loss,
+        on_nonfinite=on_nonfinite,
         callbacks=callbacks,
         checkpoints=checkpoints,
-        continue_on_divergence=continue_on_divergence,
         memory_limit=memory_limit,
         mesh=mesh,
     )[0]
@@ -324,9 +341,9 @@ def _run(
     seeds: Sequence[int],
     eval_every: int,
     train_loss: bool,
+    on_nonfinite: OnNonfinite,
     callbacks: Sequence[Callback],
     checkpoints: str | Path | None,
-    continue_on_divergence: bool,
     memory_limit: int | None = None,
     mesh: Mesh | None = None,
     best: Callable[[Evaluation], Any] | None = None,
@@ -336,6 +353,8 @@ def _run(
     checks.positive_int("rounds", rounds)
     checks.positive_int("eval_every", eval_every)
     checks.seeds("seeds", seeds, different=False)
+    checks.one_of("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
+    drop = on_nonfinite == "drop"
     if memory_limit is not None:
         checks.non_negative_int("memory_limit", memory_limit)
     seeds = tuple(map(int, seeds))
@@ -354,7 +373,11 @@ def _run(
     if checkpoints is None:
         keep = nullcontext()
     else:
-        schedule: dict[str, Any] = {"eval_every": eval_every, "train_loss": train_loss}
+        schedule: dict[str, Any] = {
+            "eval_every": eval_every,
+            "train_loss": train_loss,
+            "drop_nonfinite": drop,
+        }
         if best is not None:
             schedule["best"] = best
         own = data._replace(name="")  # What it is called does not matter.
@@ -368,7 +391,10 @@ def _run(
                 f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
                 f"{history.round}."
             )
-        programs = Programs(make, points, seeds, data, min(eval_every, rounds), train_loss, mesh)
+        length = min(eval_every, rounds)
+        programs = Programs(
+            make, points, seeds, data, length, train_loss, mesh, drop_nonfinite=drop
+        )
         needed = programs.num_bytes(rounds)
         if memory_limit is not None and needed > memory_limit:
             raise MemoryLimitError(needed, programs.shared_bytes, memory_limit)
@@ -385,13 +411,12 @@ def _run(
         state = programs.init()
         doubts = Doubts(data, rounds, seeds)
         finest = None if best is None else Best(best, seeds)
-        diverged = np.full(len(seeds), -1)
 
         def record(cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None) -> bool:
             summaries, clients = jax.device_get(programs.evaluate(state, cohort))
             done = int(jax.device_get(state.round)[0])
             history.add_evaluation(done, summaries, clients)
-            if not continue_on_divergence:
+            if on_nonfinite != "keep":
                 doubts.see(done, summaries, clients.test_loss)
             seconds = time.perf_counter() - started
             evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds, info)
@@ -403,7 +428,7 @@ def _run(
         stop = False
         if store is not None and kept is not None:
             state = store.restore(state, finest)
-            if not continue_on_divergence:
+            if on_nonfinite != "keep":
                 doubts.recall(history)
         else:
             stop = record(programs.empty_cohort)
@@ -412,12 +437,9 @@ def _run(
             recorded = jax.device_get(info)
             if not programs.pooled:
                 require_members(recorded.clients, data.num_clients, history.round, seeds)
-            if continue_on_divergence:
-                fresh = (diverged < 0) & ~recorded.finite.all(axis=1)
-                diverged[fresh] = history.round + np.argmin(recorded.finite[fresh], axis=1)
-            else:
-                _require_finite(recorded.finite, history.round, seeds, store)
-            _warn_of_clients(recorded.selector, history.round, seeds)
+            if on_nonfinite == "raise":
+                _require_finite(recorded, history.round, seeds, store)
+            warn_of_clients(recorded.selector, history.round, seeds)
             history.add_rounds(recorded)
             stop = record(recorded.clients[:, -1], recorded)
             if store is not None:
@@ -427,9 +449,7 @@ def _run(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
     )
     dataset = results.to_dataset(history, seeds, data, shapes, programs.bytes_up)
-    if continue_on_divergence:
-        described = {"long_name": "First round whose update was not finite, or -1"}
-        dataset["diverged"] = ("seed", diverged, described)
+    warn_of_divergence(dataset)
     for callback in callbacks:
         callback.on_end(dataset)
     if finest is not None and finest.kept is not None:
@@ -438,36 +458,26 @@ def _run(
     return dataset, jax.device_get(state.variables), last
 
 
-def _warn_of_clients(
-    info: dict[str, Shaped[np.ndarray, "seeds rounds"]], done: int, seeds: tuple[int, ...]
-) -> None:
-    """Names the first client that a selector could not judge, if there was one."""
-    if "first_not_finite" not in info or (info["first_not_finite"] < 0).all():
-        return
-    run, late = np.argwhere(info["first_not_finite"] >= 0)[0]
-    warnings.warn(
-        f"round {done + late}, seed {seeds[run]}: the loss or gradient of "
-        f"{info['not_finite'][run, late]} clients is not finite, first of client "
-        f"{info['first_not_finite'][run, late]}; they are chosen last.",
-        stacklevel=3,
-    )
-
-
 def _require_finite(
-    finite: Bool[np.ndarray, "seeds rounds"],
+    info: RoundInfo,
     done: int,
     seeds: tuple[int, ...],
     store: Checkpoints | None,
 ) -> None:
     """Raises if any round of a chunk produced an update that was not finite."""
-    if finite.all():
+    bad = ~np.asarray(info.finite)
+    if not bad.any():
         return
-    first = int(np.argmin(finite.all(axis=0)))
-    diverged = [seed for seed, fine in zip(seeds, finite[:, first], strict=True) if not fine]
+    first = int(np.argmax(bad.any(axis=0)))
+    runs = np.flatnonzero(bad[:, first])
+    diverged = [seeds[run] for run in runs]
+    sent = info.nonfinite[runs[0], first]
+    clients = np.unique(info.clients[runs[0], first][sent]).tolist()
     kept = None if store is None else store.latest
     saved = "no checkpoint was kept" if kept is None else f"the last checkpoint is of round {kept}"
     raise SimulationError(
-        f"the update of round {done + first} is not finite for seeds {diverged} (a smaller "
-        "learning rate may help; with secure aggregation a number may have been beyond the limit); "
+        f"the update of round {done + first} is not finite for seeds {diverged}, of clients "
+        f"{clients} with seed {diverged[0]} (a smaller learning rate may help, or "
+        "on_nonfinite='drop'; with secure aggregation a number may have been beyond the limit); "
         f"{saved}."
     )

@@ -47,6 +47,7 @@ class Programs:
         eval_every: Rounds in a chunk.
         train_loss: Whether evaluations measure training losses.
         mesh: Devices that clients are assigned to, or cores, or None for one device.
+        drop_nonfinite: As for ``simulate.run``.
 
     Attributes:
         empty_cohort: The cohort before the first round, -1 in every slot, ``[runs, cohort]``.
@@ -64,6 +65,8 @@ class Programs:
         eval_every: int,
         train_loss: bool,
         mesh: Mesh | None = None,
+        *,
+        drop_nonfinite: bool = False,
     ) -> None:
         # Cores compute whole runs where there is a run for each.
         self._cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
@@ -77,7 +80,8 @@ class Programs:
         def step(state, points, data, length):
             def one(own, data):
                 state, point = own
-                return simulate.run(make(point), state, data, length)
+                round = make(point)
+                return simulate.run(round, state, data, length, drop_nonfinite=drop_nonfinite)
 
             return mapped(one)((state, points), data)
 

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import aggregate, make_context, make_federation
+from conftest import aggregate, linear_model, make_context, make_federation
 
-from fedjax_fair import aggregators
-from fedjax_fair.base import Cohort, LocalResult, Variables
+from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair.base import Cohort, LocalResult, Selector, Solver, Variables, empty_state
+from fedjax_fair.simulate import make_round
 
 SIZES = (3, 8, 5, 1, 6, 9, 4)
 NUM = len(SIZES)
@@ -147,6 +148,76 @@ def test_centered_clipping_starts_from_the_last_update():
         np.testing.assert_allclose(update, center, rtol=1e-4, atol=1e-5)
 
 
+def trusting(root):
+    """FLTrust whose server learns a given vector."""
+    learned = jax.tree.map(lambda leaf: leaf[0], results_of(root[None]))
+    examples = np.asarray(EXAMPLES.features)[:2], np.asarray(EXAMPLES.labels)[:2]
+    return aggregators.fltrust(examples, Solver(lambda key, variables, client: learned))
+
+
+@pytest.mark.parametrize("answers", ANSWERS, ids=["all", "five", "four"])
+def test_trust_is_the_agreement_with_the_server_as_in_numpy(answers):
+    vectors, root = drawn(shift=0.3), drawn(seed=9, shift=0.3)[0]
+    lengths = np.linalg.norm(vectors, axis=1)
+    trust = np.maximum(0, vectors @ root / lengths / np.linalg.norm(root))
+    trust *= 1 if answers is None else np.asarray(answers)
+    assert 0 < (trust > 0).sum() < NUM
+    expected = trust @ (vectors / lengths[:, None]) * np.linalg.norm(root) / trust.sum()
+    update, _, info = found(trusting(root), vectors, answers)
+    np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(info.weights, trust / trust.sum(), rtol=1e-5)
+    np.testing.assert_allclose(info.info["trust"], trust, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(info.info["root_length"], np.linalg.norm(root), rtol=1e-5)
+
+
+@pytest.mark.parametrize("lie", [1e6, -1e6, np.nan, np.inf, 1e30, "all alike", "against"])
+def test_no_number_of_liars_moves_the_model_far_or_against_the_server(lie):
+    vectors, root = drawn(scale=0.1, shift=1.0), drawn(seed=9, scale=0.1, shift=1.0)[0]
+    rng = np.random.default_rng(1)
+    vectors[1:] = {"all alike": rng.normal(size=10), "against": -100 * root}.get(lie, lie)
+    update, _, info = found(trusting(root), vectors)
+    assert np.linalg.norm(update) <= np.linalg.norm(root) * (1 + 1e-5)
+    assert update @ root >= 0
+    if lie in (-1e6, np.nan, np.inf, "against"):  # The only honest one is left.
+        own = vectors[0] / np.linalg.norm(vectors[0]) * np.linalg.norm(root)
+        np.testing.assert_allclose(update, own, rtol=1e-5)
+        np.testing.assert_allclose(info.weights, np.arange(NUM) == 0, atol=1e-6)
+
+
+def test_the_model_stays_where_nobody_agrees_with_the_server():
+    update, _, info = found(trusting(np.ones(10, np.float32)), -np.abs(drawn()))
+    assert (update == 0).all()
+    assert (info.weights == 0).all()
+
+
+def test_the_server_trains_as_its_solver_does_on_its_own_examples():
+    """A client with the same examples, all in one batch, learns what the server does."""
+    data = make_federation()
+    train, client = data.train, 3
+    own = train.order[train.offsets[client] : train.offsets[client] + train.sizes[client]]
+    solver = solvers.sgd(0.5, 16, steps=3)
+    trust = aggregators.fltrust((train.features[own], train.labels[own].astype(np.int64)), solver)
+    cohort = Cohort(jnp.array([client], jnp.int32), jnp.ones(1))
+    one = Selector(empty_state, lambda key, state, context: (cohort, state, {}))
+    states = {}
+    for name, aggregator in {"mean": aggregators.mean(), "fltrust": trust}.items():
+        round = make_round(linear_model(), one, solver, aggregator)
+        states[name], info = jax.jit(round.step)(round.init(jax.random.key(0), data), data)
+    np.testing.assert_allclose(info.aggregator["trust"], 1, rtol=1e-5)
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
+        states["fltrust"].variables,
+        states["mean"].variables,
+    )
+
+
+def round_with_root(features, labels):
+    data = make_federation()
+    trust = aggregators.fltrust((features, labels), solvers.sgd(0.1, 2, steps=1))
+    round = make_round(linear_model(), selectors.uniform(2), solvers.sgd(0.1, 2, steps=1), trust)
+    jax.eval_shape(round.step, jax.eval_shape(round.init, jax.random.key(0), data), data)
+
+
 LIARS = {  # Of seven, as many as the method withstands.
     "median": (aggregators.median(), 3),
     "trimmed_mean": (aggregators.trimmed_mean(0.43), 3),
@@ -189,6 +260,9 @@ def test_one_liar_more_breaks_it(aggregator, count):
     assert np.abs(found(aggregator, vectors)[0]).max() > 1e4
 
 
+ROOT, SOLVER = np.ones((2, 3), np.float32), solvers.sgd(0.1, 2, steps=1)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -200,8 +274,16 @@ def test_one_liar_more_breaks_it(aggregator, count):
         (partial(aggregators.centered_clipping, -1.0), "bound=-1.0"),
         (partial(aggregators.centered_clipping, 1.0, iterations=0), "iterations=0"),
         (partial(aggregators.geometric_median, iterations=0), "iterations=0"),
+        (partial(aggregators.fltrust, 1, SOLVER), r"root is a int: expected a pair"),
+        (partial(aggregators.fltrust, (ROOT, ROOT[:1, 0]), SOLVER), r"root of .*\[2, 3\].*\[1\]"),
+        (partial(aggregators.fltrust, (ROOT * np.nan, [0, 1]), SOLVER), "finite .* features"),
+        (partial(aggregators.fltrust, (ROOT, ["a", "b"]), SOLVER), "numbers as labels"),
+        (partial(aggregators.fltrust, (ROOT, [0, 1]), None), "solver is a NoneType"),
+        (partial(aggregators.fltrust, (ROOT, [0, 1]), SOLVER, seed=-1), "seed=-1"),
+        (partial(round_with_root, np.ones((2, 99)), [0, 1]), r"root: features float32\[99\]"),
+        (partial(round_with_root, np.ones((2, 99), np.uint8), [0, 1]), r"features uint8\[99\]"),
     ],
 )
-def test_bad_settings_are_refused(make, message):
+def test_bad_settings_are_refused(make, message, as_users_call):
     with pytest.raises(ValueError, match=message):
         make()

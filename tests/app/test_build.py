@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedjax_fair import simulate
-from fedjax_fair.app import presets, registry
+from fedjax_fair.app import memory, presets, registry
 from fedjax_fair.app.build import build, method_round, method_settings, relevant
 from fedjax_fair.app.config import (
     AggregatorConfig,
@@ -374,3 +374,24 @@ def test_minibatches_with_replacement_may_be_larger_than_any_client():
     name = "fedavg:replacement=True,batch_size=500"
     made_of = describe(round=method_round(SMALL, name, 10, largest_client=20))
     assert made_of["round.step.solver.solve.batch_size"] == "500"
+
+
+def test_what_a_run_needs_at_least_is_what_it_holds(monkeypatch):
+    """A logistic model of 64 pixels and 10 classes, and the counts of its 10 clients."""
+    model, counts = 4 * (64 * 10 + 10), 4 * 10
+    runs = len(SMALL.training.seeds)
+    # Models and clients, the number of the round, and what a client trains with.
+    states = runs * (model + counts + 4) + 2 * model
+    steps, lanes = 1000, 3
+    minibatches = lanes * (steps * (4 + 4 + 1) + 64)
+    big = replace(SMALL.solver, steps=steps, batch_size=lanes, epochs=None)
+    for config, needed, message in (
+        (SMALL, states, "runs of fedavg"),
+        (replace(SMALL, solver=big), minibatches, "minibatches of a client of fedavg"),
+    ):
+        own = replace(config, methods=("fedavg",))
+        monkeypatch.setattr(memory, "total_memory", lambda needed=needed: needed)
+        build(own)
+        monkeypatch.setattr(memory, "total_memory", lambda needed=needed: needed - 1)
+        with pytest.raises(ValueError, match=message):
+            build(own)

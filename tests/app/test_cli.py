@@ -234,6 +234,29 @@ def test_a_run_without_enough_memory_ends_in_one_line(error, monkeypatch, capsys
     assert capsys.readouterr().err == f"fedjax-fair: out of memory: {error}\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["--solver.batch-size", "1000000000", "--solver.replacement"],
+            ["solver.batch_size=1000000000", "minibatches"],
+        ),
+        (["--solver.steps", "2000000000"], ["solver.steps=2000000000", "minibatches"]),
+        (["--model.name", "mlp", "--model.hidden", "10000000000"], ["training.seeds", "model"]),
+    ],
+    ids=["batch", "steps", "model"],
+)
+def test_what_never_fits_into_memory_is_refused_before_there_is_a_folder(
+    options, words, capsys, tmp_path
+):
+    output = tmp_path / "runs"
+    assert main(["run", *SMALL, *options, "--output", str(output)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    for word in (*words, "GB of memory"):
+        assert word in line
+    assert not output.exists()
+
+
 def test_other_errors_of_the_runtime_are_not_hidden(monkeypatch, tmp_path):
     def fail(*arguments):
         raise jax.errors.JaxRuntimeError("INTERNAL: a defect")

@@ -1,13 +1,16 @@
 """The host loop: one compilation, callbacks, resuming, errors, and the Dataset it returns."""
 
+from typing import NamedTuple
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 from conftest import linear_model, make_federation
 
-from fedjax_fair import aggregators, results, selectors, solvers
+from fedjax_fair import aggregators, faults, results, selectors, solvers
 from fedjax_fair.base import Cohort, Selector
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.data import hold_out
@@ -182,16 +185,78 @@ def test_divergence_is_reported_with_its_round(model, federation, tmp_path):
         return jax.numpy.where(round < 3, 0.1, np.inf)
 
     diverging = make(model, solvers.sgd(rate, 2, steps=2))
+    settings = {"rounds": 6, "eval_every": 2, "checkpoints": tmp_path / "kept"}
     expected = r"round 3 is not finite for seeds \[0, 1\].*last checkpoint is of round 2"
     with pytest.raises(SimulationError, match=expected):
-        fit(
-            diverging,
-            federation,
-            rounds=6,
-            seeds=(0, 1),
-            eval_every=2,
-            checkpoints=tmp_path / "kept",
-        )
+        fit(diverging, federation, seeds=(0, 1), **settings)
+    with pytest.raises(ValueError, match=r"drop_nonfinite=True: .* of a run with False"):
+        fit(diverging, federation, seeds=(0, 1), on_nonfinite="drop", **settings)
+    # Who is warned by the error can go on from the checkpoint before it.
+    with pytest.warns(UserWarning, match="round 3, seed 0: .* 3 of 6 rounds .* 1 other run"):
+        kept = fit(diverging, federation, seeds=(0, 1), on_nonfinite="keep", **settings)
+    assert kept.update_nonfinite.values.tolist() == [[0, 0, 0, 1, 1, 1]] * 2
+    assert kept.cohort_nonfinite.values[:, 3:].all()
+    assert not kept.cohort_nonfinite.values[:, :3].any()
+
+
+class OneLiar(NamedTuple):
+    """What a round with a client that sends NaN did, by ``on_nonfinite``."""
+
+    keep: xr.Dataset
+    drop: xr.Dataset
+    error: str
+
+
+@pytest.fixture(scope="module")
+def one_liar():
+    round = make_round(
+        linear_model(),
+        selectors.round_robin(3),
+        solvers.sgd(0.1, 2, steps=2),
+        aggregators.mean(),
+        faults=[faults.byzantine([4], "nan")],
+    )
+    settings = {"rounds": 4, "seeds": (5, 8), "eval_every": 2}
+    with pytest.raises(SimulationError) as raised:
+        fit(round, make_federation(), **settings)
+    with pytest.warns(UserWarning, match="the update is not finite"):
+        kept = fit(round, make_federation(), on_nonfinite="keep", **settings)
+    dropped = fit(round, make_federation(), on_nonfinite="drop", **settings)
+    return OneLiar(kept, dropped, str(raised.value))
+
+
+def test_the_error_names_round_seeds_and_clients(one_liar):
+    bad = one_liar.keep.update_nonfinite.values
+    first = int(bad.any(axis=0).argmax())
+    seeds = [seed for seed, own in zip((5, 8), bad[:, first], strict=True) if own]
+    assert f"round {first} is not finite for seeds {seeds}, of clients [4]" in one_liar.error
+
+
+def test_a_round_that_is_kept_leaves_the_model_as_it_was(one_liar):
+    kept = one_liar.keep
+    lied = (kept.cohort_clients == 4).values
+    np.testing.assert_array_equal(kept.cohort_nonfinite, lied)
+    np.testing.assert_array_equal(kept.update_nonfinite, lied.any(axis=2))
+    np.testing.assert_array_equal(kept.diverged, lied.any(axis=2).argmax(axis=1))
+    # It answered all the same.
+    assert kept.cohort_answers.values.all()
+
+
+def test_a_client_that_is_dropped_has_no_weight(one_liar):
+    dropped = one_liar.drop
+    lied = (dropped.cohort_clients == 4).values
+    assert lied.any()
+    np.testing.assert_array_equal(dropped.cohort_nonfinite, lied)
+    np.testing.assert_array_equal(dropped.cohort_answers, ~lied)
+    assert (dropped.cohort_weights.values[lied] == 0).all()
+    np.testing.assert_allclose(dropped.cohort_weights.sum("slot"), 1, rtol=1e-6)
+    assert (dropped.diverged == -1).all()
+    assert not dropped.update_nonfinite.values.any()
+
+
+def test_what_happens_to_infinite_updates_is_one_of_three(model, federation, as_users_call):
+    with pytest.raises(ValueError, match=r"on_nonfinite='skip': .*'raise', 'drop', 'keep'"):
+        fit(make(model), federation, rounds=1, on_nonfinite="skip")
 
 
 def test_centralized_training_pools_the_examples(model, federation):
@@ -339,7 +404,8 @@ def test_a_late_divergence_names_its_round(model, federation):
         return make_round(model, selectors.uniform(3), solver, aggregators.mean())
 
     rates = np.array([0.1, np.inf], np.float32)
-    runs = fit_batch(method, rates, federation, rounds=5, seeds=(0, 0), eval_every=2)
+    with pytest.warns(UserWarning, match="round 3, seed 0: .* 1 of 5 rounds left the model"):
+        runs = fit_batch(method, rates, federation, rounds=5, seeds=(0, 0), eval_every=2)
     assert runs.diverged.values.tolist() == [-1, 3]
 
 

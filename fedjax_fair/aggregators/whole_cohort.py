@@ -1,0 +1,40 @@
+"""Aggregating with the updates of the whole cohort in memory."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from fedjax_fair.base import Cohort, Context, LocalResult, Variables
+from fedjax_fair.numerics.finite import all_finite
+
+__all__ = ["gathered", "normalized", "weighted"]
+
+
+def gathered(
+    cohort: Cohort, results: LocalResult, context: Context
+) -> tuple[Variables, Bool[Array, " cohort"]]:
+    """All updates, on every device, with zeros for those that do not count; and which do."""
+    updates = context.map_clients(lambda client, own: own, cohort.clients, results.update)
+    members = jax.vmap(all_finite)(updates)
+    if cohort.answers is not None:
+        members &= cohort.answers
+
+    def clear(leaf):
+        return jnp.where(members.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+
+    return jax.tree.map(clear, updates), members
+
+
+def normalized(
+    members: Bool[Array, " cohort"], weights: Float[Array, " cohort"] | float = 1.0
+) -> Float[Array, " cohort"]:
+    """Weights of the members, divided by their sum; zeros for the others, or all."""
+    given = jnp.where(members, weights, 0.0)
+    return given / jnp.maximum(jnp.sum(given), 1e-30)
+
+
+def weighted(updates: PyTree, weights: Float[Array, " cohort"]) -> PyTree:
+    """The sum of stacked updates with these weights."""
+    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), updates)

@@ -1,0 +1,49 @@
+"""Clients that train from a model of the past."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_fair import checks
+from fedjax_fair.base import Faults, Number
+
+__all__ = ["late"]
+
+
+def late(probability: Number, *, rounds: int) -> Faults:
+    """Some members send an update of an older model than the current one.
+
+    A late member was given the model some rounds ago, and what it learned from it arrives now. How
+    many rounds is uniform from 1 to ``rounds``, but no more than have been done; a member that is
+    not late trains from the current model. Everything else, its learning rate and its minibatches
+    among it, is of the current round.
+
+    Args:
+        probability: How likely a member is late in a round, in ``[0, 1]``; may be traced.
+        rounds: How old its model is, at most. So many models of the past are kept, which takes
+            their memory in every run.
+
+    Returns:
+        ``Faults``.
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    References:
+        Xie, Koyejo, Gupta, *Asynchronous Federated Optimization*, 2019,
+        https://arxiv.org/abs/1903.03934 (staleness that is bounded and uniform, in its experiments)
+
+    Examples:
+        >>> some_late = late(0.3, rounds=4)
+    """
+    checks.probability("probability", probability)
+    checks.positive_int("rounds", rounds)
+
+    def instruct(key, member):
+        key_late, key_age = jax.random.split(key)
+        age = jax.random.randint(key_age, (), 1, rounds + 1, jnp.int32)
+        age = jnp.where(jax.random.uniform(key_late) < probability, age, 0)
+        return {"model_round": member.round - jnp.minimum(age, member.round)}
+
+    return Faults(instruct=instruct, memory=rounds)
