@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import jax
 import platformdirs
@@ -28,7 +28,7 @@ from fedjax_fair import data, results
 from fedjax_fair.app import experiment, maximize, registry
 from fedjax_fair.app.build import Experiment, build, relevant
 from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
-from fedjax_fair.app.console import Bars, tables
+from fedjax_fair.app.console import Bars, compared_table, tables
 from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import PRESETS, Preset, resolve
 from fedjax_fair.app.run_folder import RunFolder
@@ -36,6 +36,7 @@ from fedjax_fair.app.settings import lookup, read
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.app.termination import Terminated, Termination
 from fedjax_fair.parallel import processes
+from fedjax_fair.results.comparison import headlines
 from fedjax_fair.text import printable
 from fedjax_fair.training.fit import SimulationError
 
@@ -43,6 +44,7 @@ __all__ = ["main"]
 
 DEFAULT_PRESET = "digits"
 
+Runs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN [RUN ...]")]
 Run = Annotated[str, tyro.conf.arg(metavar="RUN")]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
 
@@ -142,6 +144,49 @@ class Show:
 
 
 @dataclass(frozen=True)
+class Compare:
+    """Says which differences between methods are beyond chance, within a run or across several."""
+
+    runs: Positional[Runs]
+    """Run folders, or files results.nc, on the same data."""
+
+    baseline: str | None = None
+    """The method that others are compared to; by default the first."""
+
+    metrics: tuple[str, ...] = ()
+    """Metrics to compare by; by default accuracy, and how evenly clients are served."""
+
+    unpaired: bool = False
+    """Compare runs of different seeds, which finds less."""
+
+    last: int = 1
+    """Evaluations at the end of a run whose mean counts."""
+
+    format: Literal["terminal", "markdown", "latex", "csv"] = "terminal"
+    """How tables are written; LaTeX needs the package booktabs."""
+
+    def __call__(self) -> None:
+        if not self.runs:
+            raise ValueError("compare: expected one or more run folders.")
+        names = [Path(run).name for run in self.runs]
+        labels = names if len(set(names)) == len(names) else self.runs
+        opened = {label: results.open(run) for label, run in zip(labels, self.runs, strict=True)}
+        found, usual = headlines(results.merge_runs(opened))
+        written = []
+        for metric in self.metrics or usual:
+            compared = results.compare(
+                found, metric, self.baseline, paired=not self.unpaired, last=self.last
+            )
+            if self.format == "terminal":
+                Console().print(compared_table(compared))
+            else:
+                written.append(results.to_text(compared, self.format))
+        if self.format == "csv":  # One table of all metrics.
+            written[1:] = [text.partition("\n")[2] for text in written[1:]]
+        print(*written, sep="" if self.format == "csv" else "\n", end="")
+
+
+@dataclass(frozen=True)
 class Methods:
     """Lists the methods that a run can compare, and how each averages its cohort."""
 
@@ -232,6 +277,7 @@ COMMANDS: dict[str, Any] = {
     "sweep": Sweep,
     "resume": Resume,
     "show": Show,
+    "compare": Compare,
     "maximize exemplars": Exemplars,
     "maximize movielens": Movielens,
     "methods": Methods,

@@ -24,9 +24,11 @@ the aggregator, as ``aggregation_<name>``, some of it for every ``slot``. ``trai
 its own.
 """
 
-from fedjax_fair.results.compared import by_mix, combine, compare, final
+from fedjax_fair.results.compared import by_mix, combine, final, merge_runs
+from fedjax_fair.results.comparison import compare, differences, noise_floor
 from fedjax_fair.results.files import open, save
 from fedjax_fair.results.recorded import RECORDED, History, to_dataset
+from fedjax_fair.results.tables import to_text
 
 __all__ = [
     "RECORDED",
@@ -34,8 +36,12 @@ __all__ = [
     "by_mix",
     "combine",
     "compare",
+    "differences",
     "final",
+    "merge_runs",
+    "noise_floor",
     "open",
     "save",
     "to_dataset",
+    "to_text",
 ]
