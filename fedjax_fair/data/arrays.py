@@ -14,7 +14,7 @@ import numpy as np
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, as_integers, validate
 from fedjax_fair.data.ownership import Partition, generator, join_indices, owned
-from fedjax_fair.data.partition import by_column, explicit, follow_owners
+from fedjax_fair.data.partition import by_column, follow_owners, from_indices
 
 __all__ = ["federate", "from_arrays", "from_npz"]
 
@@ -176,7 +176,7 @@ def from_arrays(
     """
     labels = _classes("labels", labels)
     _require_as_many("features", features, labels)
-    partition = explicit(client_indices).split(labels, seed)
+    partition = from_indices(client_indices).split(labels, seed)
     if groups is not None:
         partition = owned(
             partition.order, partition.sizes, len(labels), as_integers("groups", groups)
