@@ -6,7 +6,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,7 +134,7 @@ def _as_int32(name: str, values: np.ndarray) -> np.ndarray:
 def from_arrays(
     features: Any,
     labels: Any,
-    client_indices: Sequence[Any],
+    client_indices: Mapping[Any, Any] | Sequence[Any],
     *,
     test_features: Any = None,
     test_labels: Any = None,
@@ -151,7 +151,8 @@ def from_arrays(
         features: Inputs, ``[total, ...]``: images ``uint8`` ``[total, height, width, channels]`` or
             gray without channels, otherwise floats or integers.
         labels: Classes, ``[total]``, integers from 0.
-        client_indices: Indices of each client's examples, none empty, no index twice.
+        client_indices: Indices of each client's examples, none empty, no index twice; in a list, or
+            by names of clients.
         test_features: Test inputs; the three test arguments are given together or not at all.
         test_labels: Test classes.
         test_client_indices: Indices of each client's test examples; they may be empty.

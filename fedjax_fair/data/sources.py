@@ -13,6 +13,7 @@ from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.class_partition import classes_per_client, split_test
 from fedjax_fair.data.embedded import EMBEDDED, Examples, Splits
 from fedjax_fair.data.federated import FederatedData, stack
+from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
 from fedjax_fair.data.ownership import Partitioner
 from fedjax_fair.data.partition import follow_owners, iid
 from fedjax_fair.data.prepared import DamagedError, names_prepared, resolve_data_dir
@@ -54,7 +55,7 @@ def default_partition(name: str) -> Partitioner:
 
 def load(
     name: str,
-    partition: Partitioner | None = None,
+    partition: Partitioner | FlwrPartitioner | None = None,
     seed: int | Sequence[int] = 0,
     data_dir: str | os.PathLike[str] | None = None,
 ) -> FederatedData:
@@ -75,7 +76,8 @@ def load(
 
     Args:
         name: Name of the data set.
-        partition: How to split it; by default ``default_partition(name)``.
+        partition: How to split it; by default ``default_partition(name)``. One of flwr-datasets
+            does as it is, with a seed of its own; it finds the labels as the column ``label``.
         seed: Seed of the partition, a non-negative integer. Several give one partition for each run
             of ``fit`` (``fedjax_fair.data.stack``).
         data_dir: Folder of prepared sets; by default the environment variable
@@ -97,9 +99,9 @@ def load(
     seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
     if not seeds or any(not checks.is_int(each) or each < 0 for each in seeds):
         raise ValueError(f"{seed=}: expected an integer >= 0, or several.")
+    chosen = default_partition(name) if partition is None else as_partitioner(partition)
     source = EMBEDDED[name]() if name in EMBEDDED else _images(name, data_dir)
-    partition = default_partition(name) if partition is None else partition
-    federations = [_split(name, source, partition, each) for each in seeds]
+    federations = [_split(name, source, chosen, each) for each in seeds]
     return stack(federations) if several else federations[0]
 
 
