@@ -21,7 +21,7 @@ from fedjax_fair.parallel.cores import cores_if_any
 from fedjax_fair.parallel.mesh import client_mesh
 from fedjax_fair.simulate import Round
 
-__all__ = ["Experiment", "build", "method_round", "method_settings", "relevant"]
+__all__ = ["Experiment", "build", "load_data", "method_round", "method_settings", "relevant"]
 
 _COHORT_SIZE = 10
 _ROLES = ("solver", "selector", "aggregator")
@@ -66,19 +66,30 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
             raise ValueError(f"devices={config.devices!r}: expected 1 for {name}.")
         if method.pooled is not None and config.faults != type(config.faults)():
             raise ValueError(f"faults: expected none with {name}, which has no clients.")
-    partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     _check_all_read(config)
     if federation is None:
-        seed: Any = config.data.seed
-        if config.data.per_run:
-            seed = tuple(config.data.seed + run for run in config.training.seeds)
-        partitioner = _make(partition, config.data, names=DATA_NAMES)
-        federation = data.load(config.data.name, partitioner, seed=seed, data_dir=config.data.dir)
+        federation = load_data(config)
     classes, largest = federation.num_classes, largest_client(federation)
     rounds = {name: method_round(config, name, classes, largest) for name in config.methods}
     for method in rounds.values():
         jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
     return Experiment(config, federation, rounds, mesh)
+
+
+def load_data(config: Config) -> FederatedData:
+    """The federation that a resolved configuration describes.
+
+    Raises:
+        ValueError: If a setting is out of range, or nothing in the run reads one.
+        FileNotFoundError: If the data is not there.
+    """
+    partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
+    _check_all_read(config)
+    seed: Any = config.data.seed
+    if config.data.per_run:
+        seed = tuple(config.data.seed + run for run in config.training.seeds)
+    partitioner = _make(partition, config.data, names=DATA_NAMES)
+    return data.load(config.data.name, partitioner, seed=seed, data_dir=config.data.dir)
 
 
 def largest_client(data: FederatedData) -> int:

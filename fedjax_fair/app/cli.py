@@ -13,7 +13,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,8 +26,14 @@ from tyro.conf import Positional
 
 from fedjax_fair import data, results
 from fedjax_fair.app import experiment, maximize, registry
-from fedjax_fair.app.build import Experiment, build, relevant
-from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.app.build import Experiment, build, load_data, relevant
+from fedjax_fair.app.config import (
+    Config,
+    DataConfig,
+    Maximize,
+    MaximizeExemplars,
+    MaximizeMovielens,
+)
 from fedjax_fair.app.console import Bars, compared_table, tables
 from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import PRESETS, Preset, resolve
@@ -36,6 +42,7 @@ from fedjax_fair.app.settings import lookup, read
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.app.termination import Terminated, Termination
 from fedjax_fair.parallel import processes
+from fedjax_fair.report import plots
 from fedjax_fair.results.comparison import headlines
 from fedjax_fair.text import printable
 from fedjax_fair.training.fit import SimulationError
@@ -46,6 +53,7 @@ DEFAULT_PRESET = "digits"
 
 Runs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN [RUN ...]")]
 Run = Annotated[str, tyro.conf.arg(metavar="RUN")]
+Output = Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
 
 
@@ -231,6 +239,25 @@ class DataInfo:
 
 
 @dataclass(frozen=True)
+class DataShow:
+    """Describes a federation before any training, and draws who owns what."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+
+    output: Output = None
+    """File of the picture, such as partition.png."""
+
+    def __call__(self) -> None:
+        # Settings that are the default's own, for another partition, are none of this one.
+        config = relevant(resolve(Config(data=self.data)), base=Config())
+        federation = load_data(config)
+        print(federation)
+        if self.output is not None:
+            plots.partition(federation).savefig(self.output, dpi=150)
+            print(f"Picture: {printable(self.output)}")
+
+
+@dataclass(frozen=True)
 class DataPrepare:
     """Downloads a data set and prepares it (needs the extra `tfds-prepare`)."""
 
@@ -283,6 +310,7 @@ COMMANDS: dict[str, Any] = {
     "methods": Methods,
     "data list": DataList,
     "data info": DataInfo,
+    "data show": DataShow,
     "data prepare": DataPrepare,
 }
 

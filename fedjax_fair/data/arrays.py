@@ -55,15 +55,15 @@ def federate(
     checks.non_negative_int("seed", seed)
     features, labels, partition = train
     groups: Any = partition.groups
+    left_out = 0 if test is not None else len(partition.dropped)
     if test is None:
         train_part, test_part = _hold_out(partition, test_fraction, seed)
         # Two copies of disjoint parts, not two views of everything: that would cost twice the
         # memory once both are on a device.
         train = _compact(features, labels, train_part)
         test = _compact(features, labels, test_part)
-    data = FederatedData(
-        _client_examples(*train), _client_examples(*test), groups, num_classes, name, label_skew
-    )
+    examples = _client_examples(*train), _client_examples(*test)
+    data = FederatedData(*examples, groups, num_classes, name, label_skew, left_out)
     validate(data)
     return data
 

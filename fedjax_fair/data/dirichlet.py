@@ -72,7 +72,7 @@ def dirichlet(
             if sizes.min() >= min_size:
                 break
         else:
-            _fill_up(owners, sizes, min_size, rng)
+            _fill_up(owners, labels, sizes, min_size, rng)
             sizes = np.bincount(owners, minlength=num_clients)
         # A client's examples come class by class, ascending within a class, and are then shuffled.
         by_class = np.argsort(labels, kind="stable")
@@ -97,14 +97,15 @@ def _owners(labels, concentration, rng) -> np.ndarray:
 
 def _fill_up(
     owners: Int[np.ndarray, " examples"],
+    labels: Int[np.ndarray, " examples"],
     sizes: Int[np.ndarray, " clients"],
     min_size: int,
     rng: np.random.Generator,
 ) -> None:
     """Moves examples from large clients to those below ``min_size``, in place.
 
-    Clients give in proportion to what they have beyond ``min_size``. What one of them gives goes to
-    as few others as possible, so that they hold few classes as well.
+    Clients give random examples, in proportion to what they have beyond ``min_size``. Those are
+    handed out class by class, so that who gets them holds few classes as well.
     """
     lacking = np.maximum(min_size - sizes, 0)
     given = parts_by_weight(int(lacking.sum()), np.maximum(sizes - min_size, 0))
@@ -112,4 +113,6 @@ def _fill_up(
     by_owner = shuffled[np.argsort(owners[shuffled], kind="stable")]
     place = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     moved = by_owner[place < np.repeat(given, sizes)]
-    owners[moved] = np.repeat(np.arange(len(sizes)), lacking)
+    receivers = rng.permutation(np.flatnonzero(lacking))
+    moved = moved[np.argsort(labels[moved], kind="stable")]
+    owners[moved] = np.repeat(receivers, lacking[receivers])

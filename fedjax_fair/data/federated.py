@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Int, Shaped
 
 from fedjax_fair import checks
+from fedjax_fair.data.described import describe_federation
 
 __all__ = [
     "ClientExamples",
@@ -67,8 +69,8 @@ class ClientExamples(NamedTuple):
 class FederatedData(NamedTuple):
     """A federation: training and test examples of the same clients.
 
-    A pytree whose ``num_classes``, ``name`` and ``label_skew`` are static, so that a federation can
-    be an argument of a compiled function.
+    A pytree whose ``num_classes``, ``name``, ``label_skew`` and ``left_out`` are static, so that a
+    federation can be an argument of a compiled function. ``print`` describes it in ten lines.
 
     Where every run has a partition of its own (`stack`), who owns what has a leading axis ``runs``:
     ``order``, ``offsets``, ``sizes`` and ``groups``. The examples themselves are shared.
@@ -81,6 +83,7 @@ class FederatedData(NamedTuple):
         name: What the data is called in results.
         label_skew: Whether clients differ in their numbers of examples of each class alone, which
             `results.by_mix` needs to know.
+        left_out: Examples that belong to no client and are not kept in ``train`` or ``test``.
     """
 
     train: ClientExamples
@@ -89,6 +92,15 @@ class FederatedData(NamedTuple):
     num_classes: int
     name: str
     label_skew: bool = False
+    left_out: int = 0
+
+    def __str__(self) -> str:
+        leaves = jax.tree.leaves(self)
+        concrete = all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
+        traced = any(isinstance(leaf, Tracer) for leaf in leaves)
+        if not concrete or traced or self.train.devices is not None:
+            return repr(self)
+        return describe_federation(self)
 
     @property
     def num_clients(self) -> int:
@@ -110,15 +122,15 @@ class FederatedData(NamedTuple):
 def _flatten(data: FederatedData):
     names = ("train", "test", "groups")
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(data, name)) for name in names)
-    return children, (data.num_classes, data.name, data.label_skew)
+    return children, (data.num_classes, data.name, data.label_skew, data.left_out)
 
 
-def _unflatten(static: tuple[int, str, bool], children: Any) -> FederatedData:
+def _unflatten(static: tuple[int, str, bool, int], children: Any) -> FederatedData:
     train, test, groups = children
     return FederatedData(train, test, groups, *static)
 
 
-# Registered by hand, because JAX would treat the three static fields of a NamedTuple as arrays.
+# Registered by hand, because JAX would treat the static fields of a NamedTuple as arrays.
 jax.tree_util.register_pytree_with_keys(FederatedData, _flatten, _unflatten)
 
 

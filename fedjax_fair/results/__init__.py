@@ -27,7 +27,7 @@ its own.
 from fedjax_fair.results.compared import by_mix, combine, final, merge_runs
 from fedjax_fair.results.comparison import compare, differences, noise_floor
 from fedjax_fair.results.files import open, save
-from fedjax_fair.results.recorded import RECORDED, History, to_dataset
+from fedjax_fair.results.recorded import RECORDED, History, ownership, to_dataset
 from fedjax_fair.results.tables import to_text
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "merge_runs",
     "noise_floor",
     "open",
+    "ownership",
     "save",
     "to_dataset",
     "to_text",
