@@ -1,4 +1,4 @@
-"""Federations by name: scikit-learn's digits and the image sets of tensorflow-datasets."""
+"""Federations by name: scikit-learn's digits, sets of tensorflow-datasets, original files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedjax_fair import checks
-from fedjax_fair.data import tfds_images
+from fedjax_fair.data import originals, tfds_images
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.class_partition import classes_per_client, split_test
 from fedjax_fair.data.embedded import EMBEDDED, Examples, Splits
@@ -81,7 +81,9 @@ def load(
         seed: Seed of the partition, a non-negative integer. Several give one partition for each run
             of ``fit`` (``fedjax_fair.data.stack``).
         data_dir: Folder of prepared sets; by default the environment variable
-            ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``.
+            ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``. Where MNIST, Fashion-MNIST or
+            CIFAR are not prepared there, the files that their authors distribute are looked for
+            (`fedjax_fair.data.originals`); their examples are the same in another order.
 
     Returns:
         A validated federation with ``uint8`` images ``[total, height, width, channels]``.
@@ -132,12 +134,27 @@ def _split(
 
 
 def _images(name: str, data_dir) -> Splits:
-    found = tfds_images.find(name, data_dir)
+    found = _find(name, data_dir)
+    if isinstance(found, originals.Originals):
+        return originals.read(found)
     splits = {
         split: Examples(columns[found.image], columns[found.label], columns)
         for split, columns in tfds_images.read(found).items()
     }
     return Splits(splits["train"], splits.get("test"), found.num_classes)
+
+
+def _find(name: str, data_dir) -> tfds_images.ImageSet | originals.Originals:
+    """A prepared set, or else the files that its authors distribute."""
+    try:
+        return tfds_images.find(name, data_dir)
+    except FileNotFoundError as error:
+        found = originals.find(name, data_dir)
+        if found is not None:
+            return found
+        files = originals.expected_files(name)
+        hint = f" The original files would do as well: {files}." if files else ""
+        raise FileNotFoundError(f"{error}{hint}") from None
 
 
 class Description(NamedTuple):
@@ -192,13 +209,13 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Descr
             name, True, None, shape, num_classes, len(train.labels), num_test, partition
         )
     try:
-        found = tfds_images.find(name, data_dir)
+        found = _find(name, data_dir)
     except FileNotFoundError as error:
         if name not in KNOWN:
             raise ValueError(str(error)) from error
         folder = resolve_data_dir(data_dir) / name
         return Description(name, False, folder, None, None, None, None, partition)
-    splits = found.splits
+    splits = found.lengths if isinstance(found, originals.Originals) else found.splits
     return Description(
         name,
         True,
