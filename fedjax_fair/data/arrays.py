@@ -198,8 +198,9 @@ def from_arrays(
         every = np.concatenate([labels, np.zeros(0, labels.dtype) if test is None else test[1]])
         if every.min() > 0:
             raise ValueError(
-                f"labels span [{every.min()}, {every.max()}]: expected classes from 0, or "
-                "num_classes if there are no examples of class 0."
+                f"labels span [{every.min()}, {every.max()}]: expected classes from 0. Are they "
+                f"meant as {every.max() - every.min() + 1}, labels - {every.min()}? Or as "
+                f"num_classes={every.max() + 1}, without examples of the first?"
             )
         num_classes = 1 + int(every.max())
     return federate(

@@ -12,6 +12,7 @@ from jaxtyping import Array, Int, Shaped
 
 from fedjax_fair import checks
 from fedjax_fair.data.described import describe_federation
+from fedjax_fair.text import printable
 
 __all__ = [
     "ClientExamples",
@@ -100,6 +101,10 @@ class FederatedData(NamedTuple):
         traced = any(isinstance(leaf, Tracer) for leaf in leaves)
         if not concrete or traced or self.train.devices is not None:
             return repr(self)
+        try:
+            validate(self)
+        except ValueError as error:
+            return f"{printable(self.name)}, which is no federation: {error}"
         return describe_federation(self)
 
     @property
@@ -295,7 +300,8 @@ def _validate_examples(name: str, examples: ClientExamples, num_classes: int) ->
     )
     _require(
         np.issubdtype(features.dtype, np.integer) or np.issubdtype(features.dtype, np.floating),
-        f"{name}.features of {features.dtype}: expected uint8, integers or floats.",
+        f"{name}.features of {features.dtype}: expected uint8, integers or floats; encode anything "
+        "else as numbers first.",
     )
     for field, values in {"features": features, "labels": labels}.items():
         if np.issubdtype(values.dtype, np.floating):

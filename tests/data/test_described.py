@@ -70,6 +70,15 @@ def test_what_has_no_numbers_yet_is_shown_as_it_is():
     assert str(jax.tree.map(jax.numpy.asarray, federation)) == str(federation)
 
 
+def test_a_mistake_is_said_instead():
+    federation = make_federation()
+    shifted = federation.train._replace(labels=federation.train.labels + 1)
+    said = str(federation._replace(train=shifted))
+    assert said.startswith(
+        "small, which is no federation: train.labels span [1, 3]: expected [0, 2]"
+    )
+
+
 def test_skews_are_mean_distances():
     counts = np.random.default_rng(0).integers(0, 9, (5, 4))
     counts[2] = 0
