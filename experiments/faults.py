@@ -145,8 +145,8 @@ def write_table(what: str, file: Path) -> None:
             for attack, level in _columns(rows):
                 own = (rows["attack"] == attack) & (rows["level"] == level)
                 values = 100 * rows.loc[own & (rows["method"] == method), metric].to_numpy()
-                gap = paired.compare(values, np.zeros_like(values))
-                cells.append(f"{gap.mean:.1f} ± {gap.high - gap.mean:.1f}")
+                found = paired.interval(values)
+                cells.append(f"{found.mean:.1f} ± {found.high - found.mean:.1f}")
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
         lines.append("")
     file.with_name(f"{what}.md").write_text("\n".join(lines))

@@ -27,7 +27,7 @@ from fedjax_fair import (
 )
 from fedjax_fair import submodular as sets
 from fedjax_fair.app.config import Config
-from fedjax_fair.data.partition import explicit
+from fedjax_fair.data.partition import from_indices
 from fedjax_fair.metrics import bytes_per_round
 from fedjax_fair.numerics.sketch import count_sketch
 from fedjax_fair.parallel import client_mesh, core_mesh
@@ -159,7 +159,7 @@ GIVEN = {
     "beta": 1.0,
     "test": None,
     "test_labels": LABELS,
-    "train": explicit([[0, 1], [2, 3]]).split(LABELS, 0),
+    "train": from_indices([[0, 1], [2, 3]]).split(LABELS, 0),
     "train_labels": LABELS,
     "value_fn": lambda mask, own: jnp.sum(mask) * own,
     "variables": None,

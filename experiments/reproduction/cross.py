@@ -18,6 +18,7 @@ import xarray as xr
 from experiments.reproduction import runs
 from experiments.reproduction.equitable import OF_ROUNDS, SUMMARIES
 from experiments.reproduction.presets import PAPERS
+from fedjax_fair import results
 from fedjax_fair.app.presets import PRESETS
 from fedjax_fair.metrics import paired
 
@@ -60,10 +61,8 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
     Differences are paired by seed, with 95 % intervals: of the combination to the selector alone,
     and to equitable weights with random clients.
     """
-    values = {
-        name: 100 * measured[metric].isel(round=slice(-LAST, None)).mean("round")
-        for name, metric in COLUMNS.items()
-    }
+    at_end = results.final(measured, LAST)
+    values = {name: 100 * at_end[metric] for name, metric in COLUMNS.items()}
     selectors = {"random": ("fedprox", "equitable")} | {
         name: (name, f"{name}+equitable")
         for name in map(str, measured["algorithm"].values)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from fedjax_fair import results
 from fedjax_fair.metrics import paired
 
 __all__ = ["Column", "Layout", "markdown", "summarize"]
@@ -82,9 +83,9 @@ def _at(
     table = pd.DataFrame({"method": methods, "moment": moment})
     papers: dict[str, list[float]] = {}
     ends = {}
+    at_end = results.final(measured, last)
     for name, column in layout.columns.items():
-        over_rounds = column.factor * measured[column.metric].isel(round=slice(-last, None))
-        ends[name] = over_rounds.mean("round")
+        ends[name] = column.factor * at_end[column.metric]
         table[name] = ends[name].mean("seed").values
         table[f"{name} sd"] = ends[name].std("seed", ddof=1).values
         given = [reported.get(method, {}).get(column.reported or name) for method in methods]
@@ -94,18 +95,19 @@ def _at(
             table[f"{name} paper sd"] = [np.nan if one is None else one[1] for one in given]
     for name in layout.compared:
         for baseline in layout.baselines:
-            other = ends[name].sel(algorithm=baseline).values
-            found = [paired.compare(ends[name].sel(algorithm=one).values, other) for one in methods]
+            found = results.differences(ends[name], baseline)
             by_paper = np.array(papers[name]) - papers[name][methods.index(baseline)]
             label = f"{name} less {baseline}"
-            table[label] = [one.mean for one in found]
-            table[f"{label} low"] = [one.low for one in found]
-            table[f"{label} high"] = [one.high for one in found]
-            table[f"{label} p"] = paired.holm([one.p for one in found])
+            table[label] = found["difference"].values
+            table[f"{label} low"] = found["low"].values
+            table[f"{label} high"] = found["high"].values
+            table[f"{label} p"] = found["p"].values
             table[f"{label} paper"] = by_paper
             table[f"{label} seeds"] = [
-                paired.seeds_needed(gap, one.deviation) if one.deviation > 0 else np.nan
-                for gap, one in zip(by_paper, found, strict=True)
+                paired.seeds_needed(gap, deviation) if deviation > 0 else np.nan
+                for gap, deviation in zip(
+                    by_paper, found["difference_deviation"].values, strict=True
+                )
             ]
     return table
 

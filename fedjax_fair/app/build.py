@@ -26,6 +26,7 @@ __all__ = [
     "Experiment",
     "batch_size",
     "build",
+    "load_data",
     "method_round",
     "method_settings",
     "relevant",
@@ -78,23 +79,32 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
             raise ValueError(f"faults: expected none with {name}, which has no clients.")
         if method.pooled is not None and config.upload != type(config.upload)():
             raise ValueError(f"upload: expected none with {name}, which has no clients.")
-    partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     _check_all_read(config)
     if federation is None:
-        seed: Any = config.data.seed
-        if config.data.per_run:
-            seed = tuple(config.data.seed + run for run in config.training.seeds)
-        partitioner = _make(partition, config.data, names=DATA_NAMES)
-        own = config.data
-        federation = data.load(
-            own.name, partitioner, seed, own.dir, validation=own.validation or 0.0
-        )
+        federation = load_data(config)
     classes, largest = federation.num_classes, largest_client(federation)
     rounds = {name: method_round(config, name, classes, largest) for name in config.methods}
     for name, method in rounds.items():
         state = jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
         require_memory(name, state, _variant(config, name)[1].solver, config.training, federation)
     return Experiment(config, federation, rounds, mesh)
+
+
+def load_data(config: Config) -> FederatedData:
+    """The federation that a resolved configuration describes.
+
+    Raises:
+        ValueError: If a setting is out of range, or nothing in the run reads one.
+        FileNotFoundError: If the data is not there.
+    """
+    partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
+    _check_all_read(config)
+    seed: Any = config.data.seed
+    if config.data.per_run:
+        seed = tuple(config.data.seed + run for run in config.training.seeds)
+    partitioner = _make(partition, config.data, names=DATA_NAMES)
+    own = config.data
+    return data.load(own.name, partitioner, seed, own.dir, validation=own.validation or 0.0)
 
 
 def largest_client(data: FederatedData) -> int:

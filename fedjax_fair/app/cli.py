@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import jax
 import platformdirs
@@ -26,9 +26,22 @@ from tyro.conf import Positional
 
 from fedjax_fair import data, results
 from fedjax_fair.app import experiment, maximize, registry
-from fedjax_fair.app.build import Experiment, batch_size, build, relevant, server_sees
-from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
-from fedjax_fair.app.console import tables
+from fedjax_fair.app.build import (
+    Experiment,
+    batch_size,
+    build,
+    load_data,
+    relevant,
+    server_sees,
+)
+from fedjax_fair.app.config import (
+    Config,
+    DataConfig,
+    Maximize,
+    MaximizeExemplars,
+    MaximizeMovielens,
+)
+from fedjax_fair.app.console import compared_table, tables
 from fedjax_fair.app.logs import Logged, require
 from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import PRESETS, Preset, resolve
@@ -38,6 +51,8 @@ from fedjax_fair.app.settings import lookup, read
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.app.termination import Terminated, Termination, interruptible
 from fedjax_fair.parallel import processes
+from fedjax_fair.report import plots
+from fedjax_fair.results.comparison import headlines
 from fedjax_fair.text import printable
 from fedjax_fair.training.fit import Callback, SimulationError
 
@@ -46,6 +61,8 @@ __all__ = ["main", "program"]
 DEFAULT_PRESET = "digits"
 
 Folder = Annotated[str, tyro.conf.arg(metavar="RUN")]
+Folders = Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN [RUN ...]")]
+Output = Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")]
 Logs = tuple[str, ...]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
 
@@ -202,6 +219,49 @@ class Show:
 
 
 @dataclass(frozen=True)
+class Compare:
+    """Says which differences between methods are beyond chance, within a run or across several."""
+
+    runs: Positional[Folders]
+    """Run folders, or files results.nc, on the same data."""
+
+    baseline: str | None = None
+    """The method that others are compared to; by default the first."""
+
+    metrics: tuple[str, ...] = ()
+    """Metrics to compare by; by default accuracy, and how evenly clients are served."""
+
+    unpaired: bool = False
+    """Compare runs of different seeds, which finds less."""
+
+    last: int = 1
+    """Evaluations at the end of a run whose mean counts."""
+
+    format: Literal["terminal", "markdown", "latex", "csv"] = "terminal"
+    """How tables are written; LaTeX needs the package booktabs."""
+
+    def __call__(self) -> None:
+        if not self.runs:
+            raise ValueError("compare: expected one or more run folders.")
+        names = [Path(run).name for run in self.runs]
+        labels = names if len(set(names)) == len(names) else self.runs
+        opened = {label: results.open(run) for label, run in zip(labels, self.runs, strict=True)}
+        found, usual = headlines(results.merge_runs(opened))
+        written = []
+        for metric in self.metrics or usual:
+            compared = results.compare(
+                found, metric, self.baseline, paired=not self.unpaired, last=self.last
+            )
+            if self.format == "terminal":
+                Console().print(compared_table(compared))
+            else:
+                written.append(results.to_text(compared, self.format))
+        if self.format == "csv":  # One table of all metrics.
+            written[1:] = [text.partition("\n")[2] for text in written[1:]]
+        print(*written, sep="" if self.format == "csv" else "\n", end="")
+
+
+@dataclass(frozen=True)
 class Methods:
     """Lists methods: how each averages its cohort, and what its server sees of one client."""
 
@@ -243,6 +303,25 @@ class DataInfo:
 
     def __call__(self) -> None:
         print(_aligned(data.describe(self.name, self.dir)._asdict()))
+
+
+@dataclass(frozen=True)
+class DataShow:
+    """Describes a federation before any training, and draws who owns what."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+
+    output: Output = None
+    """File of the picture, such as partition.png."""
+
+    def __call__(self) -> None:
+        # Settings that are the default's own, for another partition, are none of this one.
+        config = relevant(resolve(Config(data=self.data)), base=Config())
+        federation = load_data(config)
+        print(federation)
+        if self.output is not None:
+            plots.partition(federation).savefig(self.output, dpi=150)
+            print(f"Picture: {printable(self.output)}")
 
 
 @dataclass(frozen=True)
@@ -300,11 +379,13 @@ COMMANDS: dict[str, Any] = {
     "sweep": Sweep,
     "resume": Resume,
     "show": Show,
+    "compare": Compare,
     "maximize exemplars": Exemplars,
     "maximize movielens": Movielens,
     "methods": Methods,
     "data list": DataList,
     "data info": DataInfo,
+    "data show": DataShow,
     "data prepare": DataPrepare,
 }
 

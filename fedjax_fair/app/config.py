@@ -52,7 +52,8 @@ class _Data:
     """Data set; `fedjax-fair data list` names those that are known."""
 
     dir: str | None = None
-    """Folder of prepared tensorflow-datasets sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+    """Folder of prepared tensorflow-datasets sets, or of the original files of MNIST or CIFAR; else
+    $TFDS_DATA_DIR or ~/tensorflow_datasets."""
 
     partition: str | None = None
     """How examples are split over clients: iid, classes_per_client, shards, dirichlet,

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_fair.results import by_mix, compare, final
+from fedjax_fair.results import compare, final, noise_floor
+from fedjax_fair.results.comparison import headlines
+from fedjax_fair.results.tables import HEADINGS, caption, cells
 from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
 from fedjax_fair.text import printable
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
+    "compared_table",
     "difference_table",
     "group_table",
     "maximization_table",
@@ -65,24 +69,82 @@ def summary_table(results: xr.Dataset) -> Table:
 
     Returns:
         A table in percent: mean over seeds, and their sample standard deviation where there are two
-        or more.
+        or more; what differs from the first method beyond chance is marked. The last row is what
+        finite test sets would show of clients that are served alike.
     """
     seeds, clients = results.sizes["seed"], results.sizes["client"]
+    marked = seeds > 1 and results.sizes["algorithm"] > 1
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    table = Table(
-        title=_title(
-            f"Test accuracy of {clients} clients ({results.attrs['data']}) after the last round"
-        ),
-        caption=f"in %, {spread}",
+    if marked:
+        spread += f"; * differs from {results['algorithm'].values[0]} beyond chance"
+    table = _table(
+        f"Test accuracy of {clients} clients ({results.attrs['data']}) after the last round",
+        f"in %, {spread}; noise floor: what finite test sets show of clients served alike",
     )
     table.add_column("method", overflow="fold")
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
     last = final(results)
+    p = {name: compare(results, name).p for name in COLUMNS} if marked else {}
     for method in last["algorithm"].values:
         row = last.sel(algorithm=method)
-        table.add_row(_name(method), *(_percent(row[name].values) for name in COLUMNS))
+        cells = [
+            _percent(row[name].values) + _mark(p.get(name), method) * marked for name in COLUMNS
+        ]
+        table.add_row(_name(method), *cells)
+    floors = noise_floor(results, list(COLUMNS)).mean("algorithm")
+    if not all(np.isnan(floor.item()) for floor in floors.values()):
+        beside = " " * marked
+        cells = [_percent(floors[name].values.ravel()) + beside for name in COLUMNS]
+        table.add_row("noise floor", *("" if "nan" in cell else cell for cell in cells))
     return table
+
+
+def _mark(p: xr.DataArray | None, method: object) -> str:
+    """A star where a difference is beyond chance, of the width of what stands elsewhere."""
+    beyond = p is not None and method in p["algorithm"] and float(p.sel(algorithm=method)) < 0.05
+    return "*" if beyond else " "
+
+
+def compared_table(compared: xr.Dataset) -> Table:
+    """Lays out a comparison for a terminal.
+
+    Args:
+        compared: What `fedjax_fair.results.compare` returned.
+
+    Returns:
+        A table of eighty columns.
+    """
+    table = _table("", caption(compared))
+    table.padding = 0
+    first, *others = HEADINGS
+    table.add_column(first, overflow="fold")
+    for heading in others:
+        table.add_column(_SHORT.get(heading, heading), justify="right", no_wrap=True)
+    for row in cells(compared, digits=1):
+        table.add_row(*map(Text, row))
+    return table
+
+
+_SHORT = {
+    "noise floor": "noise\nfloor",
+    "difference": "diff.",
+    "95 % (Student)": "Student",
+    "95 % (bootstrap)": "bootstrap",
+    "p (Holm)": "p",
+    "seeds needed": "seeds\nneeded",
+}
+"""Headings for eighty columns; the caption has the rest."""
+
+
+def _table(title: str, caption: str) -> Table:
+    """A table without a frame, which has room for more in eighty columns."""
+    return Table(
+        title=_title(title) if title else None,
+        caption=Text(printable(caption), "table.caption"),
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
 
 
 def difference_table(results: xr.Dataset) -> Table:
@@ -96,25 +158,13 @@ def difference_table(results: xr.Dataset) -> Table:
         clients differ in their labels alone, spread is that of `results.by_mix`, which has less
         noise.
     """
-    columns = {"accuracy_mean_clients": "accuracy"}
-    if results.attrs.get("label_skew"):
-        results = results.merge(by_mix(results))
-        columns |= {
-            "accuracy_worst_tenth_by_mix": "worst 10 %,\nby mix of labels",
-            "client_dissimilarity_by_mix": "dissimilarity,\nby mix of labels",
-        }
-    else:
-        columns |= {
-            name: COLUMNS[name] for name in ("accuracy_worst_tenth", "client_dissimilarity")
-        }
-    if "group_accuracy_gap" in results:
-        columns |= {"group_accuracy_gap": "gap of groups"}
+    results, columns = headlines(results)
     baseline = str(results["algorithm"].values[0])
     compared = {name: compare(results, name) for name in columns}
     seeds = results.sizes["seed"]
-    table = Table(
-        title=_title(f"Differences to {baseline}"),
-        caption=f"in points, with 95 % intervals over {seeds} paired seeds; * beyond chance: "
+    table = _table(
+        f"Differences to {baseline}",
+        f"in points, with 95 % intervals over {seeds} paired seeds; * beyond chance: "
         "p < 0.05 after Holm's correction for several methods",
     )
     table.add_column("method", overflow="fold")
@@ -155,11 +205,9 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
     which, by = (
         ("best", "ranked by validation") if ranked else ("first", "not ranked: no validation")
     )
-    table = Table(
-        title=_title(
-            f"The {which} {len(shown)} of {len(order):,} points ({results.attrs['data']})"
-        ),
-        caption=f"in %, mean over {results.sizes['seed']} seeds, {by}; others of test examples",
+    table = _table(
+        f"The {which} {len(shown)} of {len(order):,} points ({results.attrs['data']})",
+        f"in %, mean over {results.sizes['seed']} seeds, {by}; others of test examples",
     )
     for heading in ("method", *settings, *columns.values()):
         table.add_column(heading, justify="left" if heading == "method" else "right")
@@ -168,7 +216,7 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
         table.add_row(
             *(f"{row[name].item():g}" if name != "algorithm" and isinstance(row[name].item(), float)
               else _name(row[name].item()) for name in points),
-            *(_percent(row[name].values, digits=1) for name in columns),
+            *(_percent(row[name].values) for name in columns),
         )  # fmt: skip
     return table
 
@@ -229,7 +277,7 @@ def group_table(results: xr.Dataset) -> Table:
     """
     group = results["group"]
     counts = np.bincount((group if group.ndim == 1 else group.isel(seed=0)).values.astype(int))
-    table = Table(title="Test accuracy of the planted groups", caption="in %; NMI from 0 to 1")
+    table = _table("Test accuracy of the planted groups", "in %; NMI from 0 to 1")
     table.add_column("method", overflow="fold")
     for number, clients in enumerate(counts):
         table.add_column(f"group {number}\n{clients} clients", justify="right")
@@ -245,7 +293,7 @@ def group_table(results: xr.Dataset) -> Table:
         nmi = np.nan if found is None else found.sel(algorithm=method).mean().item()
         table.add_row(
             _name(method),
-            *(_percent(cell.values, digits=1) for cell in cells),
+            *(_percent(cell.values) for cell in cells),
             "" if np.isnan(nmi) else f"{nmi:.2f}",
         )
     return table
@@ -260,6 +308,6 @@ def _title(text: str) -> Text:
     return Text(printable(text), "table.title")
 
 
-def _percent(values: np.ndarray, digits: int = 2) -> str:
-    mean = f"{100 * values.mean():.{digits}f}"
-    return mean if values.size == 1 else f"{mean} ± {100 * values.std(ddof=1):.{digits}f}"
+def _percent(values: np.ndarray) -> str:
+    mean = f"{100 * values.mean():.1f}"
+    return mean if values.size == 1 else f"{mean} ± {100 * values.std(ddof=1):.1f}"

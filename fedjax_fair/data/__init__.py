@@ -8,15 +8,15 @@ from fedjax_fair.data.class_partition import (
     planted_clusters,
     split_test,
 )
+from fedjax_fair.data.dirichlet import dirichlet
 from fedjax_fair.data.federated import ClientExamples, FederatedData, stack, validate
 from fedjax_fair.data.label_flip import flip_labels
 from fedjax_fair.data.logistic import synthetic
 from fedjax_fair.data.ownership import Partition, Partitioner
 from fedjax_fair.data.partition import (
     by_column,
-    dirichlet,
-    explicit,
     follow_owners,
+    from_indices,
     iid,
     quantity_skew,
     shards,
@@ -45,11 +45,11 @@ __all__ = [
     "default_partition",
     "describe",
     "dirichlet",
-    "explicit",
     "federate",
     "flip_labels",
     "follow_owners",
     "from_arrays",
+    "from_indices",
     "from_npz",
     "hold_out",
     "iid",

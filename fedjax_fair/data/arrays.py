@@ -6,7 +6,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from fedjax_fair.data.ownership import (
     join_indices,
     owned,
 )
-from fedjax_fair.data.partition import by_column, explicit, follow_owners
+from fedjax_fair.data.partition import by_column, follow_owners, from_indices
 from fedjax_fair.data.validation import hold_out
 
 __all__ = ["federate", "from_arrays", "from_npz"]
@@ -66,6 +66,7 @@ def federate(
     checks.non_negative_int("seed", seed)
     features, labels, partition = train
     groups: Any = partition.groups
+    left_out = 0 if test is not None else len(partition.dropped)
     if test is None:
         # Apart from the streams that split examples.
         train_part, test_part = hold_out_of_each(partition, test_fraction, generator(seed, 2))
@@ -73,9 +74,8 @@ def federate(
         # memory once both are on a device.
         train = _compact(features, labels, train_part)
         test = _compact(features, labels, test_part)
-    data = FederatedData(
-        _client_examples(*train), _client_examples(*test), groups, num_classes, name, label_skew
-    )
+    examples = _client_examples(*train), _client_examples(*test)
+    data = FederatedData(*examples, groups, num_classes, name, label_skew, left_out)
     validate(data)
     return hold_out(data, validation, seed) if validation else data
 
@@ -132,7 +132,7 @@ def _as_int32(name: str, values: np.ndarray) -> np.ndarray:
 def from_arrays(
     features: Any,
     labels: Any,
-    client_indices: Sequence[Any],
+    client_indices: Mapping[Any, Any] | Sequence[Any],
     *,
     test_features: Any = None,
     test_labels: Any = None,
@@ -150,7 +150,8 @@ def from_arrays(
         features: Inputs, ``[total, ...]``: images ``uint8`` ``[total, height, width, channels]`` or
             gray without channels, otherwise floats or integers.
         labels: Classes, ``[total]``, integers from 0.
-        client_indices: Indices of each client's examples, none empty, no index twice.
+        client_indices: Indices of each client's examples, none empty, no index twice; in a list, or
+            by names of clients.
         test_features: Test inputs; the three test arguments are given together or not at all.
         test_labels: Test classes.
         test_client_indices: Indices of each client's test examples; they may be empty.
@@ -177,7 +178,7 @@ def from_arrays(
     """
     labels = _classes("labels", labels)
     _require_as_many("features", features, labels)
-    partition = explicit(client_indices).split(labels, seed)
+    partition = from_indices(client_indices).split(labels, seed)
     if groups is not None:
         partition = owned(
             partition.order, partition.sizes, len(labels), as_integers("groups", groups)
@@ -198,8 +199,9 @@ def from_arrays(
         every = np.concatenate([labels, np.zeros(0, labels.dtype) if test is None else test[1]])
         if every.min() > 0:
             raise ValueError(
-                f"labels span [{every.min()}, {every.max()}]: expected classes from 0, or "
-                "num_classes if there are no examples of class 0."
+                f"labels span [{every.min()}, {every.max()}]: expected classes from 0. Are they "
+                f"meant as {every.max() - every.min() + 1}, labels - {every.min()}? Or as "
+                f"num_classes={every.max() + 1}, without examples of the first?"
             )
         num_classes = 1 + int(every.max())
     return federate(

@@ -267,9 +267,9 @@ def split_test(
         training examples may get none. Classes that no client trains on are dropped.
 
     Examples:
-        >>> from fedjax_fair.data.partition import explicit
+        >>> from fedjax_fair.data.partition import from_indices
         >>> labels = np.array([0, 0, 0, 1])
-        >>> train = explicit([[0], [1, 2, 3]]).split(labels, seed=0)
+        >>> train = from_indices([[0], [1, 2, 3]]).split(labels, seed=0)
         >>> test = split_test(train, labels, np.array([0, 0, 0, 0, 0, 0, 1, 2]), seed=0)
         >>> test.sizes.tolist(), test.dropped.tolist()
         ([2, 5], [7])

@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Int, Shaped
 
 from fedjax_fair import checks
+from fedjax_fair.data.described import describe_federation
+from fedjax_fair.text import printable
 
 __all__ = [
     "ClientExamples",
@@ -68,8 +71,8 @@ class ClientExamples(NamedTuple):
 class FederatedData(NamedTuple):
     """A federation: training and test examples of the same clients.
 
-    A pytree whose ``num_classes``, ``name`` and ``label_skew`` are static, so that a federation can
-    be an argument of a compiled function.
+    A pytree whose ``num_classes``, ``name``, ``label_skew`` and ``left_out`` are static, so that a
+    federation can be an argument of a compiled function. ``print`` describes it in ten lines.
 
     Where every run has a partition of its own (`stack`), who owns what has a leading axis ``runs``:
     ``order``, ``offsets``, ``sizes`` and ``groups``. The examples themselves are shared.
@@ -82,6 +85,7 @@ class FederatedData(NamedTuple):
         name: What the data is called in results.
         label_skew: Whether clients differ in their numbers of examples of each class alone, which
             `results.by_mix` needs to know.
+        left_out: Examples that belong to no client and are not kept in ``train`` or ``test``.
         validation: Examples of the same clients to choose settings by, kept from training and test
             (`hold_out`), or None. Clients may have none.
     """
@@ -92,7 +96,20 @@ class FederatedData(NamedTuple):
     num_classes: int
     name: str
     label_skew: bool = False
+    left_out: int = 0
     validation: ClientExamples | None = None
+
+    def __str__(self) -> str:
+        leaves = jax.tree.leaves(self)
+        concrete = all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
+        traced = any(isinstance(leaf, Tracer) for leaf in leaves)
+        if not concrete or traced or self.train.devices is not None:
+            return repr(self)
+        try:
+            validate(self)
+        except ValueError as error:
+            return f"{printable(self.name)}, which is no federation: {error}"
+        return describe_federation(self)
 
     @property
     def num_clients(self) -> int:
@@ -114,15 +131,15 @@ class FederatedData(NamedTuple):
 def _flatten(data: FederatedData):
     names = ("train", "test", "groups", "validation")
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(data, name)) for name in names)
-    return children, (data.num_classes, data.name, data.label_skew)
+    return children, (data.num_classes, data.name, data.label_skew, data.left_out)
 
 
-def _unflatten(static: tuple[int, str, bool], children: Any) -> FederatedData:
+def _unflatten(static: tuple[int, str, bool, int], children: Any) -> FederatedData:
     train, test, groups, validation = children
     return FederatedData(train, test, groups, *static, validation)
 
 
-# Registered by hand, because JAX would treat the three static fields of a NamedTuple as arrays.
+# Registered by hand, because JAX would treat the static fields of a NamedTuple as arrays.
 jax.tree_util.register_pytree_with_keys(FederatedData, _flatten, _unflatten)
 
 
@@ -319,7 +336,8 @@ def _validate_examples(name: str, examples: ClientExamples, num_classes: int) ->
     )
     _require(
         np.issubdtype(features.dtype, np.integer) or np.issubdtype(features.dtype, np.floating),
-        f"{name}.features of {features.dtype}: expected uint8, integers or floats.",
+        f"{name}.features of {features.dtype}: expected uint8, integers or floats; encode anything "
+        "else as numbers first.",
     )
     for field, values in {"features": features, "labels": labels}.items():
         if np.issubdtype(values.dtype, np.floating):

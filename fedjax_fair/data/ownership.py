@@ -18,6 +18,7 @@ __all__ = [
     "hold_out_of_each",
     "join_indices",
     "owned",
+    "parts_by_weight",
     "require_enough",
     "shuffled_by_class",
 ]
@@ -107,6 +108,14 @@ def require_enough(examples: int, num_clients: int, each: int = 1) -> None:
 def equal_parts(total: int, parts: int) -> np.ndarray:
     """Cuts ``total`` into parts that differ by at most one, larger ones first."""
     return np.full(parts, total // parts) + (np.arange(parts) < total % parts)
+
+
+def parts_by_weight(total: int, weights: np.ndarray) -> np.ndarray:
+    """Cuts ``total`` in proportion to weights; rounding favors the largest remainders."""
+    exact = total * (weights / weights.sum())
+    parts = np.floor(exact).astype(np.int64)
+    parts[np.argsort(parts - exact, kind="stable")[: total - parts.sum()]] += 1
+    return parts
 
 
 def shuffled_by_class(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:

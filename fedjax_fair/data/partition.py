@@ -1,13 +1,13 @@
 """Ways to split examples over clients: seeded partitioners, on the host, in NumPy.
 
 A partitioner is made by a factory from the settings of the split and knows nothing of the data:
-``dirichlet(100, alpha=0.3).split(labels, seed)``. The same labels and seed give the same partition.
-The factories that plant classes on clients are in ``class_partition``.
+``shards(100, 2).split(labels, seed)``. The same labels and seed give the same partition. The
+factories that plant classes on clients are in ``class_partition``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -20,21 +20,19 @@ from fedjax_fair.data.ownership import (
     generator,
     join_indices,
     owned,
+    parts_by_weight,
     require_enough,
     shuffled_by_class,
 )
 
 __all__ = [
     "by_column",
-    "dirichlet",
-    "explicit",
     "follow_owners",
+    "from_indices",
     "iid",
     "quantity_skew",
     "shards",
 ]
-
-DIRICHLET_ATTEMPTS = 11  # As many as flwr-datasets makes before it gives up.
 
 
 def iid(num_clients: int) -> Partitioner:
@@ -107,93 +105,10 @@ def quantity_skew(
         logarithms = skew * logarithms
         weights = np.exp(logarithms - logarithms.max())
         rest = len(labels) - num_clients * min_size
-        sizes = min_size + _largest_remainder(rest, weights)
+        sizes = min_size + parts_by_weight(rest, weights)
         return owned(rng.permutation(len(labels)), sizes, len(labels))
 
     return Partitioner(f"quantity_skew({num_clients}, {law}, {skew})", split, label_skew=True)
-
-
-def _largest_remainder(total: int, weights: np.ndarray) -> np.ndarray:
-    """Cuts ``total`` in proportion to weights; rounding favors the largest remainders."""
-    exact = total * (weights / weights.sum())
-    parts = np.floor(exact).astype(np.int64)
-    parts[np.argsort(parts - exact, kind="stable")[: total - parts.sum()]] += 1
-    return parts
-
-
-def dirichlet(
-    num_clients: int, alpha: float | Sequence[float] | np.ndarray = 0.5, min_size: int = 10
-) -> Partitioner:
-    """Splits each class in proportions drawn from a Dirichlet distribution.
-
-    A small ``alpha`` gives every class to few clients, a large one gives all clients the same mix.
-    A draw that leaves a client below ``min_size`` is repeated, eleven times at most. Under one seed
-    the partition equals, index for index, that of ``DirichletPartitioner`` of flwr-datasets 0.6.1
-    with ``self_balancing=False``.
-
-    Args:
-        num_clients: Number of clients.
-        alpha: Concentration, above 0; a number, or one of each client ``[clients]``.
-        min_size: Fewest examples of a client, at least 1.
-
-    Returns:
-        A partitioner that drops nothing.
-
-    Raises:
-        ValueError: If a setting is out of range; when splitting, if there are fewer than
-            ``num_clients * min_size`` examples or every draw left a client below ``min_size``.
-
-    References:
-        Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, 2019,
-        https://arxiv.org/abs/1905.12022
-
-    Examples:
-        >>> partition = dirichlet(2, alpha=0.5, min_size=1).split(np.arange(20) % 2, seed=0)
-        >>> int(partition.sizes.sum()), partition.dropped.tolist()
-        (20, [])
-    """
-    checks.positive_int("num_clients", num_clients)
-    checks.positive("alpha", alpha, many=True)
-    checks.positive_int("min_size", min_size)
-    if np.shape(alpha) not in ((), (num_clients,)):
-        raise ValueError(
-            f"alpha of shape {np.shape(alpha)}: expected one or {num_clients=} numbers."
-        )
-    concentration = np.broadcast_to(np.asarray(alpha, float), (num_clients,))
-
-    def split(labels, /, seed, **columns):
-        require_enough(len(labels), num_clients, min_size)
-        rng = generator(seed)
-        for _ in range(DIRICHLET_ATTEMPTS):
-            owners = _dirichlet_owners(labels, concentration, rng)
-            sizes = np.bincount(owners, minlength=num_clients)
-            if sizes.min() >= min_size:
-                break
-        else:
-            raise ValueError(
-                f"dirichlet: {alpha=} left a client of {num_clients} with {sizes.min()} of "
-                f"{len(labels)} examples in the last of {DIRICHLET_ATTEMPTS} draws: expected at "
-                f"least {min_size=}; raise alpha or lower min_size."
-            )
-        # A client's examples come class by class, ascending within a class, and are then shuffled.
-        by_class = np.argsort(labels, kind="stable")
-        order = by_class[np.argsort(owners[by_class], kind="stable")]
-        for client in np.split(order, np.cumsum(sizes)[:-1]):
-            rng.shuffle(client)
-        return owned(order, sizes, len(labels))
-
-    return Partitioner(f"dirichlet({num_clients}, {alpha})", split, label_skew=True)
-
-
-def _dirichlet_owners(labels, concentration, rng) -> np.ndarray:
-    owners = np.empty(len(labels), np.int64)
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
-        proportions = rng.dirichlet(concentration)
-        # Parts end where the cumulative proportion, rounded down, says; the last takes the rest.
-        ends = (np.cumsum(proportions) * len(members)).astype(int)[:-1]
-        owners[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
-    return owners
 
 
 def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
@@ -292,11 +207,12 @@ def follow_owners(train_owners: np.ndarray, test_owners: np.ndarray) -> Partitio
     return owned(order, np.bincount(position, minlength=len(owners)), len(test_owners))
 
 
-def explicit(indices: Sequence[Any]) -> Partitioner:
+def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
     """Hands out exactly the given examples.
 
     Args:
-        indices: Indices of each client's examples, one non-empty array a client, no index twice.
+        indices: Indices of each client's examples, one non-empty array a client, no index twice; by
+            any names of clients, or in a list. Clients are numbered in this order.
 
     Returns:
         A partitioner that drops what no client names; the seed does not matter.
@@ -306,10 +222,12 @@ def explicit(indices: Sequence[Any]) -> Partitioner:
             ``[0, examples)`` or appears twice.
 
     Examples:
-        >>> explicit([[3, 0], [1]]).split(np.zeros(4, int), seed=0).dropped.tolist()
-        [2]
+        >>> partition = from_indices({"ward 7": [3, 0], "ward 9": [1]}).split(np.zeros(4, int), 0)
+        >>> partition.client_indices, partition.dropped.tolist()
+        ([array([3, 0], dtype=int32), array([1], dtype=int32)], [2])
     """
-    arrays = [np.asarray(client) for client in indices]
+    given = indices.values() if isinstance(indices, Mapping) else indices
+    arrays = [np.asarray(client) for client in given]
     empty = [client for client, array in enumerate(arrays) if not array.size]
     if empty or not arrays:
         raise ValueError(
@@ -320,4 +238,4 @@ def explicit(indices: Sequence[Any]) -> Partitioner:
     def split(labels, /, seed, **columns):
         return owned(*join_indices(arrays, len(labels)), len(labels))
 
-    return Partitioner(f"explicit({len(arrays)})", split)
+    return Partitioner(f"from_indices({len(arrays)})", split)

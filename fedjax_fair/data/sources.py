@@ -1,4 +1,4 @@
-"""Federations by name: scikit-learn's digits and the image sets of tensorflow-datasets."""
+"""Federations by name: scikit-learn's digits, sets of tensorflow-datasets, original files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedjax_fair import checks
-from fedjax_fair.data import tfds_images
+from fedjax_fair.data import originals, tfds_images
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.class_partition import classes_per_client, split_test
 from fedjax_fair.data.embedded import EMBEDDED, Examples, Splits
 from fedjax_fair.data.federated import FederatedData, stack
+from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
 from fedjax_fair.data.ownership import Partitioner
 from fedjax_fair.data.partition import follow_owners, iid
 from fedjax_fair.data.prepared import DamagedError, names_prepared, resolve_data_dir
@@ -54,7 +55,7 @@ def default_partition(name: str) -> Partitioner:
 
 def load(
     name: str,
-    partition: Partitioner | None = None,
+    partition: Partitioner | FlwrPartitioner | None = None,
     seed: int | Sequence[int] = 0,
     data_dir: str | os.PathLike[str] | None = None,
     validation: float = 0.0,
@@ -76,11 +77,14 @@ def load(
 
     Args:
         name: Name of the data set.
-        partition: How to split it; by default ``default_partition(name)``.
+        partition: How to split it; by default ``default_partition(name)``. One of flwr-datasets
+            does as it is, with a seed of its own; it finds the labels as the column ``label``.
         seed: Seed of the partition, a non-negative integer. Several give one partition for each run
             of ``fit`` (``fedjax_fair.data.stack``).
         data_dir: Folder of prepared sets; by default the environment variable
-            ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``.
+            ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``. Where MNIST, Fashion-MNIST or
+            CIFAR are not prepared there, the files that their authors distribute are looked for
+            (`fedjax_fair.data.originals`); their examples are the same in another order.
         validation: Part of every client's training examples that is held out for choices
             (`hold_out`), in ``[0, 1)``.
 
@@ -100,9 +104,9 @@ def load(
     seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
     if not seeds or any(not checks.is_int(each) or each < 0 for each in seeds):
         raise ValueError(f"{seed=}: expected an integer >= 0, or several.")
+    chosen = default_partition(name) if partition is None else as_partitioner(partition)
     source = EMBEDDED[name]() if name in EMBEDDED else _images(name, data_dir)
-    partition = default_partition(name) if partition is None else partition
-    federations = [_split(name, source, partition, each, validation) for each in seeds]
+    federations = [_split(name, source, chosen, each, validation) for each in seeds]
     return stack(federations) if several else federations[0]
 
 
@@ -135,12 +139,27 @@ def _split(
 
 
 def _images(name: str, data_dir) -> Splits:
-    found = tfds_images.find(name, data_dir)
+    found = _find(name, data_dir)
+    if isinstance(found, originals.Originals):
+        return originals.read(found)
     splits = {
         split: Examples(columns[found.image], columns[found.label], columns)
         for split, columns in tfds_images.read(found).items()
     }
     return Splits(splits["train"], splits.get("test"), found.num_classes)
+
+
+def _find(name: str, data_dir) -> tfds_images.ImageSet | originals.Originals:
+    """A prepared set, or else the files that its authors distribute."""
+    try:
+        return tfds_images.find(name, data_dir)
+    except FileNotFoundError as error:
+        found = originals.find(name, data_dir)
+        if found is not None:
+            return found
+        files = originals.expected_files(name)
+        hint = f" The original files would do as well: {files}." if files else ""
+        raise FileNotFoundError(f"{error}{hint}") from None
 
 
 class Description(NamedTuple):
@@ -199,13 +218,13 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Descr
             name, True, None, shape, num_classes, num_train, num_test, partition, held
         )
     try:
-        found = tfds_images.find(name, data_dir)
+        found = _find(name, data_dir)
     except FileNotFoundError as error:
         if name not in KNOWN:
             raise ValueError(str(error)) from error
         folder = resolve_data_dir(data_dir) / name
         return Description(name, False, folder, None, None, None, None, partition)
-    splits = found.splits
+    splits = found.lengths if isinstance(found, originals.Originals) else found.splits
     return Description(
         name,
         True,

@@ -1,7 +1,7 @@
 """Metrics: how well and how evenly a federation is served, and what that costs.
 
 Functions on arrays live in `performance`, `fairness`, `groups`, `by_mix`, `clustering` and
-`communication`, comparisons of runs in `paired`;
+`communication`, comparisons of runs in `paired`, the noise of test sets in `noise`;
 `SUMMARIES` lists those that every evaluation computes, under the names they have in results, and
 `GROUP_SUMMARIES` those it adds where groups of clients are known.
 
@@ -20,6 +20,7 @@ from fedjax_fair.metrics import (
     communication,
     fairness,
     groups,
+    noise,
     paired,
     performance,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "communication",
     "fairness",
     "groups",
+    "noise",
     "normalized_mutual_information",
     "paired",
     "performance",

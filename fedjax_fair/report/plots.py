@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedjax_fair.data import FederatedData
 from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy, variable, words
 from fedjax_fair.report.representatives import representatives
+from fedjax_fair.results import ownership
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -120,7 +122,7 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
     return figure
 
 
-def partition(results: xr.Dataset) -> Figure:
+def partition(results: xr.Dataset | FederatedData) -> Figure:
     """Draws who owns which training examples: a column per client, a row per class.
 
     The area of a dot is proportional to the number of examples; only the largest hundredth of the
@@ -129,9 +131,9 @@ def partition(results: xr.Dataset) -> Figure:
     of text. Of more than a thousand clients every so-many-th is drawn.
 
     Args:
-        results: Results with ``train_examples`` over clients and classes and, if groups are
-            planted, ``group`` over clients. Of partitions that differ between seeds the first is
-            drawn.
+        results: A federation; or results with ``train_examples`` over clients and classes and, if
+            groups are planted, ``group`` over clients. Of partitions that differ between seeds the
+            first is drawn.
 
     Returns:
         A figure whose title names the data set.
@@ -148,7 +150,9 @@ def partition(results: xr.Dataset) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    if "seed" in results and "seed" in results.get("train_examples", results.seed[0]).dims:
+    if isinstance(results, FederatedData):
+        results = ownership(results)
+    if "train_examples" in results and "seed" in results["train_examples"].dims:
         results = results.isel(seed=0)
     counts = variable(results, "train_examples", ("client", "class"))
     counts = counts.transpose("client", "class").values

@@ -28,9 +28,11 @@ so is that of the aggregator, as ``aggregation_<name>``, some of it for every ``
 run has a partition of its own.
 """
 
-from fedjax_fair.results.compared import by_mix, combine, compare, final
+from fedjax_fair.results.compared import by_mix, combine, final, merge_runs
+from fedjax_fair.results.comparison import compare, differences, noise_floor
 from fedjax_fair.results.files import open, save
-from fedjax_fair.results.recorded import RECORDED, History, to_dataset
+from fedjax_fair.results.recorded import RECORDED, History, ownership, to_dataset
+from fedjax_fair.results.tables import to_text
 from fedjax_fair.results.trained import model
 
 __all__ = [
@@ -39,9 +41,14 @@ __all__ = [
     "by_mix",
     "combine",
     "compare",
+    "differences",
     "final",
+    "merge_runs",
     "model",
+    "noise_floor",
     "open",
+    "ownership",
     "save",
     "to_dataset",
+    "to_text",
 ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fedjax_fair import checks, metrics
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["by_mix", "combine", "compare", "final"]
+__all__ = ["by_mix", "combine", "final", "merge_runs"]
 
 _SHARED = ("train_examples", "test_examples", "validation_examples", "group")
 
@@ -35,79 +39,84 @@ def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
     return combined.merge(first[[name for name in shared if name in first]])
 
 
-def compare(dataset: xr.Dataset, metric: str, baseline: str | None = None) -> xr.Dataset:
-    """Differences of all methods to one, seed by seed, and whether chance explains them.
+def merge_runs(runs: dict[str, xr.Dataset]) -> xr.Dataset:
+    """Puts the methods of several runs side by side.
 
     Args:
-        dataset: Results with the dimension ``algorithm``, over two or more seeds.
-        metric: A variable over seeds and rounds; of the last evaluation of every method.
-        baseline: The method that others are compared to; by default the first.
+        runs: Results with the dimension ``algorithm``, by a name for the run. Seeds that a method
+            has not run are NaN.
 
     Returns:
-        Over the other methods: the mean ``difference`` of paired seeds, the ends ``low`` and
-        ``high`` of its 95 % interval (Student's t), and ``p`` of no difference, adjusted for as
-        many comparisons as there are methods (Holm).
+        All methods; ``fedavg (name)`` where several runs have one of this name.
 
     Raises:
-        ValueError: If there is no such metric or method, nothing to compare, or a single seed.
+        ValueError: If runs are on different data, or are sweeps.
 
     Examples:
         >>> import xarray as xr
-        >>> accuracy = [[[0.7], [0.9]], [[0.8], [1.0]]]
-        >>> dims = ("algorithm", "seed", "round")
-        >>> runs = xr.Dataset(
-        ...     {"accuracy_mean_clients": (dims, accuracy)},
-        ...     {"algorithm": ["fedavg", "divfl"], "round": [10]},
-        ... )
-        >>> round(compare(runs, "accuracy_mean_clients").difference.item(), 3)
-        0.1
+        >>> accuracy = (("algorithm", "seed", "round"), [[[0.5]]])
+        >>> run = xr.Dataset({"accuracy": accuracy}, {"algorithm": ["fedavg"], "seed": [0]})
+        >>> merge_runs({"one": run, "other": run}).algorithm.values.tolist()
+        ['fedavg (one)', 'fedavg (other)']
     """
-    import xarray as xr
-
-    methods = [str(name) for name in dataset["algorithm"].values]
-    baseline = methods[0] if baseline is None else baseline
-    for name, value, known in (
-        ("metric", metric, tuple(map(str, dataset))),
-        ("baseline", baseline, tuple(methods)),
-    ):
-        checks.one_of(name, value, known)
-    others = [name for name in methods if name != baseline]
-    if not others or dataset.sizes["seed"] < 2:
-        raise ValueError(
-            f"dataset: expected two or more methods and seeds, got {len(methods)} and "
-            f"{dataset.sizes['seed']}."
-        )
-    last = final(dataset)[metric]
-    found = [
-        metrics.paired.compare(last.sel(algorithm=name).values, last.sel(algorithm=baseline).values)
-        for name in others
-    ]
-    columns = {
-        "difference": [one.mean for one in found],
-        "low": [one.low for one in found],
-        "high": [one.high for one in found],
-        "p": metrics.paired.holm([one.p for one in found]),
-    }
-    return xr.Dataset(
-        {name: ("algorithm", values) for name, values in columns.items()},
-        {"algorithm": others},
-        {"metric": metric, "baseline": baseline},
-    )
+    _, first = next(iter(runs.items()))
+    names = [str(name) for run in runs.values() for name in np.atleast_1d(run["algorithm"].values)]
+    methods = {}
+    for label, run in runs.items():
+        own = run.attrs.get("data"), run.sizes.get("client")
+        expected = first.attrs.get("data"), first.sizes.get("client")
+        if own != expected:
+            raise ValueError(
+                f"{label}: expected results on {expected[0]} with {expected[1]} clients as the "
+                f"first, got {own[0]} with {own[1]}."
+            )
+        for name in map(str, run["algorithm"].values):
+            unique = name if names.count(name) == 1 else f"{name} ({label})"
+            methods[unique] = run.sel(algorithm=name, drop=True)
+    return combine(methods)
 
 
-def final(dataset: xr.Dataset) -> xr.Dataset:
+def final(dataset: xr.Dataset, last: int = 1) -> xr.Dataset:
     """The last evaluation of every method and every point of a sweep, whenever that was.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
+        last: Evaluations at the end, of which the mean is taken; all where there are fewer. A
+            variable that is NaN in some has the mean of the others.
 
     Returns:
         The same without the dimension ``round``.
+
+    Raises:
+        ValueError: If ``last`` is no positive integer.
+
+    Examples:
+        >>> import xarray as xr
+        >>> loss = (("algorithm", "seed", "round"), [[[3.0, 2.0, 1.0]], [[6.0, 5.0, float("nan")]]])
+        >>> runs = xr.Dataset({"loss": loss}, {"algorithm": ["one", "stopped"]})
+        >>> final(runs).loss.values.ravel().tolist(), final(runs, 2).loss.values.ravel().tolist()
+        ([1.0, 5.0], [1.5, 5.5])
     """
+    checks.positive_int("last", last)
     kept = dataset.drop_dims(["training_round", "slot"], errors="ignore")
-    evaluated = kept["accuracy_mean_clients"].notnull().any("seed")
-    last = evaluated.cumsum("round").argmax("round")
-    return kept.isel(round=last).drop_vars("round")
+    evaluated = _evaluated(kept)
+    if last == 1:
+        at = evaluated.cumsum("round").argmax("round")
+        return kept.isel(round=at).drop_vars("round", errors="ignore")
+    after = evaluated.sum("round") - evaluated.cumsum("round")
+    changing = kept[[name for name in kept if "round" in kept[name].dims]]
+    means = changing.where(evaluated & (after < last)).mean("round", keep_attrs=True)
+    return kept.drop_dims("round").merge(means)
+
+
+def _evaluated(dataset: xr.Dataset) -> xr.DataArray:
+    """Whether a method was evaluated after a round: some summary is there, in some seed."""
+    over_rounds = [one for one in dataset.values() if {"seed", "round"} <= set(one.dims)]
+    if not over_rounds:
+        raise ValueError("dataset: expected results over seed and round.")
+    fewest = min(one.ndim for one in over_rounds)  # Not those of each client or class.
+    known = [one.notnull().any("seed") for one in over_rounds if one.ndim == fewest]
+    return functools.reduce(operator.or_, known)
 
 
 def by_mix(dataset: xr.Dataset) -> xr.Dataset:

@@ -8,14 +8,15 @@ import numpy as np
 
 from fedjax_fair import metrics
 from fedjax_fair.base import ClientMetrics, Metric, Variables
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data.described import class_counts
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.simulate import RoundInfo
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["RECORDED", "History", "described", "to_dataset"]
+__all__ = ["RECORDED", "History", "described", "ownership", "to_dataset"]
 
 RECORDED = {
     "test_accuracy": ("client", "Test accuracy", "1"),
@@ -239,6 +240,26 @@ def _communication(
     }
 
 
+def ownership(data: FederatedData) -> xr.Dataset:
+    """Who owns what, as results have it, before any training.
+
+    Args:
+        data: The federation.
+
+    Returns:
+        ``train_examples`` and ``test_examples`` over ``(client, class)``, and ``group`` over
+        ``client`` where groups are planted; over ``seed`` too, where every run has a partition.
+
+    Examples:
+        >>> from fedjax_fair import data
+        >>> dict(ownership(data.load("digits", data.iid(20))).train_examples.sizes)
+        {'client': 20, 'class': 10}
+    """
+    import xarray as xr
+
+    return xr.Dataset(_ownership(data), attrs={"data": data.name})
+
+
 def _ownership(data: FederatedData) -> dict[str, Any]:
     """Examples of every client and class, and the planted groups."""
     columns: dict[str, Any] = {}
@@ -248,25 +269,9 @@ def _ownership(data: FederatedData) -> dict[str, Any]:
         if (examples := getattr(data, name)) is None:
             continue
         attributes = {"long_name": f"Examples for {purpose}", "units": "examples"}
-        counts = _class_counts(examples, data.num_classes)
+        counts = class_counts(examples, data.num_classes)
         columns[f"{name}_examples"] = ((*run, "client", "class"), counts, attributes)
     if data.groups is not None:
         groups = np.asarray(data.groups)
         columns["group"] = ((*run, "client"), groups, {"long_name": "Planted group"})
     return columns
-
-
-def _class_counts(examples: ClientExamples, num_classes: int) -> np.ndarray:
-    """Examples of each client and class; targets, which have no class, are all of one."""
-    labels, orders, sizes = map(np.asarray, (examples.labels, examples.order, examples.sizes))
-    if np.issubdtype(labels.dtype, np.floating):
-        return sizes[..., None]
-
-    def count(order, sizes):
-        owners = np.repeat(np.arange(sizes.size), sizes)
-        cells = owners * num_classes + labels[order[: owners.size]]
-        return np.bincount(cells, minlength=sizes.size * num_classes).reshape(-1, num_classes)
-
-    if sizes.ndim == 1:
-        return count(orders, sizes)
-    return np.stack([count(*run) for run in zip(orders, sizes, strict=True)])

@@ -1,8 +1,11 @@
 """The command line, as a newcomer meets it."""
 
+import csv
 import gc
+import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +22,7 @@ from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.options import options_of
 from fedjax_fair.app.termination import Terminated, interruptible
+from fedjax_fair.results.tables import cells
 
 METHODS = ["fedavg", "subtrunc:lam=0.1,b=5"]
 SMALL = [
@@ -75,7 +79,42 @@ def test_show_prints_the_table_of_results(folder, capsys):
             "client_dissimilarity",
         ):
             values = 100 * dataset[name].values[i]
-            assert f"{values.mean():.2f} ± {values.std(ddof=1):.2f}" in row
+            assert f"{values.mean():.1f} ± {values.std(ddof=1):.1f}" in row
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv"])
+def test_methods_are_compared(form, folder, capsys):
+    metrics = ["client_dissimilarity_by_mix", "test_loss_mean_clients"]
+    baseline = ["--baseline", METHODS[1]]
+    command = ["compare", str(folder), "--metrics", *metrics, *baseline, "--format", form]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    dataset = results.open(folder)
+    dataset = dataset.merge(results.by_mix(dataset))
+    for metric in metrics:
+        compared = results.compare(dataset, metric, METHODS[1])
+        if form == "terminal":
+            rows = [line.split() for line in shown.splitlines()]
+            assert sum(set(cells(compared, 1)[1][1].split()) <= set(row) for row in rows) == 1
+        else:
+            _, _, table = results.to_text(compared, form).partition("\n")
+            assert table in shown
+    heads = {"terminal": " ──", "markdown": "|---|", "latex": "toprule", "csv": "metric,unit"}
+    assert shown.count(heads[form]) == (1 if form == "csv" else 2)
+
+
+def test_runs_are_compared_by_what_a_table_shows_unless_told_otherwise(folder, tmp_path, capsys):
+    copy = tmp_path / "later"
+    shutil.copytree(folder, copy)
+    assert main(["compare", str(folder), str(copy), "--format", "csv", "--unpaired"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == 3 * 4
+    assert {row["method"] for row in rows} == {
+        f"{name} ({run})" for name in METHODS for run in (folder.name, "later")
+    }
+    assert {row["metric"] for row in rows} == {
+        "accuracy_mean_clients", "accuracy_worst_tenth_by_mix", "client_dissimilarity_by_mix",
+    }  # fmt: skip
 
 
 def test_resuming_a_finished_run_changes_nothing(folder, capsys):
@@ -148,6 +187,8 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("sweep lam=0.1,0.2 --methods fedavg", "expected a setting that one of fedavg reads"),
         ("show", "RUN"),
         ("show nowhere", "nowhere"),
+        ("compare", "compare: expected one or more run folders"),
+        ("compare nowhere", "nowhere"),
         ("resume nowhere", "nowhere"),
         ("data", "data list"),
         ("data info mnits", "mnits"),

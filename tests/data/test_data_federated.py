@@ -89,6 +89,15 @@ def test_features_have_one_convention(features, shape, dtype):
     assert {array.dtype for array in integers} == {np.dtype("i4")}
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
+def test_labels_of_any_width_are_the_same(dtype):
+    labels = np.arange(TOTAL) % 3
+    for one, other in zip(
+        example(labels=labels.astype(dtype)).train, example(labels=labels).train, strict=True
+    ):
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
 def test_a_federation_is_an_argument_of_a_compiled_function():
     federation = example(groups=[0, 1, 1])
     doubled = jax.jit(lambda f: f.train.features.sum() + f.num_classes)(federation)
@@ -158,7 +167,10 @@ def test_groups_are_checked(groups):
         ({"num_classes": 0}, "num_classes=0"),
         ({"labels": np.zeros(TOTAL)}, "labels of float64 .* expected the class of each example"),
         ({"labels": np.full(TOTAL, "cat")}, "labels of <U3 .* expected the class of each example"),
-        ({"labels": 1 + np.arange(TOTAL) % 3}, r"labels span \[1, 3\]: expected classes from 0"),
+        (
+            {"labels": 1 + np.arange(TOTAL) % 3},
+            r"labels span \[1, 3\]: .* as 3, labels - 1\? Or as num_classes=4",
+        ),
         ({"labels": np.zeros(TOTAL - 1, int)}, "expected"),
         (
             {"features": np.full((TOTAL, 2), "x")},

@@ -21,12 +21,12 @@ PARTITIONERS = [
     data.dirichlet(10, 0.5),
     data.shards(30, 2),
     data.by_column("writer"),
-    data.explicit([[5, 1], [0], range(100, 200)]),
+    data.from_indices([[5, 1], [0], range(100, 200)]),
     data.classes_per_client(50, 3),
     data.classes_per_client(7, 9),
     data.planted_clusters("mnist"),
 ]
-RANDOM = [p for p in PARTITIONERS if not p.name.startswith(("by_column", "explicit"))]
+RANDOM = [p for p in PARTITIONERS if not p.name.startswith(("by_column", "from_indices"))]
 
 
 def named(partitioner):
@@ -133,6 +133,43 @@ def test_dirichlet_alpha_is_concentration():
     assert classes_held(0.1) < 7 < classes_held(100.0) == 10
 
 
+@pytest.mark.parametrize("alpha", [0.1, 1e-3])
+def test_a_dirichlet_that_flwr_datasets_gives_up_fills_small_clients(alpha):
+    labels = np.arange(1442) % 10
+    drawn = data.dirichlet(50, alpha, 10).split(labels, 0)
+    assert drawn.sizes.min() == 10
+    rng = np.random.default_rng(0)  # The last of eleven draws.
+    for _ in range(11):
+        shares = np.stack([rng.dirichlet(np.full(50, alpha)) for _ in range(10)])
+    of_class = np.bincount(labels)
+    before = np.diff(np.floor(np.cumsum(shares, axis=1) * of_class[:, None]), prepend=0)
+    before[:, -1] += of_class - before.sum(axis=1)
+    sizes = before.sum(axis=0)
+    assert sizes.min() < 10
+    beyond = np.maximum(sizes - 10, 0)
+    kept = beyond * (1 - np.maximum(10 - sizes, 0).sum() / beyond.sum())
+    assert (abs(drawn.sizes - 10 - kept) < 1).all()
+    # Nobody got a class that it had not, but those that were filled up.
+    held = np.stack(
+        [np.bincount(labels[own], minlength=10) for own in drawn.client_indices], axis=1
+    )
+    assert (held <= before)[:, sizes >= 10].all()
+    assert (held >= before)[:, sizes < 10].all()
+    np.testing.assert_array_equal(held.sum(axis=1), of_class)
+
+
+def test_a_dirichlet_can_be_filled_up_to_equal_sizes():
+    assert data.dirichlet(6, 1e-3, 2).split(np.arange(12) % 3, 0).sizes.tolist() == [2] * 6
+
+
+def test_indices_may_be_given_by_name():
+    by_name = data.from_indices({"b": [5, 1], "a": np.array([0])})
+    in_a_list = data.from_indices([[5, 1], [0]])
+    for one, other in zip(*(p.split(LABELS, 0) for p in (by_name, in_a_list)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    data.load("digits", by_name)
+
+
 @pytest.mark.parametrize(
     ("setting", "labels", "clients", "classes", "sizes"),
     [
@@ -214,10 +251,6 @@ FEW = np.arange(12) % 3
         (lambda: data.dirichlet(3, 0.0), "alpha=0.0"),
         (lambda: data.dirichlet(3, [1.0, 2.0]), r"alpha of shape \(2,\)"),
         (lambda: data.dirichlet(3, 1.0, 5).split(FEW, 0), "expected at least 15"),
-        (
-            lambda: data.dirichlet(6, 1e-3, 2).split(FEW, 0),
-            "with 0 of 12 examples in the last of 11",
-        ),
         (lambda: data.classes_per_client(2, 4).split(FEW, 0), "classes=4: expected at most the 3"),
         (
             lambda: data.classes_per_client(9, 2).split(FEW, 0),
@@ -232,11 +265,15 @@ FEW = np.arange(12) % 3
             r"one of the columns \['author'\]",
         ),
         (lambda: data.by_column("writer").split(FEW, 0, writer=FEW[1:]), "12 examples"),
-        (lambda: data.explicit([[0], []]), r"1 of 2 clients own nothing, first \[1\]"),
-        (lambda: data.explicit([[0], [12]]).split(FEW, 0), r"span \[0, 12\]: expected \[0, 11\]"),
-        (lambda: data.explicit([[0], [-1]]).split(FEW, 0), r"span \[-1, 0\]"),
-        (lambda: data.explicit([[0, 5], [5]]).split(FEW, 0), "two owners, first 5"),
-        (lambda: data.explicit([[0.5]]).split(FEW, 0), "integers"),
+        (lambda: data.from_indices({}), "0 of 0 clients own nothing"),
+        (lambda: data.from_indices([[0], []]), r"1 of 2 clients own nothing, first \[1\]"),
+        (
+            lambda: data.from_indices([[0], [12]]).split(FEW, 0),
+            r"span \[0, 12\]: expected \[0, 11\]",
+        ),
+        (lambda: data.from_indices([[0], [-1]]).split(FEW, 0), r"span \[-1, 0\]"),
+        (lambda: data.from_indices([[0, 5], [5]]).split(FEW, 0), "two owners, first 5"),
+        (lambda: data.from_indices([[0.5]]).split(FEW, 0), "integers"),
     ],
 )
 def test_the_impossible_is_refused(attempt, message):

@@ -142,4 +142,4 @@ def test_partitions_by_label_say_so_and_others_do_not():
     ]  # fmt: skip
     assert all(partitioner.label_skew for partitioner in by_label)
     assert not ff.data.by_column("writer").label_skew
-    assert not ff.data.explicit([range(3), range(3, len(labels))]).label_skew
+    assert not ff.data.from_indices([range(3), range(3, len(labels))]).label_skew

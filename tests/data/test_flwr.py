@@ -1,0 +1,103 @@
+"""Partitioners of flwr-datasets: what is asked of them, and the real ones where they are."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedjax_fair import data
+from fedjax_fair.data.flwr import as_partitioner
+
+LABELS = np.arange(60) % 3
+WRITERS = np.arange(60) % 7
+
+
+class Table(dict):
+    """As little of a data set as a partitioner can do with."""
+
+    from_dict = classmethod(lambda cls, table: cls({k: np.asarray(v) for k, v in table.items()}))
+
+    def select(self, chosen):
+        return Table({name: values[chosen] for name, values in self.items()})
+
+
+class ByColumn:
+    """Written like those of flwr-datasets: the data set is set once, and then read."""
+
+    def __init__(self, column, num_partitions=3, empty=None):
+        self.column, self.num_partitions, self.empty = column, num_partitions, empty
+        self._dataset = None
+
+    @property
+    def dataset(self):
+        if self._dataset is None:
+            raise AttributeError("assign the dataset first")
+        return self._dataset
+
+    @dataset.setter
+    def dataset(self, value):
+        if self._dataset is not None:
+            raise Exception("assigned only once")
+        self._dataset = value
+
+    def load_partition(self, partition_id):
+        wanted = -1 if partition_id == self.empty else partition_id
+        return self.dataset.select(self.dataset[self.column] == wanted)
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(Dataset=Table))
+
+
+@pytest.mark.usefixtures("tables")
+def test_clients_own_what_a_foreign_partitioner_gives_them():
+    foreign = ByColumn("label")
+    for seed in (0, 1):  # Its data set can be set once; splits work on copies.
+        found = as_partitioner(foreign).split(LABELS, seed)
+        assert [own.tolist() for own in found.client_indices] == [
+            np.flatnonzero(label == LABELS).tolist() for label in range(3)
+        ]
+    by_writer = as_partitioner(ByColumn("writer")).split(LABELS, 0, writer=WRITERS, image=[[0]])
+    np.testing.assert_array_equal(by_writer.dropped, np.flatnonzero(WRITERS > 2))
+    federation = data.load("digits", ByColumn("label", 10))
+    assert federation.num_clients == 10
+    assert not federation.label_skew
+    own = data.iid(3)
+    assert as_partitioner(own) is own
+
+
+@pytest.mark.usefixtures("tables", "as_users_call")
+def test_what_a_foreign_partitioner_cannot_do_is_said():
+    with pytest.raises(
+        ValueError, match=r"ByColumn can not split examples with label \('writer'\)"
+    ):
+        as_partitioner(ByColumn("writer")).split(LABELS, 0)
+    used = ByColumn("label")
+    used.dataset = Table()
+    with pytest.raises(ValueError, match="assigned only once"):
+        as_partitioner(used).split(LABELS, 0)
+    with pytest.raises(ValueError, match=r"1 clients of ByColumn own nothing, first \[1\]"):
+        as_partitioner(ByColumn("label", empty=1)).split(LABELS, 0)
+    with pytest.raises(ValueError, match="partition is a int: expected a Partitioner, such as"):
+        data.load("digits", 7)
+
+
+@pytest.mark.foreign
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # Of pyarrow, for what datasets does.
+def test_the_real_ones_do_as_they_are():
+    flwr = pytest.importorskip("flwr_datasets.partitioner", reason="flwr-datasets is not installed")
+    settings = {"partition_by": "label", "alpha": 0.5}
+    drawn = flwr.DirichletPartitioner(10, **settings, self_balancing=False, seed=3)
+    labels = np.arange(1442) % 10
+    found, own = as_partitioner(drawn).split(labels, 0), data.dirichlet(10, 0.5).split(labels, 3)
+    np.testing.assert_array_equal(found.order, own.order)
+    np.testing.assert_array_equal(found.sizes, own.sizes)
+    iid = as_partitioner(flwr.IidPartitioner(7)).split(labels, 0)
+    assert set(iid.sizes.tolist()) == {206}
+    natural = as_partitioner(flwr.NaturalIdPartitioner(partition_by="writer"))
+    assert natural.split(LABELS, 0, writer=WRITERS).sizes.tolist() == np.bincount(WRITERS).tolist()
+    sizes = as_partitioner(flwr.LinearPartitioner(5)).split(labels, 0).sizes
+    assert (np.diff(sizes) > 0).all()
+    assert data.load("digits", drawn).train.sizes.sum() == 1442

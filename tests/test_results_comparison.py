@@ -1,0 +1,302 @@
+"""Methods beside each other: what is compared, and how tables say so."""
+
+import csv
+import io
+import re
+
+import numpy as np
+import pytest
+import xarray as xr
+from rich.console import Console
+from scipy import stats
+
+from fedjax_fair import results
+from fedjax_fair.app.console import COLUMNS, compared_table, difference_table, summary_table
+from fedjax_fair.metrics import paired
+
+
+def made_up(**metrics):
+    """Three methods, four seeds, two evaluations."""
+    dims = ("algorithm", "seed", "round")
+    rng = np.random.default_rng(0)
+    columns = {name: (dims, rng.uniform(0.4, 0.6, (3, 4, 2))) for name in metrics}
+    runs = xr.Dataset(
+        {"accuracy_mean_clients": (dims, rng.uniform(0.4, 0.6, (3, 4, 2)))} | columns,
+        {"algorithm": ["one", "two", "three"], "seed": range(4), "round": [0, 9]},
+        {"data": "made up"},
+    )
+    for name, shift in metrics.items():
+        runs[name][1, :, 1] = runs[name][0, :, 1] + shift + [-0.01, 0.01, 0.0, 0.01]
+    return runs
+
+
+def test_results_are_compared_at_their_last_evaluation():
+    runs = made_up(client_dissimilarity=-0.2)
+    found = results.compare(runs, "client_dissimilarity")
+    assert found.algorithm.values.tolist() == ["two", "three"]
+    alone = stats.ttest_rel(*(runs.client_dissimilarity.values[i, :, 1] for i in (1, 0)))
+    other = stats.ttest_rel(*(runs.client_dissimilarity.values[i, :, 1] for i in (2, 0)))
+    np.testing.assert_allclose(found.difference[0], -0.1975)
+    np.testing.assert_allclose(found.p, [2 * alone.pvalue, max(other.pvalue, 2 * alone.pvalue)])
+    turned = results.compare(runs, "client_dissimilarity", baseline="two")
+    assert turned.algorithm.values.tolist() == ["one", "three"]
+    np.testing.assert_allclose(turned.high[0], -found.low[0])
+
+
+def test_what_cannot_be_compared_is_named():
+    runs = made_up(client_dissimilarity=0.0)
+    with pytest.raises(ValueError, match="metric='gini'"):
+        results.compare(runs, "gini")
+    with pytest.raises(ValueError, match="baseline='four'"):
+        results.compare(runs, "client_dissimilarity", baseline="four")
+    with pytest.raises(ValueError, match="two or more methods and seeds, got 3 and 1"):
+        results.compare(runs.isel(seed=[0]), "client_dissimilarity")
+    with pytest.raises(ValueError, match="got 1 and 4"):
+        results.compare(runs.isel(algorithm=[0]), "client_dissimilarity")
+
+
+def test_a_person_sees_what_is_beyond_chance():
+    table = difference_table(made_up(accuracy_worst_tenth=0.3, client_dissimilarity=0.0))
+    (two, _, worst, dissimilarity), (three, *_) = zip(
+        *(column.cells for column in table.columns), strict=True
+    )
+    assert (str(two), str(three)) == ("two", "three")
+    assert worst.startswith("+30.2 (")
+    assert worst.endswith("*")
+    assert not dissimilarity.endswith("*")
+
+
+DIMS = ("algorithm", "seed", "round")
+
+
+def test_every_column_is_what_plain_statistics_say():
+    runs = made_up(client_dissimilarity=-0.2)
+    found = results.compare(runs, metric="client_dissimilarity", baseline="one")
+    ends = runs.client_dissimilarity.values[:, :, 1]
+    for row, own in enumerate(ends[1:]):
+        gaps = own - ends[0]
+        test = stats.ttest_rel(own, ends[0])
+        interval = test.confidence_interval(0.95)
+        one = found.isel(algorithm=row)
+        np.testing.assert_allclose([one["mean"], one.deviation], [own.mean(), own.std(ddof=1)])
+        np.testing.assert_allclose([one.low, one.high], interval)
+        np.testing.assert_allclose(one.effect_size, gaps.mean() / gaps.std(ddof=1))
+        needed = paired.seeds_needed(gaps.mean(), gaps.std(ddof=1))
+        assert (one.seeds, one.seeds_needed) == (4, needed)
+        assert (one.bootstrap_low.item(), one.bootstrap_high.item()) == paired.bootstrap(gaps)
+    np.testing.assert_allclose(found.baseline_mean, ends[0].mean())
+    np.testing.assert_allclose(found.baseline_deviation, ends[0].std(ddof=1))
+
+
+def test_the_mean_of_the_last_evaluations_can_be_compared():
+    runs = made_up(client_dissimilarity=-0.2)
+    found = results.compare(runs, "client_dissimilarity", last=2)
+    ends = runs.client_dissimilarity.values.mean(axis=2)
+    np.testing.assert_allclose(found.difference, (ends[1:] - ends[0]).mean(axis=1))
+    longer = results.compare(runs, "client_dissimilarity", last=99)
+    np.testing.assert_allclose(longer.difference, found.difference)
+
+
+def test_methods_end_when_they_were_evaluated_last():
+    values = np.arange(12.0).reshape(2, 2, 3)
+    values[1, :, 2] = np.nan  # The second method has fewer rounds.
+    undefined = np.where(np.arange(3) == 1, np.nan, values)  # Of both, in the middle.
+    runs = xr.Dataset(
+        {"loss": (DIMS, values), "gap": (DIMS, undefined), "of_client": ("client", [1.0])},
+        {"algorithm": ["one", "two"], "seed": [0, 1], "round": [0, 5, 9]},
+    )
+    last = results.final(runs)
+    assert last.loss.values.tolist() == [[2, 5], [7, 10]]
+    assert np.isnan(last.gap.values[1]).all()
+    both = results.final(runs, last=2)
+    assert both.loss.values.tolist() == [[1.5, 4.5], [6.5, 9.5]]
+    assert both.gap.values.tolist() == [[2, 5], [6, 9]]
+    assert both.of_client.values.tolist() == [1.0]
+    assert "round" not in both.coords
+    with pytest.raises(ValueError, match="last=0: expected an integer >= 1"):
+        results.final(runs, last=0)
+    with pytest.raises(ValueError, match="expected results over seed and round"):
+        results.final(runs[["of_client"]])
+
+
+def test_methods_of_different_seeds_are_compared_without_pairs():
+    rng = np.random.default_rng(5)
+    values = rng.normal(0.8, 0.05, (2, 7, 1))
+    values[0, 4:] = values[1, :3] = np.nan  # One seed, 3, is common to both.
+    runs = xr.Dataset({"accuracy": (DIMS, values)}, {"algorithm": ["one", "two"]})
+    found = results.compare(runs, "accuracy", paired=False).isel(algorithm=0)
+    one, two = values[0, :4, 0], values[1, 3:, 0]
+    expected = stats.ttest_ind(two, one, equal_var=False)
+    np.testing.assert_allclose([found.low, found.high], expected.confidence_interval(0.95))
+    assert (found.bootstrap_low, found.bootstrap_high) == paired.bootstrap(two, one)
+    assert found.seeds == 4
+    alone = results.compare(runs, "accuracy").isel(algorithm=0)
+    np.testing.assert_allclose(alone.difference, two[0] - one[3])
+    assert alone.seeds == 1
+    assert np.isnan(alone.low)
+
+
+def fair(seed=0, methods=1):
+    """Forty clients that a model serves alike, each with a few test examples."""
+    rng = np.random.default_rng(seed)
+    examples = rng.integers(3, 20, (40, 2))
+    sizes = examples.sum(axis=1)
+    accuracy = rng.binomial(sizes, 0.8, (methods, 200, 1, 40)) / sizes
+    pooled = (accuracy * sizes).sum(axis=-1) / sizes.sum()
+    return accuracy, xr.Dataset(
+        {
+            "accuracy_mean_examples": (DIMS, pooled),
+            "accuracy_standard_deviation": (DIMS, accuracy.std(axis=-1)),
+            "test_examples": (("client", "class"), examples),
+        },
+        {"algorithm": [f"method {number}" for number in range(methods)]},
+    )
+
+
+def test_what_is_measured_of_clients_served_alike_is_the_noise_floor():
+    _, runs = fair()
+    name = "accuracy_standard_deviation"
+    measured = runs[name].mean().item()
+    floor = results.noise_floor(runs, [name])[name].item()
+    # Of 200 runs and of 200 drawn test sets; a standard deviation of 40 varies by an eighth.
+    np.testing.assert_allclose(floor, measured, rtol=4 * 0.125 * np.sqrt(2 / 200))
+
+
+def test_floors_are_those_of_a_methods_own_accuracy_and_of_all_partitions():
+    _, runs = fair(methods=2)
+    name = "accuracy_standard_deviation"
+    runs["accuracy_mean_examples"][1] = 1.0  # Which leaves nothing to chance.
+    floor = results.noise_floor(runs, [name, "accuracy_mean_examples"])
+    assert floor[name][0] > 0.05
+    assert floor[name][1] == 0
+    assert np.isnan(floor["accuracy_mean_examples"]).all()
+    few, many = (runs["test_examples"] * factor for factor in (1, 100))
+    own = xr.concat([few, many], "seed").expand_dims(pair=100).stack(run=("pair", "seed"))
+    own = own.drop_vars(["run", "pair", "seed"]).rename(run="seed")
+    per_run = results.noise_floor(runs.drop_vars("test_examples").assign(test_examples=own), [name])
+    alone = results.noise_floor(runs.assign(test_examples=many), [name])
+    both = (floor[name][0] + alone[name][0]) / 2
+    np.testing.assert_allclose(per_run[name][0], both, rtol=0.1)
+    assert np.isnan(results.noise_floor(runs.drop_vars("test_examples"), [name])[name]).all()
+    compared = results.compare(runs, name)
+    assert compared.baseline_noise_floor == floor[name][0]
+    assert compared.noise_floor.values.tolist() == [0.0]
+
+
+def test_runs_are_merged_under_names_that_tell_them_apart():
+    runs = made_up(client_dissimilarity=-0.2)
+    other = runs.isel(algorithm=[0]).assign_coords(seed=[2, 3, 4, 5]) + 0.1
+    other.attrs = runs.attrs
+    merged = results.merge_runs({"a": runs, "b": other})
+    assert merged.algorithm.values.tolist() == ["one (a)", "two", "three", "one (b)"]
+    assert merged.seed.values.tolist() == [0, 1, 2, 3, 4, 5]
+    found = results.compare(merged, "client_dissimilarity", baseline="one (a)")
+    assert found.seeds.values.tolist() == [4, 4, 2]
+    with pytest.raises(ValueError, match=r"b: expected results on made up .* got others"):
+        results.merge_runs({"a": runs, "b": other.assign_attrs(data="others")})
+
+
+def shown(units="1"):
+    runs = made_up(client_dissimilarity=0.2)
+    runs = runs.assign_coords(algorithm=["by_size", "50 % {x}", "three"])
+    for name in runs:
+        runs[name].attrs = {"units": units, "long_name": "What is measured"}
+    return results.compare(runs, "client_dissimilarity")
+
+
+def test_a_csv_table_holds_all_digits_in_percent():
+    compared = shown()
+    rows = list(csv.DictReader(io.StringIO(results.to_text(compared, "csv"))))
+    assert [row["method"] for row in rows] == ["by_size", "50 % {x}", "three"]
+    assert {(row["unit"], row["baseline"]) for row in rows} == {("%", "by_size")}
+    assert rows[0]["difference"] == rows[0]["seeds"] == ""
+    for row, one in zip(rows[1:], compared.algorithm.values, strict=True):
+        for name, factor in {"mean": 100, "bootstrap_high": 100, "p": 1, "effect_size": 1}.items():
+            value = float(compared[name].sel(algorithm=one))
+            np.testing.assert_allclose(float(row[name]), factor * value)
+    assert "nat" in results.to_text(shown("nat"), "csv")
+
+
+def test_markdown_and_latex_say_the_same_and_mark_what_is_beyond_chance():
+    compared = shown()
+    about, _, head, ruled, *rows = results.to_text(compared).splitlines()
+    assert "in %; differences to by_size over 4 paired seeds" in about
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (head, ruled, *rows)]
+    assert {len(row) for row in cells} == {9}
+    two = compared.sel(algorithm="50 % {x}")
+    assert two.p < 0.05
+    assert cells[3][3] == f"+{100 * two.difference.item():.2f}*"
+    assert not cells[4][3].endswith("*")
+    low, high = 100 * two.low.item(), 100 * two.high.item()
+    assert cells[3][4] == f"{low:+.2f}, {high:+.2f}"
+    latex = results.to_text(compared, "latex").splitlines()
+    assert latex[0].startswith("% What is measured")
+    assert (latex[2], latex[4], latex[-2]) == (r"\toprule", r"\midrule", r"\bottomrule")
+    body = latex[5:-2]
+    assert {len(re.findall(r"(?<!\\)&", row)) for row in (latex[3], *body)} == {8}
+    assert all(row.endswith(r" \\") for row in body)
+    assert body[0].startswith(r"by\_size & ")
+    assert body[1].startswith(r"50 \% \{x\} & ")
+    assert f"$+${100 * two.difference.item():.2f}$^*$ & " in body[1]
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_an_unknown_form_of_a_table_is_refused():
+    with pytest.raises(ValueError, match="form='html': expected one of 'markdown', 'latex', 'csv'"):
+        results.to_text(shown(), "html")
+
+
+def printed(table, width=80):
+    console = Console(width=width, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
+
+
+def full(num_clients=6):
+    """Results with everything that tables after a run show."""
+    rng = np.random.default_rng(0)
+    names = ["fedavg", "clustered_by_similarity:prox=0.1"]
+    summaries = [
+        "accuracy_mean_clients", "accuracy_mean_examples", "accuracy_worst_tenth",
+        "accuracy_standard_deviation", "client_dissimilarity",
+    ]  # fmt: skip
+    columns = {
+        name: (DIMS, rng.uniform(0.6, 0.62, (2, 5, 1)), {"units": "1"}) for name in summaries
+    }
+    columns["accuracy_worst_tenth"][1][1] -= 0.3
+    columns["test_examples"] = (("client", "class"), np.full((num_clients, 3), 4))
+    return xr.Dataset(columns, {"algorithm": names}, {"data": "digits"})
+
+
+def test_the_table_after_a_run_marks_what_is_beyond_chance_and_has_the_noise_floor():
+    runs = full()
+    text = printed(summary_table(runs), width=120)
+    first, second, floor = (
+        next(line for line in text.splitlines() if line.strip().startswith(name))
+        for name in ("fedavg", "clustered", "noise floor")
+    )
+    assert "*" not in first
+    cells = re.findall(r"\S+ ± \S+", second)
+    for cell, name in zip(cells, COLUMNS, strict=True):
+        one, other = 100 * runs[name].values[..., 0]
+        beyond = "*" if stats.ttest_rel(one, other).pvalue < 0.05 else ""
+        assert cell == f"{other.mean():.1f} ± {other.std(ddof=1):.1f}{beyond}"
+    assert 0 < second.count("*") < 4
+    spread = ["accuracy_worst_tenth", "accuracy_standard_deviation", "client_dissimilarity"]
+    floors = results.noise_floor(runs, spread).mean("algorithm")
+    assert floor.split()[2:] == [f"{100 * floors[name].item():.1f}" for name in spread]
+    alone = printed(summary_table(runs.isel(seed=[0])), width=120)
+    assert "*" not in alone
+    assert "noise floor" in alone
+
+
+def test_eighty_columns_are_enough():
+    runs = full()
+    for table in (
+        summary_table(runs),
+        difference_table(runs),
+        compared_table(results.compare(runs, "accuracy_worst_tenth")),
+    ):
+        text = printed(table)
+        assert max(map(len, text.splitlines())) <= 80
+        assert "…" not in text
