@@ -128,7 +128,7 @@ def test_metrics_are_those_of_scipy():
 
 GIVEN = [
     sm.FacilityLocation(K, metric="precomputed"),
-    sm.SaturatedCoverage(K, 0.2, metric="precomputed"),
+    sm.SaturatedCoverage(K, 0.4, metric="precomputed"),
     sm.GraphCut(K, metric="precomputed"),
     sm.LogDet(K, metric="precomputed"),
 ]

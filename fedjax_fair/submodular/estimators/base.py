@@ -30,14 +30,18 @@ class Problem(NamedTuple):
 
 
 class Picker(TransformerMixin, BaseEstimator):
-    """Picks ``k`` rows by greedy; what they are worth is said by ``_problem``."""
+    """Picks ``k`` rows by greedy; what they are worth is said by ``_problem``.
+
+    Where sparse similarities stay sparse, ``_takes_lists`` is true.
+    """
 
     k: int
     ranking_: NDArray[np.int32]
     gains_: NDArray[np.floating[Any]]
     n_items_: int
+    _takes_lists = False
 
-    def _problem(self, values: NDArray[Any]) -> Problem:
+    def _problem(self, values: Any) -> Problem:
         raise NotImplementedError
 
     def fit(self, X: Any, y: object = None) -> Picker:
@@ -45,7 +49,8 @@ class Picker(TransformerMixin, BaseEstimator):
 
         Args:
             X: One item a row, ``[items, features]``, dense or one of SciPy's sparse matrices, which
-                is made dense. With ``metric="precomputed"`` similarities, ``[points, items]``.
+                is made dense. With ``metric="precomputed"`` similarities, ``[points, items]``, of
+                which sparse ones stay sparse, except for ``LogDet``.
             y: Ignored.
 
         Returns:
@@ -55,7 +60,7 @@ class Picker(TransformerMixin, BaseEstimator):
             ValueError: If a setting is out of range, ``k`` exceeds the items, or ``X`` does not
                 suit the function.
         """
-        return self._pick(self._problem(self._dense(X)))
+        return self._pick(self._problem(self._validated(X)))
 
     def transform(self, X: Any) -> Any:
         """The rows picked, in order, of a matrix that has a row for each item.
@@ -70,12 +75,13 @@ class Picker(TransformerMixin, BaseEstimator):
             raise ValueError(f"X: expected {self.n_items_} rows, got shape {rows.shape}.")
         return rows[self.ranking_]
 
-    def _dense(self, X: Any) -> NDArray[Any]:
+    def _validated(self, X: Any) -> Any:
         # Single precision will do for a matrix of all similarities, and is half as large.
         given = getattr(self, "metric", None) == "precomputed"
         dtype = np.float32 if given else np.float64
         values: Any = validate_data(self, X, accept_sparse="csr", dtype=dtype)
-        return values.toarray() if sparse.issparse(values) else values
+        thin = sparse.issparse(values) and not (given and self._takes_lists)
+        return values.toarray() if thin else values
 
     def _pick(self, problem: Problem) -> Picker:
         checks.positive_int("k", self.k, at_most=problem.size)
