@@ -64,7 +64,9 @@ def neighbor_similarities(rows: Float[np.ndarray, "n width"], metric: str, count
         ValueError: If there are not so many others.
     """
     size = rows.shape[0]
-    checks.positive_int("n_neighbors", count, at_most=size - 1)
+    checks.positive_int("n_neighbors", count)
+    if count >= size:
+        raise ValueError(f"n_neighbors={count}: expected fewer than n_samples={size}.")
     distances, others = NearestNeighbors(n_neighbors=count).fit(rows).kneighbors()
     own = np.arange(size)[:, None]
     near = _of_distances(np.hstack([np.zeros((size, 1)), distances]), metric, rows.shape[1], np)

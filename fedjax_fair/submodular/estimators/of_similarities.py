@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
 
@@ -133,8 +134,8 @@ class FacilityLocation(_OfSimilarities):
             X: As for all estimators: items ``[items, features]``, or similarities
                 ``[points, items]``; dense or sparse.
             y: Ignored.
-            sample_weight: How much it counts that each row of ``X`` is represented, >= 0; by
-                default 1.
+            sample_weight: How much it counts that each row of ``X`` is represented, >= 0 and not
+                all 0; by default 1.
 
         Returns:
             Itself.
@@ -151,6 +152,8 @@ class FacilityLocation(_OfSimilarities):
                 raise ValueError(
                     f"sample_weight: expected {values.shape[0]} weights, got {weights.shape[0]}."
                 )
+            if not np.asarray(weights).any():
+                raise ValueError("sample_weight: expected a weight above zero, got only zeros.")
         rows, metric, size = self._rows(values)
         return self._pick(Problem(size, _facility_location, (rows, weights), (metric,)))
 
