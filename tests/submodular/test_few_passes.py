@@ -1,5 +1,6 @@
 """Maximizers that see items in a stream, by thresholds or in parts: guarantees by brute force."""
 
+import importlib
 import itertools
 import math
 from functools import partial
@@ -11,6 +12,8 @@ import pytest
 
 from fedjax_fair import submodular as sm
 
+# By its path, since the package calls a function by the name of the module.
+sieve_module = importlib.import_module("fedjax_fair.submodular.sieve_streaming")
 N = 8
 SETS = np.array(list(itertools.product([False, True], repeat=N)))
 KEYS = jax.random.split(jax.random.key(0), 400)
@@ -148,6 +151,39 @@ def test_memory_of_a_stream_does_not_grow_with_it():
     assert (sets, 3) in shapes(10)
 
 
+def location_of_batch(rows):
+    return sm.facility_location(rows.T)
+
+
+@pytest.mark.parametrize(("k", "epsilon", "sizes"), [(3, 0.1, (3, 3, 2)), (2, 0.4, (8,))])
+def test_batches_are_one_stream(k, epsilon, sizes):
+    """Also where the last batch is smaller, which compiles nothing anew."""
+    order = np.arange(N, dtype=np.int32)
+    for seed in range(5):
+        similarity = random_location(seed)
+        batches = np.split(similarity.T, np.cumsum(sizes)[:-1])
+        chosen = sm.sieve_batches(location_of_batch, iter(batches), k, epsilon)
+        whole = sifted(similarity, order, k, epsilon)
+        np.testing.assert_array_equal(chosen.items, whole.items)
+        np.testing.assert_allclose(chosen.gains, whole.gains, rtol=1e-6)
+        assert chosen.calls == whole.calls
+    compiled = sieve_module._next._cache_size()
+    sm.sieve_batches(location_of_batch, batches, k, epsilon)
+    assert sieve_module._next._cache_size() == compiled
+
+
+def test_batches_of_large_functions_need_no_gains_of_all_items(monkeypatch):
+    """Facility location that caches them keeps those of a batch, which others know nothing of."""
+    module = importlib.import_module("fedjax_fair.submodular.facility_location")
+    monkeypatch.setattr(module, "_SMALL", 0)
+    monkeypatch.setattr(module, "_CACHES_GAINS", {jax.default_backend(): True})
+    similarity = random_location(3)
+    whole = sifted(similarity, np.arange(N, dtype=np.int32), 3, 0.1)
+    batches = np.split(similarity.T, 2)
+    chosen = sm.sieve_batches(lambda rows: sm.facility_location(rows.T), batches, 3, 0.1)
+    np.testing.assert_array_equal(chosen.items, whole.items)
+
+
 def test_a_stream_of_some_items_and_of_nothing_worth_having():
     chosen = sifted(random_location(0), np.array([5, 2]), 3, 0.1)
     assert set(check(random_location(0), chosen)) <= {2, 5}
@@ -225,6 +261,15 @@ def test_random_parts_expect_their_share():
         (lambda f: sm.sieve_streaming(f, 0, 0.1), "k=0"),
         (lambda f: sm.sieve_streaming(f, 1, 1.5), "epsilon=1.5"),
         (lambda f: sm.sieve_streaming(f, 1, 0.1, order=[0, 3]), r"order=\[0, 3\]"),
+        (lambda f: sm.sieve_batches(sm.modular, [], 1, 0.1), "batches: expected at least one"),
+        (lambda f: sm.sieve_batches(sm.modular, [[]], 1, 0.1), "from 1 to 1 rows, .* got 0"),
+        (lambda f: sm.sieve_batches(sm.modular, [3.0], 1, 0.1), "from 1 to 1 rows, .* got 0"),
+        (
+            lambda f: sm.sieve_batches(sm.modular, [[1.0], [1.0, 2.0]], 1, 0.1),
+            "from 1 to 1 rows, as in the first, got 2",
+        ),
+        (lambda f: sm.sieve_batches(sm.modular, [[1.0]], 1, 0.0), "epsilon=0.0"),
+        (lambda f: sm.sieve_batches(sm.modular, [[1.0]], 0, 0.1), "k=0"),
         (lambda f: sm.greedi(f, 1, 4), "parts=4: .* <= 3"),
         (lambda f: sm.greedi(f, 4, 1), "k=4"),
     ],
