@@ -145,6 +145,7 @@ def sieve_batches(
         if stream is None:
             stream = _first(make, k, epsilon, rows)
         stream = _next(make, k, epsilon, stream, rows, np.int32(seen), np.int32(count))
+        jax.block_until_ready(stream)  # Or else batches would wait for their turn in memory.
         seen += count
     if stream is None:
         raise ValueError("batches: expected at least one.")

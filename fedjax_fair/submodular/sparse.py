@@ -21,7 +21,7 @@ class SparseSimilarity(NamedTuple):
     """The similarities that are not 0, listed by point and once more by item.
 
     Attributes:
-        items: The items of each point, ascending, point after point, ``[entries]``.
+        items: The items of each point, in any order, point after point, ``[entries]``.
         values: The similarity to each of them, >= 0.
         rows: The point of each entry, ``[entries]``.
         starts: Where the list of each point starts, and the end, ``[points + 1]``.
@@ -74,10 +74,11 @@ def sparse_similarity(matrix: Any, name: str = "similarity") -> SparseSimilarity
         raise ValueError(f"{name}: expected fewer than 2**31 entries, got {matrix.nnz}.")
     if not matrix.nnz:  # Gathers need something to read.
         matrix = type(matrix.tocsr())(([0.0], ([0], [0])), shape=matrix.shape)
-    # Going through the other form sorts, and is faster than sorting.
     by_item = matrix.tocsc(copy=True).astype(np.float32, copy=False)
     by_item.sum_duplicates()
-    by_point = by_item.tocsr()
+    # Where nothing was summed rows may stay as they are given, whatever the order within.
+    as_given = matrix.format == "csr" and by_item.nnz == matrix.nnz
+    by_point = (matrix.astype(np.float32) if as_given else by_item).tocsr()
     good = (by_point.data >= 0) & (by_point.data < np.inf)
     if not good.all():
         place = np.argmin(good)

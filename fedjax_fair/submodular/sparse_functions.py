@@ -214,9 +214,12 @@ def check_symmetric(name: str, similarity: SparseSimilarity) -> None:
         raise ValueError(f"{name}: expected a square matrix, got shape {similarity.shape}.")
     if is_traced(similarity):
         return
+    from scipy.sparse import csc_array
+
     lists = jax.tree.map(np.asarray, similarity)
-    alike = np.array_equal(lists.items, lists.points)
-    alike = alike and np.array_equal(lists.starts, lists.item_starts)
-    gap = np.abs(lists.values - lists.item_values).max()
-    if not (alike and gap <= 1e-5 * lists.values.max()):
+    by_item = csc_array((lists.item_values, lists.points, lists.item_starts), similarity.shape)
+    by_point = by_item.tocsr()  # Whose lists are sorted.
+    alike = np.array_equal(by_point.indptr, by_item.indptr)
+    alike = alike and np.array_equal(by_point.indices, by_item.indices)
+    if not (alike and np.abs(by_point.data - by_item.data).max() <= 1e-5 * by_item.data.max()):
         raise ValueError(f"{name}: expected a symmetric matrix.")

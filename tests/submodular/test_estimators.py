@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from rich.progress import Progress
 from scipy import sparse
 from scipy.spatial.distance import cdist
 from sklearn.base import clone
@@ -191,6 +192,25 @@ class TestFacilityLocation:
         base._picked.clear_cache()
 
 
+def test_a_bar_shows_what_is_picked_and_changes_nothing(capsys, monkeypatch):
+    moves = []
+    advance = Progress.advance
+    monkeypatch.setattr(
+        Progress, "advance", lambda bar, task: (moves.append(task), advance(bar, task))
+    )
+    quiet = sm.FacilityLocation(K).fit(POINTS)
+    assert capsys.readouterr() == ("", "")
+    shown = sm.FacilityLocation(K, verbose=True)
+    for _ in range(2):  # The second time with the program and a bar of its own.
+        moves.clear()
+        shown.fit(POINTS)
+        out, err = capsys.readouterr()
+        assert (out, len(moves)) == ("", K - 1)
+        assert f"{K}/{K}" in err
+        np.testing.assert_array_equal(shown.ranking_, quiet.ranking_)
+        np.testing.assert_array_equal(shown.gains_, quiet.gains_)
+
+
 def test_rows_of_anything_are_picked():
     model = sm.MaxCoverage(2)
     with pytest.raises(NotFittedError):
@@ -292,6 +312,10 @@ def test_parameters_are_copied_and_shown(name):
             r"X\[0, 0\]=-.*: expected finite numbers >= 0",
         ),
         (lambda: sm.GraphCut(1, metric="precomputed").fit(POINTS**2), "X: expected a square"),
+        (
+            lambda: sm.LogDet(1).set_params(verbose="on").fit(POINTS),
+            "verbose='on': expected True or False",
+        ),
         (lambda: sm.GraphCut(1, tradeoff=-1).fit(POINTS), "tradeoff=-1"),
         (lambda: sm.SaturatedCoverage(1, saturation=-1).fit(POINTS), "saturation=-1"),
         (lambda: sm.LogDet(1, metric="euclidean").fit(POINTS), "metric='euclidean': .*'cosine'"),

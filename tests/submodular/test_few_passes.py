@@ -2,13 +2,19 @@
 
 import importlib
 import itertools
+import json
 import math
+import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import QUICK_COMPILATION
 
 from fedjax_fair import submodular as sm
 
@@ -228,6 +234,24 @@ def test_two_rounds_are_the_best_of_the_parts_and_of_what_they_chose(k, parts):
     assert from_part or parts != 2
 
 
+def test_devices_that_share_the_parts_choose_the_same():
+    """With more devices than parts, and with parts that devices cannot share evenly."""
+    program = Path(__file__).with_name("greedi_devices.py")
+    flags = " ".join(["--xla_force_host_platform_device_count=8", *QUICK_COMPILATION])
+    done = subprocess.run(
+        [sys.executable, program],
+        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(program.parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found == [
+        {"devices": 8, "parts": 5, "same": True},
+        {"devices": 3, "parts": 19, "same": True},
+    ]
+
+
 def test_random_parts_expect_their_share():
     @jax.jit
     def solve(similarity):
@@ -252,6 +276,7 @@ def test_random_parts_expect_their_share():
         assert found.calls[place] == calls + sum(number for _, number in own)
 
 
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -272,6 +297,7 @@ def test_random_parts_expect_their_share():
         (lambda f: sm.sieve_batches(sm.modular, [[1.0]], 0, 0.1), "k=0"),
         (lambda f: sm.greedi(f, 1, 4), "parts=4: .* <= 3"),
         (lambda f: sm.greedi(f, 4, 1), "k=4"),
+        (lambda f: sm.greedi(f, 1, 1, mesh=2), "mesh is a int: expected a Mesh"),
     ],
 )
 def test_bad_input_is_named(call, message):

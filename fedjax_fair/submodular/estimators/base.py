@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.estimators.progress import progress_bar, reported
 from fedjax_fair.submodular.greedy import greedy
 
 __all__ = ["Picker", "Problem"]
@@ -36,6 +38,7 @@ class Picker(TransformerMixin, BaseEstimator):
     """
 
     k: int
+    verbose: bool
     ranking_: NDArray[np.int32]
     gains_: NDArray[np.floating[Any]]
     n_items_: int
@@ -85,12 +88,20 @@ class Picker(TransformerMixin, BaseEstimator):
 
     def _pick(self, problem: Problem) -> Picker:
         checks.positive_int("k", self.k, at_most=problem.size)
-        chosen = _picked(problem.make, problem.arrays, problem.static, self.k)
+        if not isinstance(self.verbose, (bool, np.bool_)):
+            raise ValueError(f"verbose={self.verbose!r}: expected True or False.")
+        shown = progress_bar(self.k) if self.verbose else contextlib.nullcontext()
+        with shown:
+            chosen = _picked(
+                problem.make, problem.arrays, problem.static, self.k, bool(self.verbose)
+            )
+            jax.block_until_ready(chosen)
         self.n_items_ = problem.size
         self.ranking_, self.gains_ = np.asarray(chosen.items), np.asarray(chosen.gains)
         return self
 
 
-@partial(jax.jit, static_argnames=("make", "static", "k"))
-def _picked(make: Callable, arrays: tuple, static: tuple, k: int) -> Maximized:
-    return greedy(make(*arrays, *static), k)
+@partial(jax.jit, static_argnames=("make", "static", "k", "verbose"))
+def _picked(make: Callable, arrays: tuple, static: tuple, k: int, verbose: bool) -> Maximized:
+    function = make(*arrays, *static)
+    return greedy(reported(function) if verbose else function, k)

@@ -102,6 +102,7 @@ class FacilityLocation(_OfSimilarities):
         n_neighbors: How many other rows each row is similar to: the nearest ones. Its similarity
             to all others is 0, and no matrix of all of them is made. Distances are then subtracted
             from the largest one between neighbors. None is for all other rows.
+        verbose: Whether to show on standard error how far it is.
 
     Attributes:
         ranking_: Indices, ``[k]``, best first.
@@ -122,10 +123,12 @@ class FacilityLocation(_OfSimilarities):
         k: int,
         metric: Metric = "euclidean",
         n_neighbors: int | None = None,
+        verbose: bool = False,
     ):
         self.k = k
         self.metric = metric
         self.n_neighbors = n_neighbors
+        self.verbose = verbose
 
     def fit(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> Picker:
         """Picks the rows.
@@ -180,6 +183,7 @@ class SaturatedCoverage(_OfSimilarities):
             >= 0.
         metric: As for ``FacilityLocation``, where distances are subtracted from the largest one.
         n_neighbors: As for ``FacilityLocation``.
+        verbose: Whether to show on standard error how far it is.
 
     Attributes:
         ranking_: Indices, ``[k]``, best first.
@@ -199,11 +203,13 @@ class SaturatedCoverage(_OfSimilarities):
         saturation: float = 0.1,
         metric: Metric = "euclidean",
         n_neighbors: int | None = None,
+        verbose: bool = False,
     ):
         self.k = k
         self.saturation = saturation
         self.metric = metric
         self.n_neighbors = n_neighbors
+        self.verbose = verbose
 
     def _problem(self, values: Any) -> Problem:
         checks.non_negative("saturation", self.saturation)
@@ -229,6 +235,7 @@ class GraphCut(_OfSimilarities):
             similarities that are given are symmetric.
         n_neighbors: As for ``FacilityLocation``; two rows are similar if one is among the nearest
             of the other.
+        verbose: Whether to show on standard error how far it is.
 
     Attributes:
         ranking_: Indices, ``[k]``, best first.
@@ -248,11 +255,13 @@ class GraphCut(_OfSimilarities):
         tradeoff: float = 2.0,
         metric: Metric = "euclidean",
         n_neighbors: int | None = None,
+        verbose: bool = False,
     ):
         self.k = k
         self.tradeoff = tradeoff
         self.metric = metric
         self.n_neighbors = n_neighbors
+        self.verbose = verbose
 
     def _problem(self, values: Any) -> Problem:
         checks.non_negative("tradeoff", self.tradeoff)
@@ -282,6 +291,7 @@ class LogDet(_OfSimilarities):
         k: Rows to pick.
         metric: ``"rbf"``, ``"cosine"``, ``"correlation"``, ``"precomputed"`` or a function, as for
             ``FacilityLocation``; a matrix that is given is positive semi-definite.
+        verbose: Whether to show on standard error how far it is.
 
     Attributes:
         ranking_: Indices, ``[k]``, best first.
@@ -298,9 +308,10 @@ class LogDet(_OfSimilarities):
     _metrics = KERNELS
     _takes_lists = False
 
-    def __init__(self, k: int, metric: Metric = "rbf"):
+    def __init__(self, k: int, metric: Metric = "rbf", verbose: bool = False):
         self.k = k
         self.metric = metric
+        self.verbose = verbose
 
     def _problem(self, values: Any) -> Problem:
         rows, metric, size = self._rows(values)
