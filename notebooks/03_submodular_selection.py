@@ -29,7 +29,7 @@ import fedjax_fair as ff
 from fedjax_fair import submodular
 from fedjax_fair.client_evaluation import client_gradients
 from fedjax_fair.numerics.distances import pairwise_distances
-from fedjax_fair.report import selection
+from fedjax_fair.report import plots, selection
 
 # %% [markdown]
 # ## Representatives
@@ -46,16 +46,8 @@ sizes = (40, 30, 20, 15, 10, 5)
 points = np.repeat(crowds, sizes, axis=0) + rng.normal(size=(sum(sizes), 2)) / 2
 model = submodular.FacilityLocation(6).fit(points)
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-left.scatter(*points.T, s=12, color="0.7")
-left.scatter(*points[model.ranking_].T, s=60, color="#D55E00")
-for rank, point in enumerate(points[model.ranking_]):
-    left.annotate(rank + 1, point, xytext=(5, 5), textcoords="offset points")
-left.set_title("six representatives, in the order of choice", loc="left")
-right.bar(range(1, 7), model.gains_, color="#D55E00")
-right.set(xlabel="member", ylabel="what it adds")
-plt.show()
 assert (np.diff(model.gains_) <= 0).all(), "gains never grow"
+plots.representatives(points, model.ranking_, model.gains_)
 
 # %% [markdown]
 # ## Clients as points

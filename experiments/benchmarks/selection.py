@@ -73,7 +73,8 @@ def _compare(matrix: np.ndarray, path: str, k: int, repeats: int, workers: dict)
     device = jax.device_put(matrix)
     solve = jax.jit(lambda similarity: greedy(facility_location(similarity), k))
     model = FacilityLocation(k, metric="precomputed")
-    read = jax.jit(jnp.sum)
+    # The fastest pass over the matrix, faster than ``jnp.sum``: the gains of all items alone.
+    read = jax.jit(lambda similarity: facility_location(similarity).init())
     key = jax.random.key(0)
     sample = jax.jit(
         lambda similarity: stochastic_greedy(

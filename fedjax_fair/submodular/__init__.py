@@ -29,7 +29,8 @@ from fedjax_fair.submodular.modular import modular, truncated_modular, union_pen
 from fedjax_fair.submodular.non_monotone import double_greedy, random_greedy
 from fedjax_fair.submodular.partial_enumeration import partial_enumeration
 from fedjax_fair.submodular.refine import best_swap, distorted_greedy
-from fedjax_fair.submodular.sieve_streaming import sieve_streaming
+from fedjax_fair.submodular.sieve_streaming import sieve_batches, sieve_streaming
+from fedjax_fair.submodular.sparse import SparseSimilarity, sparse_similarity
 from fedjax_fair.submodular.stochastic_greedy import stochastic_greedy
 from fedjax_fair.submodular.threshold_greedy import threshold_greedy
 
@@ -52,6 +53,7 @@ __all__ = [
     "Maximized",
     "SaturatedCoverage",
     "SetFunction",
+    "SparseSimilarity",
     "best_swap",
     "conditional_gain",
     "conditional_mutual_information",
@@ -77,7 +79,9 @@ __all__ = [
     "restricted",
     "saturated_coverage",
     "scaled",
+    "sieve_batches",
     "sieve_streaming",
+    "sparse_similarity",
     "stochastic_greedy",
     "sum_of",
     "threshold_greedy",

@@ -77,7 +77,7 @@ def caching_gains(
     def add(memo, item):
         offered = column(item)
         best = jnp.maximum(memo.best, offered)
-        ranks = jnp.cumsum(offered > memo.best)
+        ranks = jnp.cumsum(offered > memo.best, dtype=jnp.int32)
         count = ranks[-1]
 
         def subtract():

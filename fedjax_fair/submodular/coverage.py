@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,8 @@ from numpy.typing import ArrayLike
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_mask, as_non_negative, as_probabilities
 from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, is_sparse
+from fedjax_fair.submodular.sparse_functions import saturated_of_lists
 
 __all__ = [
     "CONCAVE",
@@ -98,14 +101,17 @@ def probabilistic_coverage(
     )
 
 
-def saturated_coverage(similarity: ArrayLike, saturation: float | Float[Array, ""]) -> SetFunction:
+def saturated_coverage(
+    similarity: ArrayLike | SparseSimilarity | Any, saturation: float | Float[Array, ""]
+) -> SetFunction:
     r"""``sum_i min(sum_{j in S} s_ij, saturation * sum_j s_ij)``: monotone submodular.
 
     Each point contributes its total similarity to the set, capped at a share of its total
     similarity to all items (Lin and Bilmes, ACL 2011).
 
     Args:
-        similarity: Of every point to every item, ``[points, items]``, >= 0.
+        similarity: Of every point to every item, ``[points, items]``, >= 0; may be sparse, as for
+            ``facility_location``.
         saturation: The share, >= 0; may be traced.
 
     Raises:
@@ -120,6 +126,8 @@ def saturated_coverage(similarity: ArrayLike, saturation: float | Float[Array, "
         [1.0, 2.0]
     """
     checks.non_negative("saturation", saturation)
+    if is_sparse(similarity):
+        return saturated_of_lists(as_sparse(similarity), saturation)
     matrix = as_non_negative("similarity", similarity, "points items")
     cap = saturation * jnp.sum(matrix, axis=1)
 

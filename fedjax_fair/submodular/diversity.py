@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -11,18 +13,22 @@ from numpy.typing import ArrayLike
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_symmetric
 from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, is_sparse
+from fedjax_fair.submodular.sparse_functions import cut_of_lists
 
 __all__ = ["as_kernel", "graph_cut", "log_det"]
 
 
-def graph_cut(similarity: ArrayLike, tradeoff: float | Float[Array, ""] = 1.0) -> SetFunction:
+def graph_cut(
+    similarity: ArrayLike | SparseSimilarity | Any, tradeoff: float | Float[Array, ""] = 1.0
+) -> SetFunction:
     r"""``tradeoff * sum_{i, j in S} s_ij - sum_{i in S, j in S} s_ij``, ``i`` over all items.
 
     Submodular. At ``tradeoff=1`` it is the weight of the edges that leave the set; from 2 on it is
     monotone.
 
     Args:
-        similarity: ``[n, n]``, symmetric, >= 0.
+        similarity: ``[n, n]``, symmetric, >= 0; may be sparse, as for ``facility_location``.
         tradeoff: Weight of the similarity to all items against that within the set, >= 0; may be
             traced.
 
@@ -35,6 +41,8 @@ def graph_cut(similarity: ArrayLike, tradeoff: float | Float[Array, ""] = 1.0) -
         3.0
     """
     checks.non_negative("tradeoff", tradeoff)
+    if is_sparse(similarity):
+        return cut_of_lists(as_sparse(similarity), tradeoff)
     matrix = as_symmetric("similarity", similarity)
     alone = tradeoff * jnp.sum(matrix, axis=1) - jnp.diagonal(matrix)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 from operator import add
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,8 @@ from fedjax_fair.submodular.arrays import (
 )
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.cached_gains import Memo, Passes, caching_gains
+from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, is_sparse
+from fedjax_fair.submodular.sparse_functions import location_of_lists
 
 __all__ = [
     "facility_location",
@@ -38,11 +41,14 @@ _ROWS = 16
 _POINTS = 128
 
 
-def facility_location(similarity: ArrayLike, weights: ArrayLike | None = None) -> SetFunction:
+def facility_location(
+    similarity: ArrayLike | SparseSimilarity | Any, weights: ArrayLike | None = None
+) -> SetFunction:
     r"""``sum_i w_i max_{j in S} s_ij``: monotone submodular.
 
     Args:
-        similarity: Of every point to every item, ``[points, items]``, >= 0.
+        similarity: Of every point to every item, ``[points, items]``, >= 0. One of SciPy's sparse
+            matrices, or ``sparse_similarity`` of it, stays sparse: absent entries are 0.
         weights: Weight of each point, ``[points]``, >= 0; by default 1.
 
     Raises:
@@ -54,6 +60,10 @@ def facility_location(similarity: ArrayLike, weights: ArrayLike | None = None) -
         >>> greedy(facility_location(similarity), 2).items.tolist()
         [0, 1]
     """
+    if is_sparse(similarity):
+        lists = as_sparse(similarity)
+        worth = None if weights is None else _weights(weights, lists.shape[0])
+        return location_of_lists(lists, worth)
     matrix = as_non_negative("similarity", similarity, "points items")
     if weights is not None:
         matrix = matrix * _weights(weights, matrix.shape[0])[:, None]

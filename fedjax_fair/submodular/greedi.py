@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Key
 
 from fedjax_fair import checks
@@ -14,9 +15,16 @@ from fedjax_fair.submodular.selection import begin
 
 __all__ = ["greedi"]
 
+_PARTS = "parts"
+
 
 def greedi(
-    function: SetFunction, k: int, parts: int, *, key: Key[Array, ""] | None = None
+    function: SetFunction,
+    k: int,
+    parts: int,
+    *,
+    key: Key[Array, ""] | None = None,
+    mesh: Mesh | None = None,
 ) -> Maximized:
     """Greedy in every part of the items, then greedy among what all parts chose.
 
@@ -30,13 +38,15 @@ def greedi(
         k: Items to choose.
         parts: Number of parts.
         key: Draws a part for every item; by default item ``i`` is in part ``i % parts``.
+        mesh: Devices, along whatever axes, that share the parts; each of them holds the whole
+            function. What is chosen is the same.
 
     Returns:
         The items, ``[k]``: -1, with gain 0, in places that stay empty, for which all parts have to
         be small.
 
     Raises:
-        ValueError: If there are fewer items than ``k`` or than parts.
+        ValueError: If there are fewer items than ``k`` or than parts, or the mesh is none.
 
     References:
         Mirzasoleiman, Karbasi, Sarkar, Krause, *Distributed Submodular Maximization*, NeurIPS 2013;
@@ -50,6 +60,8 @@ def greedi(
     size = function.size
     checks.positive_int("k", k, at_most=size)
     checks.positive_int("parts", parts, at_most=size)
+    if mesh is not None:
+        checks.instance("mesh", mesh, Mesh, "jax.make_mesh((4,), ('devices',))")
     owners = jnp.arange(size, dtype=jnp.int32) % parts
     if key is not None:
         owners = jax.random.randint(key, (size,), 0, parts)
@@ -60,10 +72,28 @@ def greedi(
         items, gains, calls = grow_greedily(function, k, empty, limits, None)
         return Maximized(items, gains, jnp.sum(gains), calls)
 
-    own = jax.lax.map(lambda part: among(owners == part), jnp.arange(parts, dtype=jnp.int32))
-    # Empty places are outside of the items.
-    places = jnp.where(own.items < 0, size, own.items)
-    merged = among(jnp.zeros(size, bool).at[places.ravel()].set(True, mode="drop"))
-    best = jax.tree.map(lambda leaf: leaf[jnp.argmax(own.value)], own)
-    found = jax.tree.map(lambda a, b: jnp.where(best.value > merged.value, a, b), best, merged)
-    return found._replace(calls=merged.calls + jnp.sum(own.calls))
+    def rounds(numbers):
+        own = jax.lax.map(lambda part: among(owners == part), numbers)
+        if mesh is not None:
+            own = jax.lax.all_gather(own, _PARTS, tiled=True)
+        # Empty places are outside of the items.
+        places = jnp.where(own.items < 0, size, own.items)
+        merged = among(jnp.zeros(size, bool).at[places.ravel()].set(True, mode="drop"))
+        best = jax.tree.map(lambda leaf: leaf[jnp.argmax(own.value)], own)
+        found = jax.tree.map(lambda a, b: jnp.where(best.value > merged.value, a, b), best, merged)
+        return found._replace(calls=merged.calls + jnp.sum(own.calls))
+
+    if mesh is None:
+        return rounds(jnp.arange(parts, dtype=jnp.int32))
+    line = Mesh(mesh.devices.ravel(), (_PARTS,))
+    # Devices that would be short of a part have one without items.
+    numbers = jnp.arange(-(-parts // line.size) * line.size, dtype=jnp.int32)
+    # Loops differ in length between devices, which only meet where they gather.
+    shared = jax.shard_map(
+        rounds,
+        mesh=line,
+        in_specs=PartitionSpec(_PARTS),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )
+    return shared(numbers)

@@ -20,7 +20,7 @@ from fedjax_fair.submodular.limits import Limits, as_limits
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.submodular.selection import Selection, begin, best_item, grow
 
-__all__ = ["by_gain_and_by_ratio", "greedy", "grow_greedily", "lazy_greedy"]
+__all__ = ["by_gain_and_by_ratio", "greedy", "grow_greedily", "lazy_greedy", "score"]
 
 
 def greedy(
@@ -181,7 +181,7 @@ def grow_greedily(
         eligible = state.eligible(limits)
         gains = function.gains(state.memo)
         worth = eligible & limits.worth(gains)
-        best = best_item(_scores(gains, costs), worth)
+        best = best_item(score(gains, costs), worth)
         return state, best, gains[best], worth.any(), jnp.sum(eligible)
 
     return grow(state, k, choose, lambda state, item: state.take(function, item))
@@ -200,7 +200,7 @@ def _grow_lazily(
 
         def candidate(bounds):
             worth = eligible & limits.worth(bounds)
-            return best_item(_scores(bounds, costs), worth), worth.any()
+            return best_item(score(bounds, costs), worth), worth.any()
 
         def tighten(search):
             bounds, exact, best, _ = search
@@ -222,9 +222,9 @@ def _grow_lazily(
     return grow((state, function.gains(state.memo), jnp.array(True)), k, choose, take)
 
 
-def _scores(
-    gains: Float[Array, " size"], costs: Float[Array, " size"] | None
-) -> Float[Array, " size"]:
+def score(
+    gains: Float[Array, " some"], costs: Float[Array, " some"] | None
+) -> Float[Array, " some"]:
     """What decides between items."""
     # Items that cost nothing come first, the best of them before the others.
     return gains if costs is None else gains / jnp.maximum(costs, 1e-20)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
@@ -14,7 +17,21 @@ from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_items
 from fedjax_fair.submodular.base import Maximized, SetFunction
 
-__all__ = ["sieve_streaming"]
+__all__ = ["sieve_batches", "sieve_streaming"]
+
+
+class _Stream(NamedTuple):
+    """What is kept of the items so far.
+
+    Attributes:
+        sieves: A set for each guess; arrays of ``_Sieve`` with an axis more.
+        largest: The largest gain that an item had alone.
+        calls: Number of gains evaluated.
+    """
+
+    sieves: _Sieve
+    largest: Float[Array, ""]
+    calls: Int[Array, ""]
 
 
 class _Sieve(NamedTuple):
@@ -70,16 +87,102 @@ def sieve_streaming(
         ([1, 3], 9.0)
     """
     checks.positive_int("k", k, at_most=function.size)
+    _check_epsilon(epsilon)
+    items = jnp.arange(function.size, dtype=jnp.int32)
+    if order is not None:
+        items = as_items("order", order, function.size)
+    stream = _sift(function, k, epsilon, _begin(function, k, epsilon), items, items)
+    return _best(stream)
+
+
+def sieve_batches(
+    make: Callable[[Array], SetFunction],
+    batches: Iterable[ArrayLike],
+    k: int,
+    epsilon: float,
+) -> Maximized:
+    """``sieve_streaming`` of items that come in batches, of which only one is held at a time.
+
+    Memory is for the batch, and for as many memos and sets as there are guesses, however many items
+    come. Batches of the same size share a program; a smaller last one does too.
+
+    Args:
+        make: ``make(rows) -> SetFunction`` of the items of a batch. Their gains depend on the set
+            through a memo that does not know items, as with ``feature_based``, ``coverage``,
+            ``probabilistic_coverage``, and ``facility_location`` of similarities to fixed points.
+        batches: Rows of items, ``[batch, ...]``, in the order in which they come.
+        k: Items to choose, at most.
+        epsilon: As for ``sieve_streaming``.
+
+    Returns:
+        The items, ``[k]``, by their place in the stream: -1, with gain 0, in places that stay
+        empty. ``calls`` may overflow from 2**31 gains on.
+
+    Raises:
+        ValueError: If a number is out of range, there is no batch, or a batch is empty or larger
+            than the first.
+
+    Examples:
+        >>> from fedjax_fair.submodular import feature_based
+        >>> batches = ([[4.0, 0.0], [0.0, 1.0]], [[0.0, 9.0]])
+        >>> sieve_batches(feature_based, batches, 2, epsilon=0.1).items.tolist()
+        [0, 2]
+    """
+    checks.positive_int("k", k)
+    _check_epsilon(epsilon)
+    size, seen, stream = 0, 0, None
+    for batch in batches:
+        rows = np.asarray(batch)
+        count = len(rows) if rows.ndim else 0
+        if not size:
+            size = count
+        if not 0 < count <= size:
+            raise ValueError(
+                f"batches: expected from 1 to {max(size, 1)} rows, as in the first, got {count}."
+            )
+        # Rows beyond the last one repeat it, and are not looked at.
+        rows = rows[np.minimum(np.arange(size), count - 1)]
+        if stream is None:
+            stream = _first(make, k, epsilon, rows)
+        stream = _next(make, k, epsilon, stream, rows, np.int32(seen), np.int32(count))
+        jax.block_until_ready(stream)  # Or else batches would wait for their turn in memory.
+        seen += count
+    if stream is None:
+        raise ValueError("batches: expected at least one.")
+    return _best(stream)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _first(make: Callable, k: int, epsilon: float, rows: Array) -> _Stream:
+    return _begin(make(rows), k, epsilon)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=3)
+def _next(
+    make: Callable, k: int, epsilon: float, stream: _Stream, rows: Array, seen: Array, count: Array
+) -> _Stream:
+    function = make(rows)
+    items = jnp.arange(function.size, dtype=jnp.int32)
+    return _sift(function, k, epsilon, stream, items, jnp.where(items < count, seen + items, -1))
+
+
+def _check_epsilon(epsilon: float) -> None:
     checks.positive("epsilon", epsilon)
     checks.unit_interval("epsilon", epsilon)
-    stream = jnp.arange(function.size, dtype=jnp.int32)
-    if order is not None:
-        stream = as_items("order", order, function.size)
-    log_base = math.log1p(epsilon)
-    slots = jnp.arange(math.ceil(math.log(2 * k) / log_base) + 1, dtype=jnp.int32)
+
+
+def _begin(function: SetFunction, k: int, epsilon: float) -> _Stream:
+    """No items, in as many sets as there may be guesses at a time."""
+    guesses = math.ceil(math.log(2 * k) / math.log1p(epsilon)) + 1
+    empty = _empty(function, k)
+    sieves = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (guesses, *leaf.shape)), empty)
+    return _Stream(sieves, jnp.zeros((), empty.gains.dtype), jnp.zeros((), jnp.int32))
+
+
+def _empty(function: SetFunction, k: int) -> _Sieve:
     memo = function.init()
-    gain_dtype = jax.eval_shape(function.gain, memo, stream[0]).dtype
-    empty = _Sieve(
+    gain_dtype = jax.eval_shape(function.gain, memo, jnp.zeros((), jnp.int32)).dtype
+    return _Sieve(
         exponent=jnp.zeros((), jnp.int32),
         memo=memo,
         items=jnp.full(k, -1, jnp.int32),
@@ -87,39 +190,61 @@ def sieve_streaming(
         count=jnp.zeros((), jnp.int32),
     )
 
-    def sift(sieve, exponent, item, open_):
+
+def _sift(
+    function: SetFunction,
+    k: int,
+    epsilon: float,
+    stream: _Stream,
+    items: Int[Array, " some"],
+    names: Int[Array, " some"],
+) -> _Stream:
+    """After some more items of a function, which sets know by names; those named -1 are none."""
+    log_base = math.log1p(epsilon)
+    empty = _empty(function, k)
+    slots = jnp.arange(stream.sieves.count.shape[0], dtype=jnp.int32)
+
+    def sift(sieve, exponent, item, name, open_):
         """One set after one more item."""
         # Of a guess that is too small by now, the set makes room for that of a larger one.
         fresh = sieve.exponent != exponent
         sieve = jax.tree.map(lambda new, old: jnp.where(fresh, new, old), empty, sieve)
         room = open_ & (sieve.count < k)
-        half = jnp.exp(exponent.astype(gain_dtype) * log_base) / 2
+        half = jnp.exp(exponent.astype(sieve.gains.dtype) * log_base) / 2
         gain = function.gain(sieve.memo, item)
-        left = jnp.maximum(k - sieve.count, 1).astype(gain_dtype)
+        left = jnp.maximum(k - sieve.count, 1).astype(sieve.gains.dtype)
         missing = (half - jnp.sum(sieve.gains)) / left
         joins = room & (gain >= missing)
         added = function.add(sieve.memo, item)
         kept = _Sieve(
             exponent=exponent,
             memo=jax.tree.map(lambda new, old: jnp.where(joins, new, old), added, sieve.memo),
-            items=sieve.items.at[jnp.where(joins, sieve.count, k)].set(item, mode="drop"),
+            items=sieve.items.at[jnp.where(joins, sieve.count, k)].set(name, mode="drop"),
             gains=sieve.gains.at[jnp.where(joins, sieve.count, k)].set(gain, mode="drop"),
             count=sieve.count + joins.astype(jnp.int32),
         )
         return kept, room
 
-    def step(carry, item):
-        sieves, largest, calls = carry
-        largest = jnp.maximum(largest, function.gain(memo, item))
+    def step(stream, each):
+        item, name = each
+        there = name >= 0
+        alone = jnp.where(there, function.gain(empty.memo, item), 0)
+        largest = jnp.maximum(stream.largest, alone)
         # Every power stays in its slot while it is in the window, which begins at the largest gain.
         first = jnp.ceil(jnp.log(jnp.where(largest > 0, largest, 1)) / log_base).astype(jnp.int32)
         exponents = first + (slots - first) % slots.shape[0]
-        sieves, rooms = jax.vmap(sift, (0, 0, None, None))(sieves, exponents, item, largest > 0)
-        return (sieves, largest, calls + 1 + jnp.sum(rooms, dtype=jnp.int32)), None
+        sieves, rooms = jax.vmap(sift, (0, 0, None, None, None))(
+            stream.sieves, exponents, item, name, there & (largest > 0)
+        )
+        calls = stream.calls + there.astype(jnp.int32) + jnp.sum(rooms, dtype=jnp.int32)
+        return _Stream(sieves, largest, calls), None
 
-    sieves = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, slots.shape + leaf.shape), empty)
-    zero = jnp.zeros((), gain_dtype)
-    (sieves, _, calls), _ = jax.lax.scan(step, (sieves, zero, jnp.zeros((), jnp.int32)), stream)
-    values = jnp.sum(sieves.gains, axis=1)
+    return jax.lax.scan(step, stream, (items, names))[0]
+
+
+def _best(stream: _Stream) -> Maximized:
+    values = jnp.sum(stream.sieves.gains, axis=1)
     best = jnp.argmax(values)
-    return Maximized(sieves.items[best], sieves.gains[best], values[best], calls)
+    return Maximized(
+        stream.sieves.items[best], stream.sieves.gains[best], values[best], stream.calls
+    )

@@ -8,13 +8,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.submodular.base import Maximized, SetFunction
-from fedjax_fair.submodular.selection import Selection, begin, best_of
+from fedjax_fair.submodular.greedy import by_gain_and_by_ratio, score
+from fedjax_fair.submodular.limits import Limits, as_limits
+from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.submodular.selection import Selection, begin, best_of, grow
 
 __all__ = ["stochastic_greedy"]
 
@@ -22,12 +25,16 @@ __all__ = ["stochastic_greedy"]
 def stochastic_greedy(
     key: Key[Array, ""],
     function: SetFunction,
-    k: int,
+    k: int | None = None,
     candidates: int | None = None,
     *,
     epsilon: float | None = None,
     available: ArrayLike | None = None,
     start: ArrayLike | None = None,
+    matroid: Matroid | None = None,
+    costs: ArrayLike | None = None,
+    budget: float | Float[Array, ""] | None = None,
+    stop: float | Float[Array, ""] | None = None,
 ) -> Maximized:
     """Adds the best of a few random candidates, ``k`` times.
 
@@ -36,18 +43,26 @@ def stochastic_greedy(
     candidates the expected value for a monotone submodular function is at least ``1 - 1/e -
     epsilon`` of the largest. With as many candidates as items it is ``greedy``.
 
+    Under a matroid or a budget candidates are drawn from the items that can join the set, and it
+    ends where none of them gains enough. Beyond a number of items no bound is known.
+
     Args:
         key: Random key.
         function: What to maximize.
-        k: Items to choose.
+        k: Items to choose; at most so many, or None, where there are other limits, as for
+            ``greedy``.
         candidates: Items whose gains are evaluated at every step.
         epsilon: Determines the number of candidates instead, in (0, 1).
         available: As for ``greedy``.
-        start: As for ``greedy``.
+        start: As for ``greedy``, as is all that follows.
+        matroid: Which sets are independent.
+        costs: Cost of each item.
+        budget: The largest sum of costs.
+        stop: The gain that is not enough.
 
     Raises:
-        ValueError: If there are fewer items than ``k`` or ``candidates``, or not just one of
-            ``candidates`` and ``epsilon`` is given.
+        ValueError: If there are fewer items than ``k`` or ``candidates``, not just one of
+            ``candidates`` and ``epsilon`` is given, or as ``greedy``.
 
     References:
         Mirzasoleiman, Badanidiyuru, Karbasi, Vondrak, Krause, *Lazier Than Lazy Greedy*, AAAI 2015
@@ -62,15 +77,17 @@ def stochastic_greedy(
     size = function.size
     if (candidates is None) == (epsilon is None):
         raise ValueError(f"{candidates=}, {epsilon=}: expected just one of them.")
-    checks.positive_int("k", k, at_most=size)
+    state, before, _ = begin(function, available, start)
+    k, limits = as_limits(size, k, start, matroid, costs, budget, stop)
     if epsilon is not None:
         checks.unit_interval("epsilon", epsilon)
         checks.positive("epsilon", epsilon)
         candidates = min(size, math.ceil(size / k * math.log(1 / epsilon)))
     number: Any = candidates
     checks.positive_int("candidates", number, at_most=size)
-    state, before, taken = begin(function, available, start)
-    checks.positive_int("k", k, at_most=size - taken)
+    if limits is not None:
+        drawing = partial(_grow_from_candidates, key, number)
+        return by_gain_and_by_ratio(drawing, function, k, state, limits, before)
     lanes = jnp.arange(number, dtype=jnp.int32)
 
     def step(carry, place):
@@ -87,6 +104,40 @@ def stochastic_greedy(
         step, (state, _Left.of(state)), jnp.arange(k, dtype=jnp.int32)
     )
     return Maximized(items, gains, before + jnp.sum(gains), jnp.sum(calls))
+
+
+def _grow_from_candidates(
+    key: Key[Array, ""],
+    number: int,
+    function: SetFunction,
+    k: int,
+    state: Selection,
+    limits: Limits,
+    costs: Float[Array, " size"] | None,
+) -> tuple[Array, Array, Array]:
+    """Items, gains and calls under limits, which decide anew at every step what may be drawn."""
+    lanes = jnp.arange(number, dtype=jnp.int32)
+
+    def choose(carry):
+        state, place = carry
+        ranks = jnp.cumsum(state.eligible(limits), dtype=jnp.int32)
+        count = ranks[-1]
+        some = jnp.maximum(count, 1)
+        own_key = jax.random.fold_in(key, place)
+        drawn = jnp.searchsorted(ranks, permutation_at(own_key, lanes % some, some) + 1)
+        drawn = jnp.minimum(drawn, function.size - 1).astype(jnp.int32)  # Where there is none.
+        gains = jax.vmap(partial(function.gain, state.memo))(drawn)
+        worth = limits.worth(gains) & (count > 0)
+        scores = score(gains, None if costs is None else costs[drawn])
+        lane = best_of(drawn, jnp.where(worth, scores, -jnp.inf))
+        calls = jnp.minimum(count, number)
+        return (state, place + 1), drawn[lane], gains[lane], worth.any(), calls
+
+    def take(carry, item):
+        state, place = carry
+        return state.take(function, item), place
+
+    return grow((state, jnp.zeros((), jnp.int32)), k, choose, take)
 
 
 class _Left(NamedTuple):

@@ -1,16 +1,25 @@
 """Maximizers that see items in a stream, by thresholds or in parts: guarantees by brute force."""
 
+import importlib
 import itertools
+import json
 import math
+import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import QUICK_COMPILATION
 
 from fedjax_fair import submodular as sm
 
+# By its path, since the package calls a function by the name of the module.
+sieve_module = importlib.import_module("fedjax_fair.submodular.sieve_streaming")
 N = 8
 SETS = np.array(list(itertools.product([False, True], repeat=N)))
 KEYS = jax.random.split(jax.random.key(0), 400)
@@ -148,6 +157,39 @@ def test_memory_of_a_stream_does_not_grow_with_it():
     assert (sets, 3) in shapes(10)
 
 
+def location_of_batch(rows):
+    return sm.facility_location(rows.T)
+
+
+@pytest.mark.parametrize(("k", "epsilon", "sizes"), [(3, 0.1, (3, 3, 2)), (2, 0.4, (8,))])
+def test_batches_are_one_stream(k, epsilon, sizes):
+    """Also where the last batch is smaller, which compiles nothing anew."""
+    order = np.arange(N, dtype=np.int32)
+    for seed in range(5):
+        similarity = random_location(seed)
+        batches = np.split(similarity.T, np.cumsum(sizes)[:-1])
+        chosen = sm.sieve_batches(location_of_batch, iter(batches), k, epsilon)
+        whole = sifted(similarity, order, k, epsilon)
+        np.testing.assert_array_equal(chosen.items, whole.items)
+        np.testing.assert_allclose(chosen.gains, whole.gains, rtol=1e-6)
+        assert chosen.calls == whole.calls
+    compiled = sieve_module._next._cache_size()
+    sm.sieve_batches(location_of_batch, batches, k, epsilon)
+    assert sieve_module._next._cache_size() == compiled
+
+
+def test_batches_of_large_functions_need_no_gains_of_all_items(monkeypatch):
+    """Facility location that caches them keeps those of a batch, which others know nothing of."""
+    module = importlib.import_module("fedjax_fair.submodular.facility_location")
+    monkeypatch.setattr(module, "_SMALL", 0)
+    monkeypatch.setattr(module, "_CACHES_GAINS", {jax.default_backend(): True})
+    similarity = random_location(3)
+    whole = sifted(similarity, np.arange(N, dtype=np.int32), 3, 0.1)
+    batches = np.split(similarity.T, 2)
+    chosen = sm.sieve_batches(lambda rows: sm.facility_location(rows.T), batches, 3, 0.1)
+    np.testing.assert_array_equal(chosen.items, whole.items)
+
+
 def test_a_stream_of_some_items_and_of_nothing_worth_having():
     chosen = sifted(random_location(0), np.array([5, 2]), 3, 0.1)
     assert set(check(random_location(0), chosen)) <= {2, 5}
@@ -192,6 +234,24 @@ def test_two_rounds_are_the_best_of_the_parts_and_of_what_they_chose(k, parts):
     assert from_part or parts != 2
 
 
+def test_devices_that_share_the_parts_choose_the_same():
+    """With more devices than parts, and with parts that devices cannot share evenly."""
+    program = Path(__file__).with_name("greedi_devices.py")
+    flags = " ".join(["--xla_force_host_platform_device_count=8", *QUICK_COMPILATION])
+    done = subprocess.run(
+        [sys.executable, program],
+        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(program.parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found == [
+        {"devices": 8, "parts": 5, "same": True},
+        {"devices": 3, "parts": 19, "same": True},
+    ]
+
+
 def test_random_parts_expect_their_share():
     @jax.jit
     def solve(similarity):
@@ -216,6 +276,7 @@ def test_random_parts_expect_their_share():
         assert found.calls[place] == calls + sum(number for _, number in own)
 
 
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -225,8 +286,18 @@ def test_random_parts_expect_their_share():
         (lambda f: sm.sieve_streaming(f, 0, 0.1), "k=0"),
         (lambda f: sm.sieve_streaming(f, 1, 1.5), "epsilon=1.5"),
         (lambda f: sm.sieve_streaming(f, 1, 0.1, order=[0, 3]), r"order=\[0, 3\]"),
+        (lambda f: sm.sieve_batches(sm.modular, [], 1, 0.1), "batches: expected at least one"),
+        (lambda f: sm.sieve_batches(sm.modular, [[]], 1, 0.1), "from 1 to 1 rows, .* got 0"),
+        (lambda f: sm.sieve_batches(sm.modular, [3.0], 1, 0.1), "from 1 to 1 rows, .* got 0"),
+        (
+            lambda f: sm.sieve_batches(sm.modular, [[1.0], [1.0, 2.0]], 1, 0.1),
+            "from 1 to 1 rows, as in the first, got 2",
+        ),
+        (lambda f: sm.sieve_batches(sm.modular, [[1.0]], 1, 0.0), "epsilon=0.0"),
+        (lambda f: sm.sieve_batches(sm.modular, [[1.0]], 0, 0.1), "k=0"),
         (lambda f: sm.greedi(f, 1, 4), "parts=4: .* <= 3"),
         (lambda f: sm.greedi(f, 4, 1), "k=4"),
+        (lambda f: sm.greedi(f, 1, 1, mesh=2), "mesh is a int: expected a Mesh"),
     ],
 )
 def test_bad_input_is_named(call, message):

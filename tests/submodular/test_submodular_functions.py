@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.sparse import coo_array, csr_array
 
 from fedjax_fair import submodular as sm
 
@@ -21,6 +22,8 @@ def symmetric(low=0.0):
 
 SIMILARITY = RNG.uniform(0, 2, (4, N))
 SQUARE = symmetric()
+FEW = np.where(SIMILARITY > 1, SIMILARITY, 0.0)
+FEW_SQUARE = np.where(SQUARE > 1, SQUARE, 0.0)
 FEATURES = RNG.gamma(1.0, size=(N, 3))
 POINTS = RNG.normal(size=(N, 3))
 DISTANCES = np.linalg.norm(POINTS[:, None] - POINTS[None], axis=-1)
@@ -78,6 +81,21 @@ FUNCTIONS = {
         lambda: sm.facility_location_from_distances(DISTANCES, POINT_WEIGHTS),
         lambda mask: POINT_WEIGHTS @ reduction(DISTANCES, mask),
         True,
+    ),
+    "sparse facility_location": (
+        lambda: sm.facility_location(csr_array(FEW), WEIGHTS[:4]),
+        lambda mask: FEW[:, mask].max(axis=1, initial=0) @ WEIGHTS[:4],
+        True,
+    ),
+    "sparse saturated_coverage": (
+        lambda: sm.saturated_coverage(csr_array(FEW), 0.3),
+        lambda mask: np.sum(np.minimum(FEW[:, mask].sum(axis=1), 0.3 * FEW.sum(axis=1))),
+        True,
+    ),
+    "sparse graph_cut": (
+        lambda: sm.graph_cut(coo_array(FEW_SQUARE), 1.5),
+        lambda mask: cut(FEW_SQUARE, 1.5, mask),
+        False,
     ),
     "modular": (lambda: sm.modular(MIXED), lambda mask: MIXED[mask].sum(), False),
     "truncated_modular": (

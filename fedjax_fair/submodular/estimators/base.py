@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.estimators.progress import progress_bar, reported
 from fedjax_fair.submodular.greedy import greedy
 
 __all__ = ["Picker", "Problem"]
@@ -30,14 +32,19 @@ class Problem(NamedTuple):
 
 
 class Picker(TransformerMixin, BaseEstimator):
-    """Picks ``k`` rows by greedy; what they are worth is said by ``_problem``."""
+    """Picks ``k`` rows by greedy; what they are worth is said by ``_problem``.
+
+    Where sparse similarities stay sparse, ``_takes_lists`` is true.
+    """
 
     k: int
+    verbose: bool
     ranking_: NDArray[np.int32]
     gains_: NDArray[np.floating[Any]]
     n_items_: int
+    _takes_lists = False
 
-    def _problem(self, values: NDArray[Any]) -> Problem:
+    def _problem(self, values: Any) -> Problem:
         raise NotImplementedError
 
     def fit(self, X: Any, y: object = None) -> Picker:
@@ -45,7 +52,8 @@ class Picker(TransformerMixin, BaseEstimator):
 
         Args:
             X: One item a row, ``[items, features]``, dense or one of SciPy's sparse matrices, which
-                is made dense. With ``metric="precomputed"`` similarities, ``[points, items]``.
+                is made dense. With ``metric="precomputed"`` similarities, ``[points, items]``, of
+                which sparse ones stay sparse, except for ``LogDet``.
             y: Ignored.
 
         Returns:
@@ -55,7 +63,7 @@ class Picker(TransformerMixin, BaseEstimator):
             ValueError: If a setting is out of range, ``k`` exceeds the items, or ``X`` does not
                 suit the function.
         """
-        return self._pick(self._problem(self._dense(X)))
+        return self._pick(self._problem(self._validated(X)))
 
     def transform(self, X: Any) -> Any:
         """The rows picked, in order, of a matrix that has a row for each item.
@@ -70,21 +78,30 @@ class Picker(TransformerMixin, BaseEstimator):
             raise ValueError(f"X: expected {self.n_items_} rows, got shape {rows.shape}.")
         return rows[self.ranking_]
 
-    def _dense(self, X: Any) -> NDArray[Any]:
+    def _validated(self, X: Any) -> Any:
         # Single precision will do for a matrix of all similarities, and is half as large.
         given = getattr(self, "metric", None) == "precomputed"
         dtype = np.float32 if given else np.float64
         values: Any = validate_data(self, X, accept_sparse="csr", dtype=dtype)
-        return values.toarray() if sparse.issparse(values) else values
+        thin = sparse.issparse(values) and not (given and self._takes_lists)
+        return values.toarray() if thin else values
 
     def _pick(self, problem: Problem) -> Picker:
         checks.positive_int("k", self.k, at_most=problem.size)
-        chosen = _picked(problem.make, problem.arrays, problem.static, self.k)
+        if not isinstance(self.verbose, (bool, np.bool_)):
+            raise ValueError(f"verbose={self.verbose!r}: expected True or False.")
+        shown = progress_bar(self.k) if self.verbose else contextlib.nullcontext()
+        with shown:
+            chosen = _picked(
+                problem.make, problem.arrays, problem.static, self.k, bool(self.verbose)
+            )
+            jax.block_until_ready(chosen)
         self.n_items_ = problem.size
         self.ranking_, self.gains_ = np.asarray(chosen.items), np.asarray(chosen.gains)
         return self
 
 
-@partial(jax.jit, static_argnames=("make", "static", "k"))
-def _picked(make: Callable, arrays: tuple, static: tuple, k: int) -> Maximized:
-    return greedy(make(*arrays, *static), k)
+@partial(jax.jit, static_argnames=("make", "static", "k", "verbose"))
+def _picked(make: Callable, arrays: tuple, static: tuple, k: int, verbose: bool) -> Maximized:
+    function = make(*arrays, *static)
+    return greedy(reported(function) if verbose else function, k)

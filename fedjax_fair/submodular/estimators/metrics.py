@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
+from scipy.sparse import csr_array
+from sklearn.neighbors import NearestNeighbors
 
+from fedjax_fair import checks
 from fedjax_fair.numerics.distances import pairwise_distances
 
-__all__ = ["KERNELS", "METRICS", "prepared", "similarities"]
+__all__ = ["KERNELS", "METRICS", "neighbor_similarities", "prepared", "similarities"]
 
 KERNELS = ("cosine", "correlation", "rbf")
 """The metrics whose similarities are a positive semi-definite matrix."""
@@ -37,19 +42,45 @@ def prepared(rows: Float[np.ndarray, "n width"], metric: str) -> Float[np.ndarra
     return (rows / centered[:, None]).astype(np.float32)
 
 
-def similarities(rows: Float[Array, "n width"], metric: str) -> Float[Array, "n items"]:
+def similarities(rows: Any, metric: str) -> Any:
     """Of all pairs of ``prepared`` rows, >= 0; what is ``"precomputed"`` is left as it is.
+
+    Args:
+        rows: Rows, ``[n, width]``, or what is precomputed, dense or sparse.
+        metric: The metric.
 
     Euclidean distances and their squares are subtracted from the largest of them; ``cosine`` and
     ``correlation`` are ``(1 + r) / 2``; ``rbf`` is ``exp(-d**2 / width)``.
     """
     if metric == "precomputed":
         return rows
-    distances = pairwise_distances(rows)
+    return _of_distances(pairwise_distances(rows), metric, rows.shape[1], jnp)
+
+
+def neighbor_similarities(rows: Float[np.ndarray, "n width"], metric: str, count: int) -> Any:
+    """Of all ``prepared`` rows to themselves and to so many nearest others, as a sparse matrix.
+
+    Raises:
+        ValueError: If there are not so many others.
+    """
+    size = rows.shape[0]
+    checks.positive_int("n_neighbors", count)
+    if count >= size:
+        raise ValueError(f"n_neighbors={count}: expected fewer than n_samples={size}.")
+    distances, others = NearestNeighbors(n_neighbors=count).fit(rows).kneighbors()
+    own = np.arange(size)[:, None]
+    near = _of_distances(np.hstack([np.zeros((size, 1)), distances]), metric, rows.shape[1], np)
+    places = np.hstack([own, others]).ravel()
+    starts = np.arange(size + 1) * (count + 1)
+    return csr_array((near.ravel(), places, starts), shape=(size, size))
+
+
+def _of_distances(distances: Any, metric: str, width: int, numpy: Any) -> Any:
+    """Similarities, by NumPy or that of JAX."""
     squares = distances**2
     if metric == "rbf":
-        return jnp.exp(-squares / rows.shape[1])
+        return numpy.exp(-squares / width)
     if metric in KERNELS:
-        return jnp.maximum(1 - squares / 4, 0)
+        return numpy.maximum(1 - squares / 4, 0)
     apart = distances if metric == "euclidean" else squares
-    return jnp.max(apart) - apart
+    return numpy.max(apart) - apart

@@ -32,6 +32,7 @@ class FeatureBased(_OfFeatures):
         k: Rows to pick.
         concave: ``"sqrt"``, ``"log1p"``, or any concave increasing function of an array of JAX.
         weights: Weight of each feature, ``[features]``, >= 0; by default 1.
+        verbose: Whether to show on standard error how far it is.
 
     Attributes:
         ranking_: Indices, ``[k]``, best first.
@@ -44,10 +45,17 @@ class FeatureBased(_OfFeatures):
         array([2, 1], dtype=int32)
     """
 
-    def __init__(self, k: int, concave: str | Concave = "sqrt", weights: ArrayLike | None = None):
+    def __init__(
+        self,
+        k: int,
+        concave: str | Concave = "sqrt",
+        weights: ArrayLike | None = None,
+        verbose: bool = False,
+    ):
         self.k = k
         self.concave = concave
         self.weights = weights
+        self.verbose = verbose
 
     def _problem(self, values: NDArray[Any]) -> Problem:
         features = as_non_negative("X", values, "items features")
@@ -65,6 +73,7 @@ class MaxCoverage(_OfFeatures):
     Args:
         k: Rows to pick.
         weights: Weight of each feature, ``[features]``, >= 0; by default 1.
+        verbose: Whether to show on standard error how far it is.
 
     Attributes:
         ranking_: Indices, ``[k]``, best first.
@@ -77,9 +86,10 @@ class MaxCoverage(_OfFeatures):
         array([0, 2], dtype=int32)
     """
 
-    def __init__(self, k: int, weights: ArrayLike | None = None):
+    def __init__(self, k: int, weights: ArrayLike | None = None, verbose: bool = False):
         self.k = k
         self.weights = weights
+        self.verbose = verbose
 
     def _problem(self, values: NDArray[Any]) -> Problem:
         covers = as_mask("X", values)

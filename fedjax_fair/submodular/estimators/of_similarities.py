@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
 
@@ -15,12 +16,20 @@ from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.coverage import saturated_coverage
 from fedjax_fair.submodular.diversity import as_kernel, graph_cut, log_det
 from fedjax_fair.submodular.estimators.base import Picker, Problem
-from fedjax_fair.submodular.estimators.metrics import KERNELS, METRICS, prepared, similarities
+from fedjax_fair.submodular.estimators.metrics import (
+    KERNELS,
+    METRICS,
+    neighbor_similarities,
+    prepared,
+    similarities,
+)
 from fedjax_fair.submodular.facility_location import (
     facility_location,
     facility_location_from_distances,
     facility_location_from_features,
 )
+from fedjax_fair.submodular.sparse import SparseSimilarity, is_sparse, sparse_similarity
+from fedjax_fair.submodular.sparse_functions import check_symmetric
 
 __all__ = ["FacilityLocation", "GraphCut", "LogDet", "SaturatedCoverage"]
 
@@ -32,7 +41,9 @@ _MATRIX = 10_000
 
 class _OfSimilarities(Picker):
     metric: Metric
+    n_neighbors: int | None = None
     _metrics: tuple[str, ...] = METRICS
+    _takes_lists = True
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -44,14 +55,34 @@ class _OfSimilarities(Picker):
         """The similarities, if they suit the function."""
         raise NotImplementedError
 
-    def _rows(self, values: NDArray[Any]) -> tuple[Any, str, int]:
-        """Rows, the metric that applies to them, and the number of items."""
+    def _check_lists(self, similarity: SparseSimilarity) -> SparseSimilarity:
+        """As ``_check``, of sparse ones."""
+        return similarity
+
+    def _neighbors(self, rows: NDArray[Any], metric: str, count: int) -> Any:
+        return neighbor_similarities(rows, metric, count)
+
+    def _rows(self, values: Any) -> tuple[Any, str, int]:
+        """Rows or similarities, the metric that applies to them, and the number of items."""
         metric = self.metric
         if not callable(metric):
             checks.one_of("metric", metric, (*self._metrics, "precomputed"))
             if metric != "precomputed":
-                return prepared(values, metric), metric, values.shape[0]
-        similarity = self._check(metric(values) if callable(metric) else values)
+                rows, size = prepared(values, metric), values.shape[0]
+                if self.n_neighbors is None:
+                    return rows, metric, size
+                near = self._neighbors(rows, metric, self.n_neighbors)
+                return sparse_similarity(near), "precomputed", size
+        if self.n_neighbors is not None:
+            raise ValueError(
+                f"n_neighbors={self.n_neighbors}: expected None beside {metric=}; similarities "
+                "that are given may be sparse."
+            )
+        given = metric(values) if callable(metric) else values
+        if self._takes_lists and is_sparse(given):
+            similarity = self._check_lists(sparse_similarity(given, "X"))
+        else:
+            similarity = self._check(given)
         return similarity, "precomputed", similarity.shape[1]
 
 
@@ -67,7 +98,11 @@ class FacilityLocation(_OfSimilarities):
         metric: ``"euclidean"``, ``"sqeuclidean"``, ``"cosine"`` or ``"correlation"`` (both as
             ``(1 + r) / 2``), ``"rbf"`` (``exp(-distance**2 / features)``), ``"precomputed"`` for
             similarities (``[points, items]``, >= 0), of which items are picked, or a function from
-            ``X`` to such similarities.
+            ``X`` to such similarities. Where these are sparse they stay so.
+        n_neighbors: How many other rows each row is similar to: the nearest ones. Its similarity
+            to all others is 0, and no matrix of all of them is made. Distances are then subtracted
+            from the largest one between neighbors. None is for all other rows.
+        verbose: Whether to show on standard error how far it is.
 
     Attributes:
         ranking_: Indices, ``[k]``, best first.
@@ -83,9 +118,17 @@ class FacilityLocation(_OfSimilarities):
         array([3, 2], dtype=int32)
     """
 
-    def __init__(self, k: int, metric: Metric = "euclidean"):
+    def __init__(
+        self,
+        k: int,
+        metric: Metric = "euclidean",
+        n_neighbors: int | None = None,
+        verbose: bool = False,
+    ):
         self.k = k
         self.metric = metric
+        self.n_neighbors = n_neighbors
+        self.verbose = verbose
 
     def fit(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> Picker:
         """Picks the rows.
@@ -94,8 +137,8 @@ class FacilityLocation(_OfSimilarities):
             X: As for all estimators: items ``[items, features]``, or similarities
                 ``[points, items]``; dense or sparse.
             y: Ignored.
-            sample_weight: How much it counts that each row of ``X`` is represented, >= 0; by
-                default 1.
+            sample_weight: How much it counts that each row of ``X`` is represented, >= 0 and not
+                all 0; by default 1.
 
         Returns:
             Itself.
@@ -104,7 +147,7 @@ class FacilityLocation(_OfSimilarities):
             ValueError: If a setting is out of range, ``k`` exceeds the items, or ``X`` does not
                 suit the function.
         """
-        values = self._dense(X)
+        values = self._validated(X)
         weights = sample_weight
         if weights is not None:
             weights = as_non_negative("sample_weight", weights, "points")
@@ -112,6 +155,8 @@ class FacilityLocation(_OfSimilarities):
                 raise ValueError(
                     f"sample_weight: expected {values.shape[0]} weights, got {weights.shape[0]}."
                 )
+            if not np.asarray(weights).any():
+                raise ValueError("sample_weight: expected a weight above zero, got only zeros.")
         rows, metric, size = self._rows(values)
         return self._pick(Problem(size, _facility_location, (rows, weights), (metric,)))
 
@@ -119,7 +164,7 @@ class FacilityLocation(_OfSimilarities):
         return as_non_negative("X", similarity, "points items")
 
 
-def _facility_location(rows: Array, weights: Array | None, metric: str) -> SetFunction:
+def _facility_location(rows: Any, weights: Array | None, metric: str) -> SetFunction:
     if metric == "euclidean" and rows.shape[0] > _MATRIX:
         return facility_location_from_features(rows, weights=weights)
     if metric == "euclidean":
@@ -137,6 +182,8 @@ class SaturatedCoverage(_OfSimilarities):
         saturation: The share of a row's similarity to all rows beyond which it counts no more,
             >= 0.
         metric: As for ``FacilityLocation``, where distances are subtracted from the largest one.
+        n_neighbors: As for ``FacilityLocation``.
+        verbose: Whether to show on standard error how far it is.
 
     Attributes:
         ranking_: Indices, ``[k]``, best first.
@@ -150,12 +197,21 @@ class SaturatedCoverage(_OfSimilarities):
         array([1, 2], dtype=int32)
     """
 
-    def __init__(self, k: int, saturation: float = 0.1, metric: Metric = "euclidean"):
+    def __init__(
+        self,
+        k: int,
+        saturation: float = 0.1,
+        metric: Metric = "euclidean",
+        n_neighbors: int | None = None,
+        verbose: bool = False,
+    ):
         self.k = k
         self.saturation = saturation
         self.metric = metric
+        self.n_neighbors = n_neighbors
+        self.verbose = verbose
 
-    def _problem(self, values: NDArray[Any]) -> Problem:
+    def _problem(self, values: Any) -> Problem:
         checks.non_negative("saturation", self.saturation)
         rows, metric, size = self._rows(values)
         return Problem(size, _saturated_coverage, (rows, self.saturation), (metric,))
@@ -164,7 +220,7 @@ class SaturatedCoverage(_OfSimilarities):
         return as_non_negative("X", similarity, "points items")
 
 
-def _saturated_coverage(rows: Array, saturation: Array, metric: str) -> SetFunction:
+def _saturated_coverage(rows: Any, saturation: Array, metric: str) -> SetFunction:
     return saturated_coverage(similarities(rows, metric), saturation)
 
 
@@ -177,6 +233,9 @@ class GraphCut(_OfSimilarities):
             a guarantee from 2 on, where the function is monotone.
         metric: As for ``FacilityLocation``, where distances are subtracted from the largest one;
             similarities that are given are symmetric.
+        n_neighbors: As for ``FacilityLocation``; two rows are similar if one is among the nearest
+            of the other.
+        verbose: Whether to show on standard error how far it is.
 
     Attributes:
         ranking_: Indices, ``[k]``, best first.
@@ -190,12 +249,21 @@ class GraphCut(_OfSimilarities):
         array([1, 2], dtype=int32)
     """
 
-    def __init__(self, k: int, tradeoff: float = 2.0, metric: Metric = "euclidean"):
+    def __init__(
+        self,
+        k: int,
+        tradeoff: float = 2.0,
+        metric: Metric = "euclidean",
+        n_neighbors: int | None = None,
+        verbose: bool = False,
+    ):
         self.k = k
         self.tradeoff = tradeoff
         self.metric = metric
+        self.n_neighbors = n_neighbors
+        self.verbose = verbose
 
-    def _problem(self, values: NDArray[Any]) -> Problem:
+    def _problem(self, values: Any) -> Problem:
         checks.non_negative("tradeoff", self.tradeoff)
         rows, metric, size = self._rows(values)
         return Problem(size, _graph_cut, (rows, self.tradeoff), (metric,))
@@ -203,8 +271,16 @@ class GraphCut(_OfSimilarities):
     def _check(self, similarity: ArrayLike) -> Array:
         return as_symmetric("X", similarity)
 
+    def _check_lists(self, similarity: SparseSimilarity) -> SparseSimilarity:
+        check_symmetric("X", similarity)
+        return similarity
 
-def _graph_cut(rows: Array, tradeoff: Array, metric: str) -> SetFunction:
+    def _neighbors(self, rows: NDArray[Any], metric: str, count: int) -> Any:
+        near = neighbor_similarities(rows, metric, count)
+        return near.maximum(near.T)
+
+
+def _graph_cut(rows: Any, tradeoff: Array, metric: str) -> SetFunction:
     return graph_cut(similarities(rows, metric), tradeoff)
 
 
@@ -215,6 +291,7 @@ class LogDet(_OfSimilarities):
         k: Rows to pick.
         metric: ``"rbf"``, ``"cosine"``, ``"correlation"``, ``"precomputed"`` or a function, as for
             ``FacilityLocation``; a matrix that is given is positive semi-definite.
+        verbose: Whether to show on standard error how far it is.
 
     Attributes:
         ranking_: Indices, ``[k]``, best first.
@@ -229,12 +306,14 @@ class LogDet(_OfSimilarities):
     """
 
     _metrics = KERNELS
+    _takes_lists = False
 
-    def __init__(self, k: int, metric: Metric = "rbf"):
+    def __init__(self, k: int, metric: Metric = "rbf", verbose: bool = False):
         self.k = k
         self.metric = metric
+        self.verbose = verbose
 
-    def _problem(self, values: NDArray[Any]) -> Problem:
+    def _problem(self, values: Any) -> Problem:
         rows, metric, size = self._rows(values)
         return Problem(size, _log_det, (rows,), (metric,))
 

@@ -1,7 +1,7 @@
 """Facility location with apricot-select; run by its own Python.
 
-A request names a similarity matrix (a ``.npy`` file), ``k`` and the optimizer. Answers with the
-seconds of the selection alone, those of ``fit``, and the items.
+A request names a similarity matrix (a ``.npy`` file, or ``.npz`` of a sparse one), ``k`` and the
+optimizer. Answers with the seconds of the selection alone, those of ``fit``, and the items.
 """
 
 import json
@@ -11,6 +11,7 @@ import time
 import numpy as np
 from apricot import FacilityLocationSelection
 from apricot.optimizers import LazyGreedy, NaiveGreedy, TwoStageGreedy
+from scipy import sparse
 
 spent = {}
 
@@ -35,7 +36,8 @@ for line in sys.stdin:
     request = json.loads(line)
     path = request["matrix"]
     if path not in matrices:
-        matrices = {path: np.load(path)}
+        thin = path.endswith(".npz")  # The items are the rows of a sparse matrix.
+        matrices = {path: sparse.load_npz(path).T.tocsr() if thin else np.load(path)}
     start = time.perf_counter()
     model = FacilityLocationSelection(
         request["k"], metric="precomputed", optimizer=request["optimizer"]

@@ -20,7 +20,8 @@ for line in sys.stdin:
         matrix = np.load(path)
         start = time.perf_counter()
         rows, columns = matrix.shape
-        apart = {} if rows == columns else {"separate_rep": True, "n_rep": rows}
+        square = rows == columns
+        apart = {"separate_rep": False} if square else {"separate_rep": True, "n_rep": rows}
         function = FacilityLocationFunction(n=columns, mode="dense", sijs=matrix, **apart)
         functions = {path: (function, time.perf_counter() - start)}
     function, construction = functions[path]
