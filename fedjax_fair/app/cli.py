@@ -329,7 +329,8 @@ def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
             **varied,
         )
     Console().print(*tables(swept))
-    print(f"Results: {printable(Path(settings.output) / 'results.nc')}")
+    output = Path(settings.output)
+    _say_where(Results=output / "results.nc", Report=output / "report.html")
 
 
 def _execute(ready: Experiment, folder: RunFolder) -> None:
@@ -358,7 +359,7 @@ def _maximize(task: maximize.Task, config: Maximize, folder: RunFolder) -> None:
     with _resumable(folder), Termination(at_once=True):
         compared = maximize.execute(task, config, folder)
     Console().print(*tables(compared))
-    _say_where(Results=folder.results, Plots=folder.plots)
+    _say_where(Results=folder.results, Plots=folder.plots, Report=folder.report)
 
 
 def _say_where(**files: Path) -> None:

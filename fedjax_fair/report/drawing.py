@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedjax_fair.text import printable
 
@@ -10,16 +13,29 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-__all__ = ["COLORS", "by_method", "label", "styles", "tidy", "variable", "words"]
+__all__ = [
+    "COLORS",
+    "by_method",
+    "is_percent",
+    "label",
+    "points_as_methods",
+    "settings_of",
+    "styles",
+    "tidy",
+    "variable",
+    "words",
+]
 
 # Okabe and Ito's colors, which color-blind readers can distinguish; yellow is too pale for a line.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", ":")
+_POINT = "algorithm_and_settings"
 
 
 def variable(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
-    """The variable, which must have these dimensions and may have ``algorithm`` besides."""
-    fitting = [str(key) for key, v in results.items() if set(v.dims) - {"algorithm"} == set(dims)]
+    """The variable, which must have these dimensions and may have those of methods besides."""
+    besides = {"algorithm", *settings_of(results)}
+    fitting = [str(key) for key, v in results.items() if set(v.dims) - besides == set(dims)]
     if name not in fitting:
         raise ValueError(
             f"no {name!r} over {', '.join(dims)} in results: expected one of {sorted(fitting)}."
@@ -28,12 +44,86 @@ def variable(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataAr
 
 
 def by_method(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
-    """The variable, with ``algorithm`` as a dimension even if there is but one."""
-    values = variable(results, name, dims)
+    """The variable, with ``algorithm`` as a dimension even if there is but one.
+
+    The points of a sweep are methods, named by their settings.
+    """
+    variable(results, name, dims)
+    needed = results[[key for key in {name, "accuracy_mean_clients"} if key in results]]
+    values = points_as_methods(needed)[name]
     if "algorithm" in values.dims:
         return values
     return values.expand_dims(
         "algorithm" if "algorithm" in values.coords else {"algorithm": ["run"]}
+    )
+
+
+def settings_of(results: xr.Dataset) -> list[str]:
+    """The dimensions that a sweep varied; none in results of a run."""
+    level = results.get("accuracy_mean_clients")
+    known = ("algorithm", "seed", "round")
+    return [] if level is None else [str(name) for name in level.dims if name not in known]
+
+
+def points_as_methods(results: xr.Dataset) -> xr.Dataset:
+    """A sweep with a method for each of its points, named by settings; other results as they are.
+
+    A setting that changed nothing for a method, as it does not read it, is left out of its points.
+
+    Examples:
+        >>> import numpy as np, xarray as xr
+        >>> accuracy = (("algorithm", "prox", "seed", "round"), [[[[0.5]], [[0.5]]], [[[0.4]], [[0.6]]]])
+        >>> swept = xr.Dataset(
+        ...     {"accuracy_mean_clients": accuracy},
+        ...     {"algorithm": ["random", "fedprox"], "prox": [0.0, 0.1]},
+        ... )
+        >>> points_as_methods(swept)["algorithm"].values.tolist()
+        ['random', 'fedprox, prox=0', 'fedprox, prox=0.1']
+    """
+    settings = settings_of(results)
+    if not settings:
+        return results
+    whole = "algorithm" in results.dims
+    dims = ["algorithm", *settings] if whole else settings
+    level = results["accuracy_mean_clients"]
+    read = {
+        method: [name for name in settings if not _is_constant(own, name)]
+        for method, own in (level.groupby("algorithm") if whole else [(None, level)])
+    }
+    places: dict[str, int] = {}
+    for place, values in enumerate(product(*(results[dim].values.tolist() for dim in dims))):
+        point = dict(zip(dims, values, strict=True))
+        method = point.get("algorithm")
+        chosen = [f"{name}={_short(point[name])}" for name in read[method]]
+        places.setdefault(", ".join([method, *chosen] if whole else chosen or ["run"]), place)
+    return (
+        results.stack({_POINT: dims})
+        .isel({_POINT: list(places.values())})
+        .drop_vars([_POINT, *dims])
+        .drop_vars("algorithm", errors="ignore")
+        .rename({_POINT: "algorithm"})
+        .assign_coords(algorithm=list(places))
+    )
+
+
+def _is_constant(values: xr.DataArray, dim: str) -> bool:
+    whole = values.transpose(dim, ...).values
+    return bool(((whole == whole[:1]) | (np.isnan(whole) & np.isnan(whole[:1]))).all())
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value)
+
+
+def is_percent(values: xr.DataArray) -> bool:
+    """Whether a variable is an accuracy, or a difference of some, and is drawn in percent."""
+    name = str(values.name)
+    return (
+        any(part in name for part in ("accuracy", "sigma_acc", "dissimilarity"))
+        and not any(part in name for part in ("gini", "jain"))
+        and values.attrs.get("units", "1") == "1"
     )
 
 
@@ -49,7 +139,7 @@ def styles(values: xr.DataArray) -> list[dict[str, Any]]:
 def label(values: xr.DataArray) -> str:
     """Name and unit for an axis."""
     name = words(values.attrs.get("long_name", values.name))
-    unit = words(values.attrs.get("units", "1"))
+    unit = "%" if is_percent(values) else words(values.attrs.get("units", "1"))
     return name if unit == "1" else f"{name} ({unit})"
 
 
