@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from fedjax_fair import metrics, results
 from fedjax_fair.report.document import text
 from fedjax_fair.report.drawing import is_percent
-from fedjax_fair.report.intervals import student
+from fedjax_fair.report.intervals import as_text, signed
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -74,10 +72,10 @@ def _row(
             below.append(_difference(gaps[name].sel(algorithm=method)))
         if name == _SPREAD:
             floor = last[_FLOOR].sel(algorithm=method).isel(round=0).values
-            below.append(f"noise floor {_mean(floor, 100)}")
+            below.append(f"noise floor {as_text(100 * floor)}")
         small = "".join(f"<small>{line}</small>" for line in below)
         cells.append(
-            f'<td class="number" data-label="{text(heading)}"><span>{_mean(values, 100)}</span>'
+            f'<td class="number" data-label="{text(heading)}"><span>{as_text(100 * values)}</span>'
             f"{small}</td>"
         )
     return f'<tr><th scope="row">{text(method)}</th>{"".join(cells)}</tr>'
@@ -85,27 +83,12 @@ def _row(
 
 def _difference(row: xr.Dataset) -> str:
     mean, low, high = (100 * float(row[name]) for name in ("difference", "low", "high"))
-    shown = f"{_signed(mean)} ({_signed(low)}, {_signed(high)})"
+    shown = f"{signed(mean)} ({signed(low)}, {signed(high)})"
     return f'<b title="beyond chance">{shown} *</b>' if _is_sure(row) else shown
 
 
 def _is_sure(row: xr.Dataset) -> bool:
     return bool(row["p"] < 0.05)
-
-
-def _signed(number: float) -> str:
-    """With a sign of typographic width, which is none where all digits shown are zero."""
-    return f"{number:+.1f}".replace("-", "−") if f"{abs(number):.1f}" != "0.0" else "0.0"
-
-
-def _mean(values: np.ndarray, scale: float, digits: int = 1) -> str:
-    """The mean and half the width of its interval; no half where it is zero or unknown."""
-    mean, low, high = (float(part) for part in student(np.asarray(values, float) * scale))
-    if np.isnan(mean):
-        return "–"
-    half = f"{(high - low) / 2:,.{digits}f}"
-    shown = f"{mean:,.{digits}f}"
-    return shown if np.isnan(low) or high == low else f"{shown} ± {half}"
 
 
 def _finding(
@@ -119,7 +102,7 @@ def _finding(
             for method in methods[1:]
             if (
                 beyond := [
-                    f"{columns[name]} {_signed(100 * float(row['difference']))}"
+                    f"{columns[name]} {signed(100 * float(row['difference']))}"
                     for name in (_LEVEL, spread)
                     if _is_sure(row := gaps[name].sel(algorithm=method))
                 ]
@@ -163,6 +146,6 @@ def _metric_row(last: xr.Dataset, metric: Any) -> str:
     return (
         f'<tr><th scope="row">{text(metric.description)}</th>'
         + "".join(f"<td>{text(part)}</td>" for part in described)
-        + "".join(f'<td class="number">{_mean(row, scale, digits)}</td>' for row in values)
+        + "".join(f'<td class="number">{as_text(scale * row, digits)}</td>' for row in values)
         + "</tr>"
     )

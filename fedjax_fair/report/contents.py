@@ -185,7 +185,9 @@ def _groups(dataset: xr.Dataset, ids: np.ndarray, kept: int) -> list[list[int]] 
     if "group" not in dataset:
         return None
     group = dataset["group"]
-    runs = group.transpose("seed", "client").values[:kept] if group.ndim == 2 else group.values[None]
+    runs = (
+        group.transpose("seed", "client").values[:kept] if group.ndim == 2 else group.values[None]
+    )
     return runs[:, ids].astype(int).tolist()
 
 

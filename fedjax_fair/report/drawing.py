@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedjax_fair.report.intervals import student
+from fedjax_fair.results import final
 from fedjax_fair.text import printable
 
 if TYPE_CHECKING:
@@ -15,9 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLORS",
+    "MOST_POINTS",
+    "band",
     "by_method",
+    "first_difference",
     "is_percent",
     "label",
+    "most_accurate",
+    "numbers",
+    "percent_axis",
     "points_as_methods",
     "settings_of",
     "styles",
@@ -28,6 +36,9 @@ __all__ = [
 
 # Okabe and Ito's colors, which color-blind readers can distinguish; yellow is too pale for a line.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MOST_POINTS = 10
+"""Points of a sweep in a figure, more than which nobody can tell apart."""
+
 _DASHES = ("-", "--", ":")
 _POINT = "algorithm_and_settings"
 
@@ -43,14 +54,19 @@ def variable(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataAr
     return results[name]
 
 
-def by_method(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
+def by_method(
+    results: xr.Dataset, name: str, dims: tuple[str, ...], most: int | None = MOST_POINTS
+) -> xr.DataArray:
     """The variable, with ``algorithm`` as a dimension even if there is but one.
 
-    The points of a sweep are methods, named by their settings.
+    The points of a sweep are methods, named by their settings; ``most`` of them, the most accurate.
     """
     variable(results, name, dims)
     needed = results[[key for key in {name, "accuracy_mean_clients"} if key in results]]
-    values = points_as_methods(needed)[name]
+    points = points_as_methods(needed)
+    if settings_of(results) and most is not None:
+        points = most_accurate(points, most)
+    values = points[name]
     if "algorithm" in values.dims:
         return values
     return values.expand_dims(
@@ -72,9 +88,9 @@ def points_as_methods(results: xr.Dataset) -> xr.Dataset:
 
     Examples:
         >>> import numpy as np, xarray as xr
-        >>> accuracy = (("algorithm", "prox", "seed", "round"), [[[[0.5]], [[0.5]]], [[[0.4]], [[0.6]]]])
+        >>> accuracy = [[[[0.5]], [[0.5]]], [[[0.4]], [[0.6]]]]
         >>> swept = xr.Dataset(
-        ...     {"accuracy_mean_clients": accuracy},
+        ...     {"accuracy_mean_clients": (("algorithm", "prox", "seed", "round"), accuracy)},
         ...     {"algorithm": ["random", "fedprox"], "prox": [0.0, 0.1]},
         ... )
         >>> points_as_methods(swept)["algorithm"].values.tolist()
@@ -106,6 +122,12 @@ def points_as_methods(results: xr.Dataset) -> xr.Dataset:
     )
 
 
+def most_accurate(points: xr.Dataset, most: int) -> xr.Dataset:
+    """Those of the methods that serve clients best in the end, the best first."""
+    level = final(points)["accuracy_mean_clients"].mean("seed").values
+    return points.isel(algorithm=np.argsort(-level, kind="stable")[:most])
+
+
 def _is_constant(values: xr.DataArray, dim: str) -> bool:
     whole = values.transpose(dim, ...).values
     return bool(((whole == whole[:1]) | (np.isnan(whole) & np.isnan(whole[:1]))).all())
@@ -125,6 +147,43 @@ def is_percent(values: xr.DataArray) -> bool:
         and not any(part in name for part in ("gini", "jain"))
         and values.attrs.get("units", "1") == "1"
     )
+
+
+def numbers(values: xr.DataArray) -> xr.DataArray:
+    """What is drawn of a variable: accuracies and differences of them in percent."""
+    return 100 * values if is_percent(values) else values
+
+
+def first_difference(values: xr.DataArray) -> xr.DataArray:
+    """From the first round on at which methods differ, as they do not before training."""
+    means = values.mean("seed").transpose("round", "algorithm", ...).values
+    lowest, highest = np.fmin.reduce(means, axis=1), np.fmax.reduce(means, axis=1)
+    differ = np.flatnonzero((highest > lowest).reshape(len(means), -1).any(axis=1))
+    return values.isel(round=slice(int(differ[0]), None)) if differ.size else values
+
+
+def percent_axis(axes: Axes, values: xr.DataArray) -> None:
+    """Stretches an axis of accuracies in percent towards 100, where they are close together."""
+    means = values.mean("seed").values
+    missing = max(0.6 * (100 - float(np.nanmax(means))), 0.05)
+    low = float(np.nanmin(means))
+
+    def forward(accuracy: Any) -> np.ndarray:
+        return -np.log10(np.maximum(100 - np.asarray(accuracy, float), missing))
+
+    axes.set_yscale("function", functions=(forward, lambda stretched: 100 - 10 ** (-stretched)))
+    axes.set_ylim(max(low - 0.15 * (100 - low), 0), 100 - missing)
+    marks = np.array([0, 20, 40, 60, 70, 80, 85, 90, 92, 94, 95, 96, 97, 98, 98.5, 99, 99.5, 99.8])
+    shown = marks[(marks >= axes.get_ylim()[0]) & (marks <= 100 - missing)]
+    axes.set_yticks(shown, [f"{mark:g}" for mark in shown])
+    axes.minorticks_off()
+
+
+def band(axes: Axes, rounds: np.ndarray, runs: np.ndarray, color: str) -> None:
+    """The 95 % interval of the mean of ``runs``, ``[rounds, seeds]``, if there are several."""
+    if runs.shape[1] > 1:
+        _, low, high = student(runs)
+        axes.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def styles(values: xr.DataArray) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair.report.document import details, document, section, text
-from fedjax_fair.report.intervals import student
+from fedjax_fair.report.intervals import as_text, student
 from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
 
 if TYPE_CHECKING:
@@ -116,16 +116,10 @@ def _table(results: xr.Dataset, measured: dict[str, xr.DataArray]) -> str:
 
 
 def _cell(name: str, values: np.ndarray) -> str:
-    mean, low, high = (float(part) for part in student(np.atleast_1d(values)))
-    if np.isnan(mean):
-        return "–"
+    mean = float(np.mean(values))
     if name in ("rounds", "contacted"):
         return f"{mean:,.0f}"
-    if name in ("up", "down"):
-        return f"{mean:.3g}"
-    half = (high - low) / 2
-    shown = f"{mean:.1f}".replace("-", "−")
-    return f"{shown} ± {half:.1f}" if half >= 0.05 else shown
+    return f"{mean:.3g}" if name in ("up", "down") else as_text(values)
 
 
 def _finding(results: xr.Dataset, measured: dict[str, xr.DataArray]) -> str:
@@ -134,9 +128,10 @@ def _finding(results: xr.Dataset, measured: dict[str, xr.DataArray]) -> str:
     if share.isnull().all():
         return ""
     best = str(share["algorithm"].values[int(np.nanargmax(share.values))])
+    value = f"{float(share.max()):.1f}\N{NO-BREAK SPACE}%"
     return (
         f"Of those that keep data with the clients, {best} comes closest to centralized greedy: "
-        f"{float(share.max()):.1f}\N{NO-BREAK SPACE}% of its value, for {float(sent.sel(algorithm=best)):.3g} Mbit."
+        f"{value} of its value, for {float(sent.sel(algorithm=best)):.3g} Mbit."
     )
 
 

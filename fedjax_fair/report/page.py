@@ -10,15 +10,12 @@ from fedjax_fair import results
 from fedjax_fair.report.comparison import all_metrics, compared
 from fedjax_fair.report.contents import contents
 from fedjax_fair.report.document import details, document, folded, section, text
-from fedjax_fair.report.drawing import points_as_methods, settings_of
+from fedjax_fair.report.drawing import MOST_POINTS, most_accurate, points_as_methods, settings_of
 
 if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = ["page"]
-
-_MOST_POINTS = 10
-"""Points of a sweep that are compared, more than which no picture can tell apart."""
 
 _INTERVALS = "Lines and dots are means over seeds, bands and bars 95 % intervals of them."
 
@@ -49,7 +46,7 @@ def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
     """
     settings = settings_of(dataset)
     points = points_as_methods(dataset)
-    shown = _best(points) if settings else points
+    shown = most_accurate(points, MOST_POINTS) if settings else points
     numbers = contents(shown)
     if settings:
         numbers["settings"] = _settings(dataset, settings)
@@ -63,15 +60,10 @@ def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
 <p class="note">{text(_key(shown))}</p>
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
 <div class="pictures">{"".join(_pictures(numbers))}</div>
-{_explorer(numbers["clients"], len(shown["algorithm"]))}
+{_explorer(numbers["clients"])}
 {folded("All metrics of the last evaluation", all_metrics(shown))}
 {details(config, environment)}"""
     return document(title, body, numbers, ("charts", "run", "clients"))
-
-
-def _best(points: xr.Dataset) -> xr.Dataset:
-    level = results.final(points)["accuracy_mean_clients"].mean("seed").values
-    return points.isel(algorithm=np.argsort(-level, kind="stable")[:_MOST_POINTS])
 
 
 def _question(points: xr.Dataset, shown: xr.Dataset, settings: list[str]) -> str:
@@ -112,12 +104,12 @@ def _key(shown: xr.Dataset) -> str:
         if shown.sizes["algorithm"] > 1:
             first = shown["algorithm"].values[0]
             said.append(
-                f"Below: difference to {first} over paired seeds with its 95 % interval; * is beyond "
-                "chance, p < 0.05 after Holm's correction for several methods."
+                f"Below: difference to {first} over paired seeds with its 95 % interval; * is "
+                "beyond chance, p < 0.05 after Holm's correction for several methods."
             )
     said.append(
-        "Noise floor: the dissimilarity that finite test sets alone would show between clients that "
-        "are served alike."
+        "Noise floor: the dissimilarity that finite test sets alone would show between clients "
+        "that are served alike."
     )
     return " ".join(said)
 
@@ -177,27 +169,30 @@ def _pictures(numbers: dict[str, Any]) -> list[str]:
     return drawn
 
 
-def _explorer(clients: dict[str, Any], num_methods: int) -> str:
-    kept = len(clients["seeds"])
-    left_out = []
+def _explorer(clients: dict[str, Any]) -> str:
+    kept, left_out = len(clients["seeds"]), []
     if len(clients["ids"]) < clients["total"]:
         left_out.append(f"{len(clients['ids']):,} of {clients['total']:,} clients")
     if kept < clients["allSeeds"]:
         left_out.append(f"{kept} of {clients['allSeeds']} seeds")
-    shown = f" Shown: {', '.join(left_out)}." if left_out else ""
-    method = '<label>method <select id="choose-method"></select></label>' if num_methods else ""
+    shown = f"Shown: {', '.join(left_out)}." if left_out else ""
     return f"""<div class="wide"><h2>Which clients are left behind?</h2>
 <p class="how">{text(shown)}</p>
-<div class="controls">{method}<label>seed <select id="choose-seed"></select></label>
-<label>round <input type="range" id="choose-round" min="0" step="1"><output id="said-round"></output>
-</label></div>
-<div class="explorer"><div>
-<p class="how">All methods and seeds at this round; the dot is where the worst tenth ends.</p>
+<div class="controls">
+<label>method <select id="choose-method"></select></label>
+<label>seed <select id="choose-seed"></select></label>
+<label>round <input type="range" id="choose-round" min="0" step="1">
+<output id="said-round"></output></label>
+</div>
+<div class="explorer">
+<div><p class="how">All methods and seeds at this round; a dot is where the worst tenth ends.</p>
 <div class="chart" id="distribution"></div></div>
-<div><p class="how">Clients by their number, of this method and seed. Point at one, or use the arrow keys.</p>
+<div><p class="how">Clients by their number, of this method and seed. Point at one, or use the arrow
+keys.</p>
 <div id="map"></div></div>
 <div id="client" class="explorer all" aria-live="polite"></div>
-<div class="all"><h2>Who owns what?</h2><div class="chart" id="ownership"></div></div></div></div>"""
+<div class="all"><h2>Who owns what?</h2><div class="chart" id="ownership"></div></div>
+</div></div>"""
 
 
 def _settings(dataset: xr.Dataset, settings: list[str]) -> dict[str, Any]:
