@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from fedjax_fair import metrics, results
 from fedjax_fair.report.document import text
 from fedjax_fair.report.drawing import is_percent

@@ -91,8 +91,10 @@ def _first_difference(curves: list[list[list[Any]]]) -> int:
         for number, mean in zip(rounds, means, strict=True):
             at_round.setdefault(number, []).append(mean)
     ordered = sorted(at_round)
-    differ = [number for number in ordered if len(set(at_round[number])) > 1]
     later = [number for number in ordered if number > 0]
+    differ = [
+        number for number in later if len(at_round[number]) == 1 or len(set(at_round[number])) > 1
+    ]
     return int((differ or later or [0])[0])
 
 

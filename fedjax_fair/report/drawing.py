@@ -158,7 +158,8 @@ def first_difference(values: xr.DataArray) -> xr.DataArray:
     """From the first round on at which methods differ, as they do not before training."""
     means = values.mean("seed").transpose("round", "algorithm", ...).values
     lowest, highest = np.fmin.reduce(means, axis=1), np.fmax.reduce(means, axis=1)
-    differ = np.flatnonzero((highest > lowest).reshape(len(means), -1).any(axis=1))
+    alone = (~np.isnan(means)).sum(axis=1) == 1
+    differ = np.flatnonzero(((highest > lowest) | alone).reshape(len(means), -1).any(axis=1))
     return values.isel(round=slice(int(differ[0]), None)) if differ.size else values
 
 

@@ -196,13 +196,13 @@ keys.</p>
 
 
 def _settings(dataset: xr.Dataset, settings: list[str]) -> dict[str, Any]:
-    """The accuracy of every point, and the number of its value of each setting."""
-    level = 100 * results.final(dataset)["accuracy_mean_clients"].mean("seed")
-    level = level.transpose("algorithm", *settings)
+    """The accuracy of every point, and the number of its method and of each of its values."""
+    names = ["algorithm", *settings]
+    level = 100 * results.final(dataset)["accuracy_mean_clients"].mean("seed").transpose(*names)
     points = [
-        [round(float(accuracy), 3), list(place[1:])]
+        [round(float(accuracy), 3), list(place)]
         for place, accuracy in np.ndenumerate(level.values)
         if not np.isnan(accuracy)
     ]
-    values = [[str(value) for value in dataset[name].values.tolist()] for name in settings]
-    return {"names": settings, "columns": values, "points": points}
+    values = [[str(value) for value in dataset[name].values.tolist()] for name in names]
+    return {"names": ["method", *settings], "columns": values, "points": points}
