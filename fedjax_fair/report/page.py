@@ -197,12 +197,14 @@ keys.</p>
 
 def _settings(dataset: xr.Dataset, settings: list[str]) -> dict[str, Any]:
     """The accuracy of every point, and the number of its method and of each of its values."""
-    names = ["algorithm", *settings]
-    level = 100 * results.final(dataset)["accuracy_mean_clients"].mean("seed").transpose(*names)
+    names = ["algorithm", *settings] if dataset.sizes["algorithm"] > 1 else settings
+    level = 100 * results.final(dataset)["accuracy_mean_clients"].mean("seed")
+    level = level.transpose("algorithm", *settings)
     points = [
-        [round(float(accuracy), 3), list(place)]
+        [round(float(accuracy), 3), list(place[-len(names) :])]
         for place, accuracy in np.ndenumerate(level.values)
         if not np.isnan(accuracy)
     ]
     values = [[str(value) for value in dataset[name].values.tolist()] for name in names]
-    return {"names": ["method", *settings], "columns": values, "points": points}
+    shown = ["method" if name == "algorithm" else name for name in names]
+    return {"names": shown, "columns": values, "points": points}
