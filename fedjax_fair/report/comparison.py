@@ -44,11 +44,12 @@ def compared(dataset: xr.Dataset) -> Comparison:
         differences, of which those beyond chance are marked. Spread from the accuracies of classes,
         which has less noise, stands beside the measured one where `results.by_mix` gives it.
     """
-    last = results.final(dataset).expand_dims(round=[0])
     columns = {_LEVEL: "accuracy", "accuracy_worst_tenth": "worst 10 %", _SPREAD: "dissimilarity"}
     if dataset.attrs.get("label_skew"):
-        last = last.merge(results.by_mix(last))
+        # Of all evaluations, as the terminal's table is made, whose compiled program this shares.
+        dataset = dataset.merge(results.by_mix(dataset))
         columns[f"{_SPREAD}_by_mix"] = "dissimilarity by mix of labels"
+    last = results.final(dataset).expand_dims(round=[0])
     if "group_accuracy_gap" in last:
         columns["group_accuracy_gap"] = "gap of groups"
     methods = [str(name) for name in last["algorithm"].values]

@@ -23,7 +23,6 @@ __all__ = [
     "first_difference",
     "is_percent",
     "label",
-    "most_accurate",
     "numbers",
     "percent_axis",
     "points_as_methods",
@@ -63,10 +62,7 @@ def by_method(
     """
     variable(results, name, dims)
     needed = results[[key for key in {name, "accuracy_mean_clients"} if key in results]]
-    points = points_as_methods(needed)
-    if settings_of(results) and most is not None:
-        points = most_accurate(points, most)
-    values = points[name]
+    values = points_as_methods(needed, most)[name]
     if "algorithm" in values.dims:
         return values
     return values.expand_dims(
@@ -81,10 +77,15 @@ def settings_of(results: xr.Dataset) -> list[str]:
     return [] if level is None else [str(name) for name in level.dims if name not in known]
 
 
-def points_as_methods(results: xr.Dataset) -> xr.Dataset:
+def points_as_methods(results: xr.Dataset, most: int | None = None) -> xr.Dataset:
     """A sweep with a method for each of its points, named by settings; other results as they are.
 
     A setting that changed nothing for a method, as it does not read it, is left out of its points.
+
+    Args:
+        results: Results of a sweep, or others.
+        most: Points to keep: those that serve clients best in the end, the best first. All by
+            default, in their order.
 
     Examples:
         >>> import numpy as np, xarray as xr
@@ -99,6 +100,8 @@ def points_as_methods(results: xr.Dataset) -> xr.Dataset:
     settings = settings_of(results)
     if not settings:
         return results
+    import xarray as xr
+
     whole = "algorithm" in results.dims
     dims = ["algorithm", *settings] if whole else settings
     level = results["accuracy_mean_clients"]
@@ -112,20 +115,20 @@ def points_as_methods(results: xr.Dataset) -> xr.Dataset:
         method = point.get("algorithm")
         chosen = [f"{name}={_short(point[name])}" for name in read[method]]
         places.setdefault(", ".join([method, *chosen] if whole else chosen or ["run"]), place)
+    if most is not None:
+        reached = final(results[[level.name]])[level.name].mean("seed").transpose(*dims).values
+        best = sorted(places, key=lambda name: -reached.flat[places[name]])[:most]
+        places = {name: places[name] for name in best}
+    indices = np.unravel_index(list(places.values()), [results.sizes[dim] for dim in dims])
+    point_by_point = {
+        dim: xr.DataArray(own, dims=_POINT) for dim, own in zip(dims, indices, strict=True)
+    }
     return (
-        results.stack({_POINT: dims})
-        .isel({_POINT: list(places.values())})
-        .drop_vars([_POINT, *dims])
-        .drop_vars("algorithm", errors="ignore")
+        results.isel(point_by_point)
+        .drop_vars({"algorithm", *dims}, errors="ignore")
         .rename({_POINT: "algorithm"})
         .assign_coords(algorithm=list(places))
     )
-
-
-def most_accurate(points: xr.Dataset, most: int) -> xr.Dataset:
-    """Those of the methods that serve clients best in the end, the best first."""
-    level = final(points)["accuracy_mean_clients"].mean("seed").values
-    return points.isel(algorithm=np.argsort(-level, kind="stable")[:most])
 
 
 def _is_constant(values: xr.DataArray, dim: str) -> bool:

@@ -10,7 +10,7 @@ from fedjax_fair import results
 from fedjax_fair.report.comparison import all_metrics, compared
 from fedjax_fair.report.contents import contents
 from fedjax_fair.report.document import details, document, folded, section, text
-from fedjax_fair.report.drawing import MOST_POINTS, most_accurate, points_as_methods, settings_of
+from fedjax_fair.report.drawing import MOST_POINTS, points_as_methods, settings_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -34,26 +34,31 @@ def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
         pictures, and a part in which single clients are looked at.
 
     Examples:
-        >>> import fedjax_fair as ff
-        >>> data = ff.data.load("digits", ff.data.classes_per_client(20, 3))
-        >>> method = ff.make_round(
-        ...     ff.models.logistic(10), ff.selectors.uniform(5), ff.solvers.sgd(0.1, 10, steps=5),
-        ...     ff.aggregators.mean(),
+        >>> import numpy as np, xarray as xr
+        >>> from fedjax_fair import metrics
+        >>> over, numbers = ("algorithm", "seed", "round"), np.ones((1, 2, 3, 4))
+        >>> run = xr.Dataset(
+        ...     {one.name: (over, numbers[..., 0]) for one in metrics.SUMMARIES}
+        ...     | {name: ((*over, "client"), numbers)
+        ...        for name in ("test_accuracy", "participation")}
+        ...     | {name: (("client", "class"), np.ones((4, 2)))
+        ...        for name in ("train_examples", "test_examples")}
+        ...     | {"cohort_clients": (("algorithm", "seed", "training_round", "slot"), numbers)},
+        ...     {"algorithm": ["fedavg"], "seed": [0, 1], "round": [0, 1, 2]},
+        ...     {"data": "my data"},
         ... )
-        >>> run = ff.results.combine({"fedavg": ff.fit(method, data, rounds=1)})
-        >>> page(run, {}, {}).count("<h2>")
-        6
+        >>> "How well, and how evenly, does fedavg serve 4 clients?" in page(run, {}, {})
+        True
     """
     settings = settings_of(dataset)
-    points = points_as_methods(dataset)
-    shown = most_accurate(points, MOST_POINTS) if settings else points
+    shown = points_as_methods(dataset, MOST_POINTS)
     numbers = contents(shown)
     if settings:
         numbers["settings"] = _settings(dataset, settings)
     found = compared(shown)
     title = f"Fair federated learning on {dataset.attrs['data']}"
     body = f"""<h1>{text(title)}</h1>
-<p><b>{text(_question(points, shown, settings))}</b></p>
+<p><b>{text(_question(dataset, shown, settings))}</b></p>
 <p>{text(_configuration(dataset, config))}</p>
 <p id="finding">{text(found.finding)}</p>
 {found.table}
@@ -66,13 +71,13 @@ def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
     return document(title, body, numbers, ("charts", "run", "clients"))
 
 
-def _question(points: xr.Dataset, shown: xr.Dataset, settings: list[str]) -> str:
-    clients = f"{points.sizes['client']:,} clients"
+def _question(dataset: xr.Dataset, shown: xr.Dataset, settings: list[str]) -> str:
+    clients = f"{dataset.sizes['client']:,} clients"
     methods = [str(name) for name in shown["algorithm"].values]
     if settings:
         return (
             f"Which values of {', '.join(settings)} serve {clients} best, and most evenly? "
-            f"The most accurate {len(methods)} of {points.sizes['algorithm']:,} points."
+            f"Compared: the {len(methods)} most accurate points."
         )
     if len(methods) == 1:
         return f"How well, and how evenly, does {methods[0]} serve {clients}?"

@@ -76,7 +76,8 @@ def look(pages, folder, *options):
     home = folder / "home"
     command = [
         str(BROWSER), "--headless", "--disable-gpu", "--no-sandbox", "--disable-dev-shm-usage",
-        "--window-size=1700,1000", "--hide-scrollbars", "--virtual-time-budget=30000", f"--user-data-dir={home}",
+        "--window-size=1700,1000", "--hide-scrollbars", "--virtual-time-budget=30000",
+        f"--user-data-dir={home}",
         *options, "--dump-dom", document.as_uri(),
     ]  # fmt: skip
     environment = os.environ | {"HOME": str(folder)}

@@ -170,7 +170,7 @@ def test_a_sweep_has_a_page_of_its_best_points():
     for value, (method, prox) in numbers["settings"]["points"]:
         assert value == pytest.approx(100 * level[prox, method], abs=6e-4)
     assert len(numbers["settings"]["points"]) == 12
-    assert "10 of 12 points" in reader.words
+    assert "the 10 most accurate points" in reader.words
 
 
 # No formula, no markup, no emoji, and nothing that clears a terminal.
