@@ -128,10 +128,9 @@ def _finding(results: xr.Dataset, measured: dict[str, xr.DataArray]) -> str:
     if share.isnull().all():
         return ""
     best = str(share["algorithm"].values[int(np.nanargmax(share.values))])
-    value = f"{float(share.max()):.1f}\N{NO-BREAK SPACE}%"
     return (
         f"Of those that keep data with the clients, {best} comes closest to centralized greedy: "
-        f"{value} of its value, for {float(sent.sel(algorithm=best)):.3g} Mbit."
+        f"{float(share.max()):.1f} % of its value, for {float(sent.sel(algorithm=best)):.3g} Mbit."
     )
 
 

@@ -62,7 +62,7 @@ def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
 <p>{text(_configuration(dataset, config))}</p>
 <p id="finding">{text(found.finding)}</p>
 {found.table}
-<p class="note">{text(_key(shown))}</p>
+<p class="note">{text(_key(shown, sweep=bool(settings)))}</p>
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
 <div class="pictures">{"".join(_pictures(numbers))}</div>
 {_explorer(numbers["clients"])}
@@ -101,9 +101,11 @@ def _configuration(dataset: xr.Dataset, config: dict[str, Any]) -> str:
     return ", ".join(str(part) for part in parts if part) + "."
 
 
-def _key(shown: xr.Dataset) -> str:
+def _key(shown: xr.Dataset, sweep: bool) -> str:
     """How to read the table."""
     said = ["In percent, after the last round."]
+    if sweep:
+        said.append("The best of many points is the best in part by chance.")
     if shown.sizes["seed"] > 1:
         said.append("±: half of the 95 % interval of the mean over seeds (Student's t).")
         if shown.sizes["algorithm"] > 1:
