@@ -63,7 +63,7 @@ assert (classes_held == 3).all()
 # %% [markdown]
 # ## How it learned
 #
-# The line is the mean over seeds, the band reaches from the lowest to the highest seed.
+# The line is the mean over seeds, the band its 95 % interval; the axis is stretched towards 100 %.
 
 # %%
 ff.report.plots.learning_curves(run, "accuracy_mean_clients")
@@ -71,7 +71,7 @@ ff.report.plots.learning_curves(run, "accuracy_mean_clients")
 # %% [markdown]
 # ## Are all clients served alike?
 #
-# The mean hides it; the distribution over clients does not.
+# The mean hides it; the distribution over clients does not. The dot is where the worst tenth ends.
 
 # %%
 ff.report.plots.accuracy_distribution(run)

@@ -79,7 +79,7 @@ plots.learning_curves(results, "client_dissimilarity")
 selection.tradeoff(results, last=3)
 
 # %% [markdown]
-# Three seeds do not decide which is best: compare the bars with the distances between the points.
+# Three seeds do not decide which is best: compare the bars, 95 % intervals, with the distances
 # That every cohort covered all classes, however, can be counted:
 
 

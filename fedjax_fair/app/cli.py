@@ -498,7 +498,8 @@ def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
             **varied,
         )
     Console().print(*tables(swept))
-    print(f"Results: {printable(Path(settings.output) / 'results.nc')}")
+    output = Path(settings.output)
+    _say_where(Results=output / "results.nc", Report=output / "report.html")
 
 
 def _execute(ready: Experiment, folder: RunFolder, logs: Logs, *, quiet: bool) -> None:
@@ -533,7 +534,7 @@ def _maximize(task: maximize.Task, config: Maximize, folder: RunFolder, *, quiet
     with _resumable(folder), Termination(at_once=True), working(quiet=quiet) as show:
         compared = maximize.execute(task, config, folder, show)
     Console().print(*tables(compared))
-    _say_where(Results=folder.results, Plots=folder.plots)
+    _say_where(Results=folder.results, Plots=folder.plots, Report=folder.report)
 
 
 def _say_where(**files: Path) -> None:

@@ -10,6 +10,7 @@ from fedjax_fair import results
 from fedjax_fair.app.build import Experiment
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
+from fedjax_fair.results.files import write_text
 from fedjax_fair.results.trained import folder_name, save_model
 from fedjax_fair.training.fit import Callback, train
 
@@ -83,8 +84,7 @@ def draw(dataset: xr.Dataset, folder: RunFolder) -> None:
     from fedjax_fair import report
 
     folder.plots.mkdir(exist_ok=True)
-    figures = report.standard_figures(dataset)
-    for name, figure in figures.items():
+    for name, figure in report.standard_figures(dataset).items():
         figure.savefig(folder.plots / f"{name}.png", dpi=150)
-    page = report.page(dataset, figures, asdict(folder.config()), folder.environment())
-    folder.report.write_text(page, encoding="utf8")
+    page = report.page(dataset, asdict(folder.config()), folder.environment())
+    write_text(folder.report, page)

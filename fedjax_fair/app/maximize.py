@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -13,7 +14,9 @@ from fedjax_fair import checks, data, results
 from fedjax_fair.app.config import Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.run_folder import RunFolder, locked
 from fedjax_fair.data.ratings import read_ratings
+from fedjax_fair.report import maximization_page
 from fedjax_fair.report.maximization import figures
+from fedjax_fair.results.files import write_text
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
 from fedjax_fair.submodular.federated import comparison
@@ -133,7 +136,7 @@ def movielens(name: str, data_dir: str | None) -> Task:
 def execute(
     task: Task, config: Maximize, folder: RunFolder, show: Callable[[str], None] = _ignore
 ) -> xr.Dataset:
-    """Compares all methods on a task, and leaves results and figures in the folder.
+    """Compares all methods on a task, and leaves results, figures and a page in the folder.
 
     Args:
         task: The problem.
@@ -147,6 +150,8 @@ def execute(
         folder.plots.mkdir(exist_ok=True)
         for name, figure in figures(compared).items():
             figure.savefig(folder.plots / f"{name}.png", dpi=150)
+        page = maximization_page.page(compared, asdict(config), folder.environment())
+        write_text(folder.report, page)
     return compared
 
 

@@ -23,11 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_fair import checks, results
+from fedjax_fair import checks, report, results
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, largest_client, method_round, method_settings
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.run_folder import locked
+from fedjax_fair.app.run_folder import environment, locked
 from fedjax_fair.app.settings import lookup, places
 from fedjax_fair.app.signatures import Setting
 from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
@@ -95,7 +95,7 @@ def sweep(
             validation, it is a tenth of every client's training examples.
         seeds: Runs of every point; those of ``base`` by default.
         folder: Where finished runs are kept, and found again by the same call; the whole
-            becomes ``results.nc`` there.
+            becomes ``results.nc`` there, and its most accurate points ``report.html``.
         points_per_batch: Runs (points times seeds) in one program. By default all, or as many as an
             estimate says fit into half of the memory that is free (nine tenths of an
             accelerator's).
@@ -143,6 +143,8 @@ def sweep(
         whole = _joined(parts, [axis.name for axis in axes])
         if folder is not None:
             results.save(whole, Path(folder) / "results.nc")
+            described = asdict(config) | {"varied": {axis.name: axis.values for axis in axes}}
+            write_text(Path(folder) / "report.html", report.page(whole, described, environment()))
     return whole
 
 

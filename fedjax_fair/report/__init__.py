@@ -1,6 +1,7 @@
 """Pictures of results, and a page that holds them."""
 
 from fedjax_fair.report import groups, plots, selection
-from fedjax_fair.report.page import page, standard_figures
+from fedjax_fair.report.page import page
+from fedjax_fair.report.standard import standard_figures
 
 __all__ = ["groups", "page", "plots", "selection", "standard_figures"]

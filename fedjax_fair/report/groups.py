@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy, words
+from fedjax_fair.report.drawing import (
+    COLORS,
+    band,
+    by_method,
+    first_difference,
+    label,
+    numbers,
+    styles,
+    tidy,
+    words,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,8 +37,8 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
         metric: A variable over seeds, rounds and groups.
 
     Returns:
-        A figure: means over seeds as lines and, with more than one seed, the range from the lowest
-        to the highest seed as bands. Groups have the same color in every panel.
+        A figure: means over seeds as lines and, with more than one seed, their 95 % intervals as
+        bands. Groups have the same color in every panel.
 
     Raises:
         ValueError: If ``metric`` is not such a variable.
@@ -39,25 +49,24 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
         >>> dims = ("seed", "round", "planted_group")
         >>> figure = group_curves(xr.Dataset({"group_accuracy": (dims, accuracy)}))
         >>> [line.get_ydata()[-1].item() for line in figure.axes[0].lines]
-        [0.9, 0.5]
+        [90.0, 50.0]
     """
     from matplotlib.figure import Figure
 
     values = by_method(results, metric, ("seed", "round", "planted_group"))
+    drawn = first_difference(numbers(values))
     names = [str(name) for name in values["algorithm"].values]
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
     figure = Figure(figsize=(3.0 * columns + 1.0, 2.4 * rows + 0.4), layout="constrained")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for axes, name in zip(panels, names, strict=False):
-        own = values.sel(algorithm=name).dropna("round", how="all")
+        own = drawn.sel(algorithm=name).dropna("round", how="all")
         for group in range(values.sizes["planted_group"]):
-            curve, color = own.isel(planted_group=group), COLORS[group % len(COLORS)]
-            rounds = curve["round"].values
+            curve = own.isel(planted_group=group).transpose("round", "seed")
+            rounds, color = curve["round"].values, COLORS[group % len(COLORS)]
             axes.plot(rounds, curve.mean("seed").values, color=color)
-            if curve.sizes["seed"] > 1:
-                low, high = curve.min("seed").values, curve.max("seed").values
-                axes.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
+            band(axes, rounds, curve.values, color)
         axes.set_title(words(name), fontsize=10, loc="left")
         tidy(axes)
     for axes in panels[len(names) :]:
@@ -79,7 +88,7 @@ def agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
 
     Returns:
         A figure: for each method that looks for clusters the mean over all rounds up to each and
-        over seeds, with the range of seeds as a band.
+        over seeds, with its 95 % interval as a band.
 
     Raises:
         ValueError: If no method has this info.
@@ -104,9 +113,7 @@ def agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
         so_far = np.cumsum(own, axis=1) / rounds
         name = str(values["algorithm"].values[i])
         axes.plot(rounds, so_far.mean(axis=0), label=words(name), **style)
-        if len(so_far) > 1:
-            low, high = so_far.min(axis=0), so_far.max(axis=0)
-            axes.fill_between(rounds, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        band(axes, rounds, so_far.T, style["color"])
     tidy(axes)
     axes.set(
         xlabel="Communication round",

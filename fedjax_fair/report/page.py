@@ -1,177 +1,217 @@
-"""A run on one self-contained HTML page: what was compared, how it went, what it was run with."""
+"""The page of a run or a sweep: what was asked, the answer, pictures of it, and every client."""
 
 from __future__ import annotations
 
-import base64
-import html
-import io
-import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair import metrics, results
-from fedjax_fair.report import groups, plots, selection
+from fedjax_fair import results
+from fedjax_fair.report.comparison import all_metrics, compared
+from fedjax_fair.report.contents import contents
+from fedjax_fair.report.document import details, document, folded, section, text
+from fedjax_fair.report.drawing import MOST_POINTS, points_as_methods, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import xarray as xr
-    from matplotlib.figure import Figure
 
-__all__ = ["page", "standard_figures"]
+__all__ = ["page"]
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-       color: #222; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.2rem 0.9rem 0.2rem 0; text-align: left; border-bottom: 1px solid #ddd; }
-td.number, th.number { text-align: right; white-space: nowrap; }
-figure { margin: 2rem 0; }
-img { max-width: 100%; }
-pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; }
-"""
+_INTERVALS = "Lines and dots are means over seeds, bands and bars 95 % intervals of them."
 
 
-class _Standard(NamedTuple):
-    """A figure that every run gets whose results hold the variable it needs."""
-
-    draw: Callable[[xr.Dataset], Figure]
-    caption: str
-    needs: str = "accuracy_mean_clients"
-
-
-_FIGURES = {
-    "learning_curves": _Standard(
-        plots.learning_curves,
-        "Test accuracy, mean over clients, against communication rounds.",
-    ),
-    "dissimilarity": _Standard(
-        lambda dataset: plots.learning_curves(dataset, "client_dissimilarity"),
-        "Dissimilarity: mean difference of test accuracy between two clients.",
-    ),
-    "accuracy_distribution": _Standard(
-        plots.accuracy_distribution,
-        "How test accuracy is distributed over clients after the last round.",
-    ),
-    "group_curves": _Standard(
-        groups.group_curves,
-        "Test accuracy of each planted group, mean over its clients.",
-        needs="group_accuracy",
-    ),
-    "agreement": _Standard(
-        groups.agreement,
-        "How well the clusters found match the planted groups: mutual information, 1 is perfect.",
-        needs="aggregation_nmi",
-    ),
-    "tradeoff": _Standard(
-        selection.tradeoff,
-        "Accuracy against dissimilarity after the last round: upper left is better on both.",
-    ),
-    "participation": _Standard(
-        selection.participation,
-        "Who trained in which round, in the first seed: clients by rounds.",
-    ),
-    "participation_lorenz": _Standard(
-        selection.participation_lorenz,
-        "How evenly participation is shared out between clients.",
-    ),
-    "partition": _Standard(
-        plots.partition,
-        "Who owns what: clients by classes, dots as large as the number of examples.",
-    ),
-}
-
-
-def standard_figures(dataset: xr.Dataset) -> dict[str, Figure]:
-    """The figures that every run gets, by name.
+def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any]) -> str:
+    """Writes results as an HTML page that needs no other file and no network.
 
     Args:
-        dataset: Results of one or more methods.
-
-    Returns:
-        Learning curves, the distribution of accuracy over clients, who trained, and who owns what;
-        where clients have planted groups, how these are served and whether they were found.
-    """
-    return {
-        name: figure.draw(dataset) for name, figure in _FIGURES.items() if figure.needs in dataset
-    }
-
-
-def page(
-    dataset: xr.Dataset,
-    figures: dict[str, Figure],
-    config: dict[str, Any],
-    environment: dict[str, Any],
-) -> str:
-    """Writes results as an HTML page that needs no other file.
-
-    Args:
-        dataset: Results with the dimension ``algorithm``.
-        figures: What ``standard_figures`` drew of them.
-        config: The configuration of the run, as nested dictionaries.
+        dataset: Results of a run with the dimension ``algorithm``, or of a sweep, of which the ten
+            most accurate points are compared.
+        config: The configuration, as nested dictionaries.
         environment: Versions and device.
 
     Returns:
-        The page: the last round of every method, figures, configuration and environment.
+        The page: question, configuration and finding in three lines, the comparison of methods,
+        pictures, and a part in which single clients are looked at.
+
+    Examples:
+        >>> import numpy as np, xarray as xr
+        >>> from fedjax_fair import metrics
+        >>> over, numbers = ("algorithm", "seed", "round"), np.ones((1, 2, 3, 4))
+        >>> run = xr.Dataset(
+        ...     {one.name: (over, numbers[..., 0]) for one in metrics.SUMMARIES}
+        ...     | {name: ((*over, "client"), numbers)
+        ...        for name in ("test_accuracy", "participation")}
+        ...     | {name: (("client", "class"), np.ones((4, 2)))
+        ...        for name in ("train_examples", "test_examples")}
+        ...     | {"cohort_clients": (("algorithm", "seed", "training_round", "slot"), numbers)},
+        ...     {"algorithm": ["fedavg"], "seed": [0, 1], "round": [0, 1, 2]},
+        ...     {"data": "my data"},
+        ... )
+        >>> "How well, and how evenly, does fedavg serve 4 clients?" in page(run, {}, {})
+        True
     """
-    title = html.escape(f"Fair federated learning on {dataset.attrs['data']}")
-    seeds, clients = dataset.sizes["seed"], dataset.sizes["client"]
-    rounds = int(dataset["round"].max())
-    spread = " ± their standard deviation" if seeds > 1 else ""
-    pictures = "".join(_figure(name, figure) for name, figure in figures.items())
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head>
-<body>
-<h1>{title}</h1>
-<p>{clients:,} clients, {rounds:,} rounds, {seeds} seed{"s" if seeds > 1 else ""}. All numbers are
-of the last evaluated round: the mean over seeds{spread}. Fractions are not in percent.</p>
-{_table(dataset)}
-{pictures}
-<details><summary>Configuration</summary><pre>{_json(config)}</pre></details>
-<details><summary>Environment</summary><pre>{_json(environment)}</pre></details>
-</body>
-</html>
-"""
+    settings = settings_of(dataset)
+    shown = points_as_methods(dataset, MOST_POINTS)
+    numbers = contents(shown)
+    if settings:
+        numbers["settings"] = _settings(dataset, settings)
+    found = compared(shown)
+    title = f"Fair federated learning on {dataset.attrs['data']}"
+    body = f"""<h1>{text(title)}</h1>
+<p><b>{text(_question(dataset, shown, settings))}</b></p>
+<p>{text(_configuration(dataset, config))}</p>
+<p id="finding">{text(found.finding)}</p>
+{found.table}
+<p class="note">{text(_key(shown, sweep=bool(settings)))}</p>
+<div class="legend" id="legend" role="group" aria-label="methods"></div>
+<div class="pictures">{"".join(_pictures(numbers))}</div>
+{_explorer(numbers["clients"])}
+{folded("All metrics of the last evaluation", all_metrics(shown))}
+{details(config, environment)}"""
+    return document(title, body, numbers, ("charts", "run", "clients"))
 
 
-def _table(dataset: xr.Dataset) -> str:
-    last = results.final(dataset)
-    names = [str(name) for name in last["algorithm"].values]
-    head = "".join(f'<th class="number">{html.escape(name)}</th>' for name in names)
-    measured = [m for m in metrics.ALL_SUMMARIES if m.name in last]
-    rows = "".join(_row(last, metric) for metric in measured)
-    return (
-        f"<table><tr><th>Metric</th><th>Unit</th><th>Population</th><th>Weighting</th>{head}</tr>"
-        f"{rows}</table>"
+def _question(dataset: xr.Dataset, shown: xr.Dataset, settings: list[str]) -> str:
+    clients = f"{dataset.sizes['client']:,} clients"
+    methods = [str(name) for name in shown["algorithm"].values]
+    if settings:
+        return (
+            f"Which values of {', '.join(settings)} serve {clients} best, and most evenly? "
+            f"Compared: the {len(methods)} most accurate points."
+        )
+    if len(methods) == 1:
+        return f"How well, and how evenly, does {methods[0]} serve {clients}?"
+    return f"Which of {', '.join(methods)} serves {clients} best, and most evenly?"
+
+
+def _configuration(dataset: xr.Dataset, config: dict[str, Any]) -> str:
+    def given(section: str, name: str) -> Any:
+        return config.get(section, {}).get(name)
+
+    seeds, rounds = dataset.sizes["seed"], int(dataset["round"].max())
+    parts = [
+        str(dataset.attrs["data"]),
+        given("data", "partition"),
+        given("model", "name") and f"model {given('model', 'name')}",
+        given("solver", "learning_rate") and f"learning rate {given('solver', 'learning_rate')}",
+        f"{dataset.sizes['slot']} clients a round",
+        f"{rounds:,} rounds",
+        f"{seeds} seed" + ("s" if seeds > 1 else ""),
+    ]
+    return ", ".join(str(part) for part in parts if part) + "."
+
+
+def _key(shown: xr.Dataset, sweep: bool) -> str:
+    """How to read the table."""
+    said = ["In percent, after the last round."]
+    if sweep:
+        said.append("The best of many points is the best in part by chance.")
+    if shown.sizes["seed"] > 1:
+        said.append("±: half of the 95 % interval of the mean over seeds (Student's t).")
+        if shown.sizes["algorithm"] > 1:
+            first = shown["algorithm"].values[0]
+            said.append(
+                f"Below: difference to {first} over paired seeds with its 95 % interval; * is "
+                "beyond chance, p < 0.05 after Holm's correction for several methods."
+            )
+    said.append(
+        "Noise floor: the dissimilarity that finite test sets alone would show between clients "
+        "that are served alike."
     )
+    return " ".join(said)
 
 
-def _row(last: xr.Dataset, metric: Any) -> str:
-    described = (metric.description, metric.unit, metric.population, metric.weighting)
-    cells = "".join(f"<td>{html.escape(text)}</td>" for text in described)
-    values = last[metric.name].transpose("algorithm", "seed").values
-    return f"<tr>{cells}{''.join(_number(row) for row in values)}</tr>"
+def _pictures(numbers: dict[str, Any]) -> list[str]:
+    drawn = []
+    if "settings" in numbers:
+        drawn.append(
+            section(
+                "settings",
+                "What does each setting change?",
+                "A dot is a point of the sweep, a bar the mean of all with this value.",
+            )
+        )
+    drawn += [
+        section(
+            "learning",
+            "How fast does each method learn?",
+            f"From round {numbers['start']}, the first that tells methods apart. The axis is "
+            f"stretched towards 100 %. {_INTERVALS}",
+        ),
+        section(
+            "spread",
+            "Are some clients served worse than others?",
+            "Mean difference of accuracy between two clients. Dotted lines are noise floors: what "
+            "is not above its own may be due to small test sets alone.",
+        ),
+        section(
+            "tradeoff",
+            "Does evenness cost accuracy?",
+            "After the last round; further up is more accurate, further left more even. A point is "
+            "as long on both axes. Where intervals overlap, methods are not told apart.",
+        ),
+        section(
+            "busy",
+            "Who trains?",
+            "Each seed's clients in the order of how often they trained; a level line is equal "
+            "participation.",
+        ),
+    ]
+    if "groups" in numbers:
+        drawn.append(
+            section(
+                "groups",
+                "Are the planted groups served alike?",
+                "Accuracy, mean over the clients of a group.",
+            )
+        )
+    if "agreement" in numbers:
+        drawn.append(
+            section(
+                "agreement",
+                "Are the planted groups found?",
+                "How well found clusters match them: 1 is perfect, 0 is chance or no clusters.",
+            )
+        )
+    return drawn
 
 
-def _number(values: np.ndarray) -> str:
-    if np.isnan(values).any():
-        return '<td class="number">-</td>'
-    spread = f" ± {values.std(ddof=1):.4f}" if values.size > 1 else ""
-    return f'<td class="number">{values.mean():.4f}{spread}</td>'
+def _explorer(clients: dict[str, Any]) -> str:
+    kept, left_out = len(clients["seeds"]), []
+    if len(clients["ids"]) < clients["total"]:
+        left_out.append(f"{len(clients['ids']):,} of {clients['total']:,} clients")
+    if kept < clients["allSeeds"]:
+        left_out.append(f"{kept} of {clients['allSeeds']} seeds")
+    shown = f"Shown: {', '.join(left_out)}." if left_out else ""
+    return f"""<div class="wide"><h2>Which clients are left behind?</h2>
+<p class="how">{text(shown)}</p>
+<div class="controls">
+<label>method <select id="choose-method"></select></label>
+<label>seed <select id="choose-seed"></select></label>
+<label>round <input type="range" id="choose-round" min="0" step="1">
+<output id="said-round"></output></label>
+</div>
+<div class="explorer">
+<div><p class="how">All methods and seeds at this round; a dot is where the worst tenth ends.</p>
+<div class="chart" id="distribution"></div></div>
+<div><p class="how">Clients by their number, of this method and seed. Point at one, or use the arrow
+keys.</p>
+<div id="map"></div></div>
+<div id="client" class="explorer all" aria-live="polite"></div>
+<div class="all"><h2>Who owns what?</h2><div class="chart" id="ownership"></div></div>
+</div></div>"""
 
 
-def _figure(name: str, figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    encoded = base64.b64encode(buffer.getvalue()).decode()
-    caption = html.escape(_FIGURES[name].caption)
-    return (
-        f'<figure><img alt="{caption}" src="data:image/png;base64,{encoded}">'
-        f"<figcaption>{caption}</figcaption></figure>"
-    )
-
-
-def _json(values: dict[str, Any]) -> str:
-    return html.escape(json.dumps(values, indent=2, default=str))
+def _settings(dataset: xr.Dataset, settings: list[str]) -> dict[str, Any]:
+    """The accuracy of every point, and the number of its method and of each of its values."""
+    names = ["algorithm", *settings] if dataset.sizes["algorithm"] > 1 else settings
+    level = 100 * results.final(dataset)["accuracy_mean_clients"].mean("seed")
+    level = level.transpose("algorithm", *settings)
+    points = [
+        [round(float(accuracy), 3), list(place[-len(names) :])]
+        for place, accuracy in np.ndenumerate(level.values)
+        if not np.isnan(accuracy)
+    ]
+    values = [[str(value) for value in dataset[name].values.tolist()] for name in names]
+    shown = ["method" if name == "algorithm" else name for name in names]
+    return {"names": shown, "columns": values, "points": points}

@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair.data import FederatedData
-from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy, variable, words
+from fedjax_fair.report.drawing import (
+    COLORS,
+    band,
+    by_method,
+    first_difference,
+    label,
+    numbers,
+    percent_axis,
+    styles,
+    tidy,
+    variable,
+    words,
+)
 from fedjax_fair.report.representatives import representatives
 from fedjax_fair.results import ownership
 
@@ -25,6 +37,14 @@ if TYPE_CHECKING:
 __all__ = ["accuracy_distribution", "learning_curves", "partition", "representatives"]
 
 _MOST_CLIENTS_SHOWN = 1000
+_FLOOR = "client_dissimilarity_noise"
+_LEVELS = (
+    "accuracy_mean_clients",
+    "accuracy_mean_examples",
+    "accuracy_minimum",
+    "accuracy_worst_tenth",
+    "accuracy_best_tenth",
+)
 
 
 def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") -> Figure:
@@ -35,8 +55,9 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
         metric: A variable over seeds and rounds, such as the name of a summary metric.
 
     Returns:
-        A figure: means over seeds as lines and, with more than one seed, the range from the lowest
-        to the highest seed as bands.
+        A figure: means over seeds as lines and, with more than one seed, their 95 % intervals as
+        bands, from the first round at which methods differ. Accuracies are in percent, on an axis
+        that is stretched towards 100. Dissimilarity has its noise floor as dotted lines.
 
     Raises:
         ValueError: If ``metric`` is not such a variable.
@@ -47,28 +68,30 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
         >>> results = xr.Dataset({"accuracy_mean_clients": accuracy}, {"round": [0, 10]})
         >>> line = learning_curves(results).axes[0].lines[0]
         >>> np.round(line.get_ydata(), 3).tolist()
-        [0.1, 0.6]
+        [10.0, 60.0]
     """
     from matplotlib.figure import Figure
 
     values = by_method(results, metric, ("seed", "round"))
+    drawn = first_difference(numbers(values))
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for i, style in enumerate(styles(values)):
-        curve = values.isel(algorithm=i).dropna("round", how="all")
+        curve = drawn.isel(algorithm=i).dropna("round", how="all").transpose("round", "seed")
         rounds = curve["round"].values
-        axes.plot(
-            rounds, curve.mean("seed").values, label=words(curve["algorithm"].item()), **style
-        )
-        if curve.sizes["seed"] > 1:
-            low, high = curve.min("seed").values, curve.max("seed").values
-            axes.fill_between(rounds, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        name = str(values["algorithm"].values[i])
+        axes.plot(rounds, curve.mean("seed").values, label=words(name), **style)
+        band(axes, rounds, curve.values, style["color"])
     tidy(axes)
+    if metric in _LEVELS:
+        percent_axis(axes, drawn)
+    if metric == "client_dissimilarity" and _FLOOR in results:
+        _floors(axes, by_method(results, _FLOOR, ("seed", "round")).sel(round=drawn["round"]))
     axes.set(xlabel="Communication round", ylabel=textwrap.fill(label(values), 36))
     axes.set_title(words(results.attrs.get("data", "")), loc="left")
     axes.margins(x=0.02)
     seeds = values.sizes["seed"]
-    legend = f"mean of {seeds} seeds,\nband: lowest to highest" if seeds > 1 else "one seed"
+    legend = f"mean of {seeds} seeds,\nband: 95 % interval" if seeds > 1 else "one seed"
     figure.legend(loc="outside right upper", title=legend, frameon=False, alignment="left")
     return figure
 
@@ -76,16 +99,15 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
 def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
     """Draws how test accuracy is distributed over clients, all seeds pooled.
 
-    Above, the fraction of clients that reach at most an accuracy: a curve further right serves
-    clients better, a steeper one more evenly. Below, the same as boxes: quartiles, whiskers to the
-    worst and the best 10 % of clients, a dot at the mean.
+    A curve gives the share of clients that have at most an accuracy: one further right serves
+    clients better, a steeper one more evenly. A dot marks where the worst tenth of clients ends.
 
     Args:
         results: Results of one or more methods.
         round: One of the evaluated rounds, or -1 for the last of each method.
 
     Returns:
-        A figure of two panels that share the accuracy axis.
+        A figure, in percent.
 
     Raises:
         ValueError: If there is no such round.
@@ -94,8 +116,8 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
         >>> import numpy as np, xarray as xr
         >>> accuracy = (("seed", "round", "client"), np.array([[[0.25, 0.5, 0.75, 1.0]]]))
         >>> results = xr.Dataset({"test_accuracy": accuracy}, {"round": [10]})
-        >>> [len(axes.lines) > 0 for axes in accuracy_distribution(results).axes]
-        [True, True]
+        >>> accuracy_distribution(results).axes[0].lines[0].get_xdata()[1:].tolist()
+        [25.0, 50.0, 75.0, 100.0]
     """
     from matplotlib.figure import Figure
 
@@ -103,32 +125,35 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
     rounds = values["round"].values
     if round != -1 and round not in rounds:
         raise ValueError(f"round={round!r}: expected -1 or one of {rounds.tolist()}.")
-    methods = [words(method) for method in values["algorithm"].values]
-    pooled = [_pool(values.isel(algorithm=i), round) for i in range(len(methods))]
-    figure = Figure(figsize=(7.0, 3.8 + 0.3 * len(methods)), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.8, 0.4 + 0.3 * len(methods)))
-    for accuracies, style in zip(pooled, styles(values), strict=True):
-        above.ecdf(accuracies, **style)
-    _boxes(below, pooled, methods, styles(values))
-    for axes in (above, below):
-        tidy(axes)
-    above.set(ylabel="Fraction of clients", ylim=(0, 1.02))
-    below.set_xlabel(label(values))
-    below.set_title("box: quartiles, whiskers: 10 % and 90 %, dot: mean", loc="right", size=8)
+    figure = Figure(figsize=(7.0, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    for i, style in enumerate(styles(values)):
+        pooled = np.sort(100 * _pool(values.isel(algorithm=i), round))
+        axes.ecdf(pooled, label=words(values["algorithm"].values[i]), **style)
+        if pooled.size:
+            worst = pooled[-(-pooled.size // 10) - 1]
+            axes.plot(worst, 0.1, marker="o", linestyle="", color=style["color"], zorder=3)
+    axes.axhspan(0, 0.1, color="0.93", zorder=0)
+    axes.annotate("worst tenth", (1, 0.1), (-4, -4), "axes fraction", "offset points",
+                  ha="right", va="top", size=8, color="0.35")  # fmt: skip
+    tidy(axes)
+    axes.set(xlabel=label(values), ylabel="Share of clients that have at most this (%)")
+    axes.set(ylim=(0, 1), yticks=np.linspace(0, 1, 6), yticklabels=range(0, 101, 20))
     when = "last round" if round == -1 else f"round {round}"
-    above.set_title(
+    axes.set_title(
         ", ".join(filter(None, [words(results.attrs.get("data", "")), when])), loc="left"
     )
+    figure.legend(loc="outside right upper", frameon=False)
     return figure
 
 
 def partition(results: xr.Dataset | FederatedData) -> Figure:
     """Draws who owns which training examples: a column per client, a row per class.
 
-    The area of a dot is proportional to the number of examples; only the largest hundredth of the
-    dots fill or exceed their cell. Clients are sorted by planted group, if there is one (a
-    color each), then by the class of which they own most, and wrapped into strips like lines
-    of text. Of more than a thousand clients every so-many-th is drawn.
+    The area of a dot is proportional to the number of examples; the largest fills its cell. Clients
+    are sorted by planted group, if there is one (a color each), then by the class of which they own
+    most, and wrapped into strips like lines of text. Of more than a thousand clients every
+    so-many-th is drawn.
 
     Args:
         results: A federation; or results with ``train_examples`` over clients and classes and, if
@@ -160,7 +185,7 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
     clients = _sorted_clients(counts, group)
     strips, cell = _wrap(len(clients), counts.shape[1])
     columns = -(-len(clients) // strips)
-    full, colors = np.percentile(counts[counts > 0], 99), _group_colors(group)
+    full, colors = counts.max(), _group_colors(group)
     # The inches beside the cells leave room for labels, titles and the legend.
     size = (max(columns * cell + 2.2, 4.5), strips * (counts.shape[1] + 1) * cell + 1.2)
     figure = Figure(figsize=size, layout="constrained")
@@ -169,6 +194,7 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
         diameters = 0.9 * np.sqrt(counts[shown] / full)
         _dots(axes, diameters, [colors[g] for g in group[shown]])
         axes.set_xlim(-0.5, columns - 0.5)
+        axes.tick_params(length=2, labelsize=min(8, 65 * cell))  # Of 72 points an inch.
         if len(clients) <= 40:
             axes.set_xticks(range(len(shown)), shown, size=7)
     _describe(figure, counts, len(clients), results.attrs.get("data", ""))
@@ -198,7 +224,6 @@ def _wrap(num_clients: int, num_classes: int) -> tuple[int, float]:
 
 def _dots(axes: Axes, diameters: np.ndarray, colors: list[str]) -> None:
     from matplotlib.collections import EllipseCollection
-    from matplotlib.ticker import MaxNLocator
 
     client, label = np.nonzero(diameters)
     diameter = diameters[client, label]
@@ -216,9 +241,9 @@ def _dots(axes: Axes, diameters: np.ndarray, colors: list[str]) -> None:
         )
     )
     axes.set(aspect="equal", ylim=(diameters.shape[1] - 0.5, -0.5), xticks=[])
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    classes = diameters.shape[1]
+    axes.set_yticks(range(0, classes, 1 if classes <= 30 else 10))
     axes.spines[:].set_color("0.8")
-    axes.tick_params(length=2, labelsize=8)
 
 
 def _describe(figure: Figure, counts: np.ndarray, num_shown: int, name: str) -> None:
@@ -250,24 +275,11 @@ def _pool(values: xr.DataArray, round: int) -> np.ndarray:
     return flat[~np.isnan(flat)]
 
 
-def _boxes(axes: Axes, pooled: list[np.ndarray], names: list[str], styles: list[dict]) -> None:
-    drawn = axes.boxplot(
-        pooled,
-        orientation="horizontal",
-        tick_labels=names,
-        whis=(10, 90),
-        showfliers=False,
-        showmeans=True,
-        patch_artist=True,
-        widths=0.55,
-        medianprops={"color": "black"},
-        meanprops={
-            "marker": "o",
-            "markerfacecolor": "white",
-            "markeredgecolor": "black",
-            "markersize": 4,
-        },
-    )
-    for box, style in zip(drawn["boxes"], styles, strict=True):
-        box.set(facecolor=style["color"], alpha=0.6)
-    axes.invert_yaxis()
+def _floors(axes: Axes, floors: xr.DataArray) -> None:
+    for i, style in enumerate(styles(floors)):
+        floor = 100 * floors.isel(algorithm=i).mean("seed").dropna("round")
+        dotted = {"color": style["color"], "linestyle": (0, (1, 3)), "linewidth": 1.2}
+        axes.plot(floor["round"].values, floor.values, label="_", **dotted)
+    axes.annotate("dotted: noise floor of finite test sets", (1, 1), (-4, -4), "axes fraction",
+                  "offset points", ha="right", va="top", size=8, color="0.35")  # fmt: skip
+    axes.set_ylim(bottom=0)

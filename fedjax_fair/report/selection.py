@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_fair.report.drawing import COLORS, by_method, label, styles, tidy, words
+from fedjax_fair.report.drawing import (
+    COLORS,
+    by_method,
+    is_percent,
+    label,
+    numbers,
+    settings_of,
+    styles,
+    tidy,
+    words,
+)
+from fedjax_fair.report.intervals import student
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["chosen", "participation", "participation_lorenz", "tradeoff"]
 
+_FLOOR = "client_dissimilarity_noise"
+_MOST_IN_LEGEND = 12
 
-def participation(results: xr.Dataset, seed: int = 0) -> Figure:
+
+def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
     """Draws who trained in which round: a panel per method, a row per client, a column per round.
 
-    Clients are sorted by how often they trained, most often at the top of each panel.
+    Clients are sorted by how often they trained, most often at the top of each panel. Of several
+    seeds the darkness is the share of those in which a client trained; where clients differ
+    between seeds, a row is a place in the order of each.
 
     Args:
         results: Results of one or more methods.
-        seed: Which of the seeds, counted from 0.
+        seed: One of the seeds, counted from 0; all by default.
 
     Returns:
         A figure.
@@ -37,27 +55,32 @@ def participation(results: xr.Dataset, seed: int = 0) -> Figure:
         >>> participated = (("seed", "round", "client"), np.array([[[1, 2, 1]]]))
         >>> results = xr.Dataset({"cohort_clients": clients, "participation": participated})
         >>> np.asarray(participation(results).axes[0].images[0].get_array()).tolist()
-        [[1, 1], [1, 0], [0, 1]]
+        [[1.0, 1.0], [1.0, 0.0], [0.0, 1.0]]
     """
-    from matplotlib.colors import ListedColormap
+    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
     cohorts = by_method(results, "cohort_clients", ("seed", "training_round", "slot"))
-    if not 0 <= seed < cohorts.sizes["seed"]:
-        raise ValueError(f"seed={seed!r}: expected one of {cohorts.sizes['seed']} seeds from 0.")
+    cohorts = cohorts.transpose("algorithm", "seed", "training_round", "slot")
+    seeds = cohorts.sizes["seed"]
+    if seed is not None and not 0 <= seed < seeds:
+        raise ValueError(f"seed={seed!r}: expected one of {seeds} seeds from 0.")
     num_clients = results.sizes["client"]
+    differ = "train_examples" in results and "seed" in results["train_examples"].dims
     methods = [str(method) for method in cohorts["algorithm"].values]
     figure = Figure(figsize=(7.0, 0.5 + 1.6 * len(methods)), layout="constrained")
     panels = figure.subplots(len(methods), 1, sharex=True, squeeze=False)[:, 0]
     for i, axes in enumerate(panels):
-        trained = _trained(cohorts.isel(algorithm=i, seed=seed).values, num_clients)
-        order = np.argsort(-trained.sum(axis=1), kind="stable")
-        colors = ListedColormap(["#f4f4f4", styles(cohorts)[i]["color"]])
-        axes.imshow(
-            trained[order], cmap=colors, vmin=0, vmax=1, aspect="auto", interpolation="nearest"
-        )
-        ever = int((trained.sum(axis=1) > 0).sum())
-        axes.set_title(f"{words(methods[i])}: {ever} of {num_clients} clients", loc="left", size=9)
+        runs = cohorts.values[i] if seed is None else cohorts.values[i, [seed]]
+        trained = np.stack([_trained(run, num_clients) for run in runs])
+        ever = (trained.sum(axis=2) > 0).sum(axis=1)
+        if differ:
+            trained = np.stack([_busiest_first(run) for run in trained])
+        shares = _busiest_first(trained.mean(axis=0))
+        colors = LinearSegmentedColormap.from_list("", ["#f4f4f4", styles(cohorts)[i]["color"]])
+        axes.imshow(shares, cmap=colors, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        title = f"{words(methods[i])}: {ever.mean():.3g} of {num_clients} clients"
+        axes.set_title(title + (", mean over seeds" if len(runs) > 1 else ""), loc="left", size=9)
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
     figure.supxlabel("Communication round", size=10)
@@ -164,16 +187,20 @@ def tradeoff(
     up: str = "accuracy_mean_clients",
     last: int = 1,
 ) -> Figure:
-    """Draws one metric against another, a point per method: upper left is better on both.
+    """Draws one metric against another, a point per method or point of a sweep.
+
+    Both axes have one scale if both are in percent, and show ten points at least, so that chance
+    does not look like an effect. What lies below the noise floor of dissimilarity is shaded.
 
     Args:
-        results: Results of methods, for example of one method with several values of a setting.
+        results: Results of methods, or of a sweep.
         across: A metric over seeds and rounds.
         up: Another one.
         last: Evaluations to average over, from the last one back.
 
     Returns:
-        A figure; points are means over seeds, bars their standard errors.
+        A figure; points are means over seeds, bars their 95 % intervals. Of more than a dozen
+        points of a sweep the legend has the methods alone.
 
     Raises:
         ValueError: If there is no such metric.
@@ -187,33 +214,64 @@ def tradeoff(
     """
     from matplotlib.figure import Figure
 
-    pair = [by_method(results, name, ("seed", "round")) for name in (across, up)]
+    pair = [by_method(results, name, ("seed", "round"), most=None) for name in (across, up)]
+    names = [str(name) for name in pair[0]["algorithm"].values]
+    looks, labels = styles(pair[0]), names
+    if settings_of(results) and len(names) > _MOST_IN_LEGEND:
+        methods = [name.partition(", ")[0] for name in names]
+        first = {name: place for place, name in reversed(list(enumerate(methods)))}
+        places = [sorted(first.values()).index(first[name]) for name in methods]
+        looks = [looks[place] for place in places]
+        labels = ["_" if first[name] != i else name for i, name in enumerate(methods)]
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    for i, style in enumerate(styles(pair[0])):
-        runs = [
-            values.isel(algorithm=i).dropna("round", how="all")[..., -last:].mean("round").values
-            for values in (v.transpose("algorithm", "seed", "round") for v in pair)
-        ]
-        means = [float(np.mean(values)) for values in runs]
-        errors = [float(np.std(v, ddof=1) / np.sqrt(v.size)) if v.size > 1 else 0.0 for v in runs]
-        name = str(pair[0]["algorithm"].values[i])
+    for i, style in enumerate(looks):
+        x, y = (student(_latest(values, i, last)) for values in pair)
+        bars = {
+            name: None if np.isnan(found.low) else float(found.mean - found.low)
+            for name, found in (("xerr", x), ("yerr", y))
+        }
         axes.errorbar(
-            *means,
-            xerr=errors[0],
-            yerr=errors[1],
-            marker="o",
-            capsize=2,
-            label=words(name),
-            **style,
+            x.mean, y.mean, **bars, marker="o", capsize=2, label=words(labels[i]), **style
         )
     tidy(axes)
-    axes.set(xlabel=label(pair[0]), ylabel=label(pair[1]))
+    if all(map(is_percent, pair)):
+        _honest_scale(axes)
+    if across == "client_dissimilarity" and _FLOOR in results:
+        floors = by_method(results, _FLOOR, ("seed", "round"), most=None)
+        floor = np.nanmean([_latest(floors, i, last).mean() for i in range(len(names))])
+        left, right = axes.get_xlim()
+        axes.axvspan(left, float(np.clip(floor, left, right)), color="0.94", zorder=0)
+        axes.set_xlim(left, right)
+        axes.annotate("below the noise floor", (0, 1), (4, -4), "axes fraction", "offset points",
+                      va="top", size=8, color="0.35")  # fmt: skip
+    axes.set(xlabel=textwrap.fill(label(pair[0]), 44), ylabel=textwrap.fill(label(pair[1]), 36))
     axes.set_title(words(results.attrs.get("data", "")), loc="left")
     seeds = pair[0].sizes["seed"]
-    title = f"mean of {seeds} seeds,\nbars: standard error" if seeds > 1 else "one seed"
+    title = f"mean of {seeds} seeds,\nbars: 95 % interval" if seeds > 1 else "one seed"
     figure.legend(loc="outside right upper", title=title, frameon=False, alignment="left")
     return figure
+
+
+def _latest(values: xr.DataArray, method: int, last: int) -> np.ndarray:
+    """One number a seed: the mean of the last evaluations."""
+    runs = numbers(values).transpose("algorithm", "seed", "round").isel(algorithm=method)
+    return runs.dropna("round", how="all")[..., -last:].mean("round").values
+
+
+def _honest_scale(axes: Axes) -> None:
+    """As many points on one axis as on the other, ten or more."""
+    limits = axes.get_xlim(), axes.get_ylim()
+    span = max(10.0, *(high - low for low, high in limits))
+    for set_limits, (low, high) in zip((axes.set_xlim, axes.set_ylim), limits, strict=True):
+        start = (low + high - span) / 2
+        start = min(max(start, 0.0), max(100.0 - span, 0.0))
+        set_limits(start, start + span)
+    axes.set_aspect("equal")
+
+
+def _busiest_first(trained: np.ndarray) -> np.ndarray:
+    return trained[np.argsort(-trained.sum(axis=1), kind="stable")]
 
 
 def _trained(cohorts: np.ndarray, num_clients: int) -> np.ndarray:

@@ -346,6 +346,9 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
     assert dataset["seed"].values.tolist() == [3, 4]
     rows = [line for line in shown.splitlines() if "0.01" in line or "0.1" in line]
     assert len(rows) == 8
+    page = (tmp_path / "report.html").read_text("utf8")
+    assert "What does each setting change?" in page
+    assert "fedavg, learning_rate=0.1" in page  # Which does not read the other setting.
     best = dataset["validation_accuracy_mean_clients"].isel(round=-1).mean("seed").max()
     assert f"{100 * float(best):.1f}" in rows[0]
     assert main(command) == 0  # Nothing is run again.

@@ -57,6 +57,7 @@ def test_the_folder_holds_its_settings_and_what_was_found(folder):
         "chosen.png",
         "value-against-bits.png",
     }
+    assert "Federated maximization on exemplars" in (folder / "report.html").read_text("utf8")
     found = results.open(folder)
     assert found["algorithm"].values.tolist() == METHODS
     assert found["seed"].values.tolist() == [1, 5]

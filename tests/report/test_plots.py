@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import stats
 
 from fedjax_fair.report.plots import accuracy_distribution, learning_curves, partition
 
@@ -24,6 +25,8 @@ def _results(methods=("random", "divfl"), num_seeds=3, num_clients=6):
         {
             "test_accuracy": ((*seeds, "client"), accuracy, {"long_name": "Test accuracy"}),
             "accuracy_mean_clients": (seeds, np.nanmean(accuracy, axis=-1)),
+            "client_dissimilarity": (seeds, rng.uniform(0, 0.1, shape[:3])),
+            "client_dissimilarity_noise": (seeds, rng.uniform(0, 0.1, shape[:3])),
             "client_disagreement": (seeds, disagreement, described),
             "train_examples": (("client", "class"), rng.integers(0, 9, (num_clients, 4))),
         },
@@ -38,19 +41,40 @@ def _render(figure):
     return figure
 
 
-def test_lines_are_means_and_bands_ranges_over_seeds():
+def test_lines_are_means_and_bands_their_intervals():
     results = _results()
     (axes,) = _render(learning_curves(results)).axes
     assert [line.get_label() for line in axes.lines] == ["random", "divfl"]
     for i, (line, band) in enumerate(zip(axes.lines, axes.collections, strict=True)):
-        values = results["accuracy_mean_clients"].values[i]
+        values = 100 * results["accuracy_mean_clients"].values[i]
         np.testing.assert_array_equal(line.get_xdata(), ROUNDS)
         np.testing.assert_allclose(line.get_ydata(), values.mean(0))
-        for x, low, high in zip(ROUNDS, values.min(0), values.max(0), strict=True):
+        for x, own in zip(ROUNDS, values.T, strict=True):
             at_round = [y for at, y in band.get_paths()[0].vertices if at == x]
-            np.testing.assert_allclose([min(at_round), max(at_round)], [low, high])
+            error = stats.sem(own)
+            expected = stats.t.interval(0.95, len(own) - 1, own.mean(), error)
+            np.testing.assert_allclose([min(at_round), max(at_round)], expected)
     legend = learning_curves(results).legends[0]
-    assert legend.get_title().get_text() == "mean of 3 seeds,\nband: lowest to highest"
+    assert legend.get_title().get_text() == "mean of 3 seeds,\nband: 95 % interval"
+
+
+def test_curves_begin_where_methods_differ_and_spread_accuracies_near_all():
+    results = _results()
+    results["accuracy_mean_clients"][:, :, 0] = 0.1
+    results["accuracy_mean_clients"][:, :, 1:] = [[[0.9, 0.99]], [[0.95, 0.98]]]
+    (axes,) = _render(learning_curves(results)).axes
+    assert axes.lines[0].get_xdata().tolist() == [10, 20]
+    low, middle, high = axes.transData.transform([(10, 80), (10, 90), (10, 95)])[:, 1]
+    assert high - middle == pytest.approx(middle - low)  # Half of what is missing is one step.
+    assert axes.get_ylim()[1] < 100
+
+
+def test_dissimilarity_has_its_noise_floor():
+    results = _results()
+    (axes,) = _render(learning_curves(results, "client_dissimilarity")).axes
+    expected = 100 * results["client_dissimilarity_noise"].mean("seed").values
+    np.testing.assert_allclose([line.get_ydata() for line in axes.lines[2:]], expected)
+    assert axes.get_ylim()[0] == 0
 
 
 def test_rounds_without_a_value_are_left_out_and_the_axis_carries_the_unit():
@@ -74,7 +98,7 @@ def test_results_of_one_method_need_no_method_dimension(select):
     single = results.isel(**select)
     (axes,) = _render(learning_curves(single)).axes
     np.testing.assert_allclose(
-        axes.lines[0].get_ydata(), results["accuracy_mean_clients"].values[0].mean(0)
+        axes.lines[0].get_ydata(), 100 * results["accuracy_mean_clients"].values[0].mean(0)
     )
     _render(accuracy_distribution(single))
     _render(partition(single))
@@ -83,7 +107,7 @@ def test_results_of_one_method_need_no_method_dimension(select):
 def test_an_unknown_metric_names_those_there_are():
     expected = (
         r"no 'speed' over seed, round in results: "
-        r"expected one of \['accuracy_mean_clients', 'client_disagreement'\]"
+        r"expected one of \['accuracy_mean_clients', 'client_disagreement', 'client_dissim"
     )
     with pytest.raises(ValueError, match=expected):
         learning_curves(_results(), "speed")
@@ -98,23 +122,22 @@ def test_curves_of_the_distribution_pool_clients_with_test_examples_and_seeds():
     for round in ROUNDS:
         figure = _render(accuracy_distribution(results, round))
         drawn = results["test_accuracy"].sel(round=round).values.reshape(2, -1)
-        for line, values in zip(figure.axes[0].lines, drawn, strict=True):
+        lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
+        for line, values in zip(lines, drawn, strict=True):
             pooled = np.sort(values[~np.isnan(values)])
             x, y = line.get_data()
             assert len(pooled) == 3 * 5
-            np.testing.assert_allclose(x[1:], pooled)
+            np.testing.assert_allclose(x[1:], 100 * pooled)
             np.testing.assert_allclose(y[1:], np.arange(1, 16) / 15)
 
 
-def test_boxes_are_quartiles_and_tenths():
-    results = _results()
-    figure = accuracy_distribution(results)
-    values = results["test_accuracy"].isel(algorithm=0, round=-1).values
-    expected = np.nanpercentile(values, [25, 75])
-    box = figure.axes[1].patches[0].get_path().vertices[:, 0]
-    np.testing.assert_allclose([box.min(), box.max()], expected)
-    names = [label.get_text() for label in figure.axes[1].get_yticklabels()]
-    assert names == ["random", "divfl"]
+def test_a_dot_is_where_the_worst_tenth_ends():
+    results = _results(num_clients=7)  # Of 3 x 6 clients with test examples the worst two.
+    lines = _render(accuracy_distribution(results)).axes[0].lines
+    dots = [line.get_xdata()[0] for line in lines if len(line.get_xdata()) == 1]
+    values = results["test_accuracy"].isel(round=-1).values.reshape(2, -1)
+    expected = [100 * np.sort(own[~np.isnan(own)])[1] for own in values]
+    np.testing.assert_allclose(dots, expected)
 
 
 def test_the_last_round_is_the_last_of_each_method():
@@ -122,7 +145,8 @@ def test_the_last_round_is_the_last_of_each_method():
     results["test_accuracy"][1, :, 2] = np.nan  # divfl stopped at round 10
     lines = accuracy_distribution(results).axes[0].lines
     expected = np.nanmax(results["test_accuracy"].sel(round=10).values[1])
-    np.testing.assert_allclose(max(lines[1].get_xdata()), expected)
+    second = [line for line in lines if len(line.get_xdata()) > 2][1]
+    np.testing.assert_allclose(max(second.get_xdata()), 100 * expected)
 
 
 def test_a_round_that_was_not_evaluated_is_refused():
@@ -133,16 +157,11 @@ def test_a_round_that_was_not_evaluated_is_refused():
 def test_a_method_keeps_its_color_in_every_figure():
     results = _results(methods=tuple("abcdefghij"))
     curves = learning_curves(results).axes[0].lines
-    above, below = accuracy_distribution(results).axes
+    distributions = accuracy_distribution(results).axes[0].lines
     styles = [(line.get_color(), line.get_linestyle()) for line in curves]
     assert len(set(styles)) == 10
-    assert styles == [(line.get_color(), line.get_linestyle()) for line in above.lines]
-    boxes = [patch.get_facecolor()[:3] for patch in below.patches]
-    assert boxes == [_rgb(color) for color, _ in styles]
-
-
-def _rgb(color):
-    return tuple(int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    drawn = [line for line in distributions if len(line.get_xdata()) > 2]
+    assert styles == [(line.get_color(), line.get_linestyle()) for line in drawn]
 
 
 @pytest.mark.parametrize("num_clients", [3, 10, 100, 1000])
@@ -154,6 +173,7 @@ def test_dots_have_areas_proportional_to_counts(num_clients):
     heights = np.concatenate([dot.get_heights() for dot in dots])
     counts = results["train_examples"].values
     owned = np.sort(counts[counts > 0])
+    assert widths.max() <= 0.9  # No dot leaves its cell, so that none lie on each other.
     np.testing.assert_allclose(
         np.sort(widths * heights), owned * (widths * heights).max() / owned.max()
     )
@@ -164,6 +184,7 @@ def test_dots_stand_at_their_client_and_class_sorted_by_dominant_class():
     figure = _render(partition(xr.Dataset({"train_examples": (("client", "class"), counts)})))
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "0"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "2"]
     places = {tuple(place) for place in axes.collections[0].get_offsets()}
     assert places == {(0, 0), (0, 1), (1, 1), (2, 1), (2, 2)}
 

@@ -1,6 +1,7 @@
 """The page shows the numbers of the results and needs no other file."""
 
 import io
+import json
 import re
 from html.parser import HTMLParser
 
@@ -9,6 +10,8 @@ import pytest
 import xarray as xr
 from conftest import linear_model, make_federation
 from rich.console import Console
+from scipy import stats
+from synthetic import make_results
 
 from fedjax_fair import aggregators, metrics, report, results, selectors, solvers
 from fedjax_fair.app import console
@@ -20,26 +23,35 @@ from fedjax_fair.training.fit import fit
 
 
 class Reader(HTMLParser):
-    """Collects table cells, link targets and open tags."""
+    """Collects the cells of tables, what is referred to, open tags, and the numbers of a page."""
 
     def __init__(self, text):
         super().__init__()
-        self.rows, self.sources, self.open = [], [], []
+        self.tables, self.sources, self.open, self.numbers, self.words = [], [], [], "", ""
         self.feed(text)
+        assert self.open == []
 
     def handle_starttag(self, tag, attrs):
         self.sources += [value for name, value in attrs if name in ("src", "href")]
+        if tag == "table":
+            self.tables.append([])
         if tag == "tr":
-            self.rows.append([])
-        if tag not in ("meta", "img"):
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        if tag not in ("meta", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] in ("td", "th"):
-            self.rows[-1].append(data)
+        if {"td", "th"} & set(self.open):
+            self.tables[-1][-1][-1] += f"{data} "
+        elif self.open and self.open[-1] == "script":
+            self.numbers = self.numbers or data
+        elif "style" not in self.open:
+            self.words += data
 
 
 @pytest.fixture(scope="module")
@@ -66,38 +78,99 @@ def test_final_is_the_last_evaluation_of_every_method(dataset):
     assert "round" not in last.dims
 
 
-def test_the_page_shows_every_summary_of_every_method(dataset):
-    reader = Reader(
-        report.page(
-            dataset, report.standard_figures(dataset), {"data": {"name": "x<y"}}, {"python": "3"}
-        )
-    )
-    assert reader.open == []
-    heading, *rows = reader.rows
-    assert heading[-2:] == ["fedavg", "centralized"]
+def interval(values):
+    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+    return f"{values.mean():.1f} ± {half:.1f}"
+
+
+def test_the_tables_are_of_the_last_evaluation(dataset):
+    reader = Reader(report.page(dataset, {"data": {"name": "x<y"}}, {"python": "3"}))
+    (heading, *methods), (_, *rows) = reader.tables
+    assert [cell.strip() for cell in heading[:3]] == ["method", "accuracy", "worst 10 %"]
+    accuracy = 100 * dataset.accuracy_mean_clients.sel(algorithm="fedavg", round=4).values
+    assert methods[0][1].strip() == interval(accuracy)
     assert len(rows) == len(metrics.SUMMARIES)
-    shown = {row[0]: row for row in rows}["Test accuracy, worst client"]
-    values = dataset.accuracy_minimum.sel(algorithm="fedavg", round=4).values
-    assert shown[-2] == f"{values.mean():.4f} ± {values.std(ddof=1):.4f}"
-    assert shown[1:4] == ["1", "clients with test examples", "uniform"]
+    shown = {row[0].strip(): [cell.strip() for cell in row] for row in rows}
+    worst = 100 * dataset.accuracy_minimum.sel(algorithm="fedavg", round=4).values
+    cells = shown["Test accuracy, worst client"]
+    assert cells[1:4] == ["%", "clients with test examples", "uniform"]
+    assert cells[4] in (interval(worst), f"{worst[0]:.1f}")
+    assert not any(re.search(r"± 0\.0+$", cell) for row in shown.values() for cell in row)
+
+
+def test_differences_are_those_that_results_compare(dataset):
+    (_, _, second), _ = Reader(report.page(dataset, {}, {})).tables
+    found = results.compare(dataset, metric="accuracy_mean_clients")
+    numbers = [100 * found[name].item() for name in ("difference", "low", "high")]
+    expected = "{:+.1f} ({:+.1f}, {:+.1f})".format(*numbers).replace("-", "−")  # noqa: RUF001
+    assert expected in second[1]
+
+
+def test_spread_stands_beside_its_noise_floor(dataset):
+    (heading, first, _), _ = Reader(report.page(dataset, {}, {})).tables
+    cell = first[[cell.strip() for cell in heading].index("dissimilarity")]
+    floor = 100 * dataset.client_dissimilarity_noise.sel(algorithm="fedavg", round=4).values
+    assert f"noise floor {floor.mean():.1f}" in cell
+
+
+@pytest.mark.parametrize(
+    ("gap", "said"), [(0.2, "against one, in points: two (accuracy +"), (0.001, "No difference")]
+)
+def test_the_finding_is_what_is_beyond_chance(gap, said):
+    made = make_results(("one", "two"), seeds=5)
+    noise = np.random.default_rng(1).normal(scale=0.01, size=(2, 5, 3))
+    made["accuracy_mean_clients"][:] = 0.5 + noise + gap * np.array([0, 1])[:, None, None]
+    made["client_dissimilarity"][:] = 0.3 + noise
+    made["client_dissimilarity_noise"][:] = 0.2
+    words = Reader(report.page(made, {}, {})).words
+    assert said in words
+    assert "its noise floor:" not in words
+    made["client_dissimilarity_noise"][:] = 0.4
+    assert "No dissimilarity is above its noise floor" in Reader(report.page(made, {}, {})).words
 
 
 def test_what_is_not_defined_is_a_dash(dataset):
-    rows = Reader(report.page(dataset, report.standard_figures(dataset), {}, {})).rows
+    _, rows = Reader(report.page(dataset, {}, {})).tables
     disagreement = next(row for row in rows if row[0].startswith("Client disagreement: mean"))
-    assert disagreement[-1] == "-"  # no client trains in a centralized run
+    assert disagreement[-1].strip() == "–"  # noqa: RUF001  # no client trains in a centralized run
     assert "±" in disagreement[-2]
 
 
+NASTY = "</script><script>throw 1</script><!-- <b>&amp;"
+
+
 def test_the_page_needs_no_other_file_and_trusts_no_name(dataset):
-    text = report.page(dataset, report.standard_figures(dataset), {"data": {"name": "x<y"}}, {})
-    sources = Reader(text).sources
-    assert len(sources) == len(report.standard_figures(dataset))
-    assert all(source.startswith("data:image/png;base64,") for source in sources)
-    assert not re.search(r"https?://", text)
-    assert "<small" not in text
+    renamed = dataset.assign_coords(algorithm=[NASTY, "b"])
+    text = report.page(renamed, {"data": {"name": "x<y"}}, {NASTY: NASTY})
+    reader = Reader(text)
+    assert reader.sources == []
+    assert set(re.findall(r"https?://[^\"']+", text)) == {"http://www.w3.org/2000/svg"}  # A name.
+    assert "<small & strange>" not in text
     assert "&lt;small &amp; strange&gt;" in text
     assert "x&lt;y" in text
+    assert "throw 1</script>" not in text
+    assert "<!--" not in text
+    assert json.loads(reader.numbers)["methods"] == [NASTY, "b"]
+
+
+def test_a_sweep_has_a_page_of_its_best_points():
+    runs = [make_results(seeds=2, clients=5) for _ in range(6)]
+    level = np.random.default_rng(2).uniform(0.2, 0.8, (6, 2))
+    for run, means in zip(runs, level, strict=True):
+        run["accuracy_mean_clients"][:] = means[:, None, None]
+    swept = xr.concat(runs, xr.DataArray([0, 1, 2, 3, 4, 5], dims="prox", name="prox"))
+    shared = {name: runs[0][name] for name in ("train_examples", "test_examples")}
+    reader = Reader(report.page(swept.assign(shared), {}, {}))
+    numbers, (table, _) = json.loads(reader.numbers), reader.tables
+    names = [f"{['fedavg', 'divfl'][j]}, prox={i}" for i in range(6) for j in range(2)]
+    best = [names[place] for place in np.argsort(-level.ravel())[:10]]
+    assert numbers["methods"] == [row[0].strip() for row in table[1:]] == best
+    assert numbers["settings"]["names"] == ["method", "prox"]
+    assert numbers["settings"]["columns"] == [["fedavg", "divfl"], ["0", "1", "2", "3", "4", "5"]]
+    for value, (method, prox) in numbers["settings"]["points"]:
+        assert value == pytest.approx(100 * level[prox, method], abs=6e-4)
+    assert len(numbers["settings"]["points"]) == 12
+    assert "the 10 most accurate points" in reader.words
 
 
 # No formula, no markup, no emoji, and nothing that clears a terminal.

@@ -5,7 +5,10 @@ import io
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import stats
 
+from fedjax_fair.report.drawing import MOST_POINTS, points_as_methods
+from fedjax_fair.report.plots import learning_curves
 from fedjax_fair.report.selection import chosen, participation, participation_lorenz, tradeoff
 
 RNG = np.random.default_rng(0)
@@ -40,7 +43,7 @@ def render(figure):
 
 
 def test_participation_shows_who_trained_when_busiest_first():
-    first, second = render(participation(results())).axes
+    first, second = render(participation(results(), seed=0)).axes
     np.testing.assert_array_equal(
         first.images[0].get_array(), [[1, 1, 1], [1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
     )
@@ -50,6 +53,10 @@ def test_participation_shows_who_trained_when_busiest_first():
     assert first.get_title(loc="left") == "one: 3 of 5 clients"
     other_seed = participation(results(), seed=1).axes[0].images[0].get_array()
     assert other_seed.sum() == 6
+    both = participation(results()).axes[0]
+    by_client = np.array([[1, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 1], [1, 1, 1]]) / 2
+    np.testing.assert_array_equal(both.images[0].get_array(), by_client[[1, 3, 4, 0, 2]])
+    assert both.get_title(loc="left") == "one: 2.5 of 5 clients, mean over seeds"
     with pytest.raises(ValueError, match="seed=2: expected one of 2 seeds"):
         participation(results(), seed=2)
 
@@ -94,9 +101,78 @@ def test_the_tradeoff_is_that_of_the_last_evaluations(last):
     data = results()
     figure = render(tradeoff(data, last=last))
     axes = figure.axes[0]
-    assert axes.get_xlabel() == "Dissimilarity"
+    assert axes.get_xlabel() == "Dissimilarity (%)"
     for i, bars in enumerate(axes.containers):
-        line, _, _ = bars.lines
-        values = data["client_dissimilarity"].values[i][:, -last:].mean(axis=1)
+        line, _, (across, _) = bars.lines
+        values = 100 * data["client_dissimilarity"].values[i][:, -last:].mean(axis=1)
         np.testing.assert_allclose(np.asarray(line.get_xdata(), float), [values.mean()])
-        np.testing.assert_allclose(np.asarray(line.get_ydata(), float), [1 - values.mean()])
+        np.testing.assert_allclose(np.asarray(line.get_ydata(), float), [100 - values.mean()])
+        ends = across.get_segments()[0][:, 0]
+        expected = stats.t.interval(0.95, 1, values.mean(), stats.sem(values))
+        np.testing.assert_allclose(ends, expected)
+
+
+def test_the_scale_of_the_tradeoff_does_not_make_effects_of_noise():
+    data = results()
+    shape = ("algorithm", "seed", "round")
+    spread = 0.05 + 0.001 * RNG.uniform(size=(2, 2, 3))
+    data["client_dissimilarity"] = (shape, spread)
+    data["accuracy_mean_clients"] = (shape, 1 - spread)
+    data["client_dissimilarity_noise"] = (shape, np.full((2, 2, 3), 0.06))
+    axes = render(tradeoff(data)).axes[0]
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    assert right - left == pytest.approx(high - low)
+    assert right - left >= 10
+    assert axes.get_aspect() == 1
+    (shaded,) = axes.patches
+    assert shaded.get_x() + shaded.get_width() == pytest.approx(6)
+
+
+def swept():
+    """Two methods, of which one reads the setting, with four values of it and two seeds."""
+    accuracy = RNG.uniform(0.5, 0.9, size=(2, 4, 2, 3))
+    accuracy[0, 1:] = accuracy[0, :1]
+    shape = ("algorithm", "prox", "seed", "round")
+    return xr.Dataset(
+        {"accuracy_mean_clients": (shape, accuracy), "client_dissimilarity": (shape, 1 - accuracy)},
+        {"algorithm": ["fedavg", "fedprox"], "prox": [0.0, 0.1, 1.0, 1e-9], "round": [0, 1, 2]},
+    )
+
+
+def test_points_of_a_sweep_are_methods_and_unread_settings_fold():
+    data = swept()
+    points = points_as_methods(data)
+    names = points["algorithm"].values.tolist()
+    values = ["0", "0.1", "1", "1e-09"]
+    assert names == ["fedavg", *(f"fedprox, prox={value}" for value in values)]
+    for name, value in zip(names[1:], data["prox"].values, strict=True):
+        expected = data["accuracy_mean_clients"].sel(algorithm="fedprox", prox=value)
+        np.testing.assert_array_equal(
+            points["accuracy_mean_clients"].sel(algorithm=name).transpose("seed", "round"), expected
+        )
+    one = points_as_methods(data.sel(algorithm="fedprox"))
+    assert one["algorithm"].values.tolist() == [f"prox={value}" for value in values]
+
+
+def test_figures_take_a_sweep():
+    data = swept()
+    legend = render(tradeoff(data)).legends[0]
+    assert [text.get_text() for text in legend.get_texts()][1] == "fedprox, prox=0"
+    lines = render(learning_curves(data)).axes[0].lines
+    last = data["accuracy_mean_clients"].isel(round=-1).mean("seed").values
+    best = max(last[0, 0], *last[1])
+    assert lines[0].get_ydata()[-1] == pytest.approx(100 * best)
+    assert len(lines) == 5
+
+
+def test_a_large_sweep_names_methods_and_not_points():
+    values = RNG.uniform(0.5, 0.9, size=(2, 20, 2, 1))
+    shape = ("algorithm", "prox", "seed", "round")
+    data = xr.Dataset(
+        {"accuracy_mean_clients": (shape, values), "client_dissimilarity": (shape, 1 - values)},
+        {"algorithm": ["fedavg", "fedprox"], "prox": np.arange(20), "round": [9]},
+    )
+    figure = render(tradeoff(data))
+    assert len(figure.axes[0].containers) == 40
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "fedprox"]
+    assert len(learning_curves(data).axes[0].lines) == MOST_POINTS

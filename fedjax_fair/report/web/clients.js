@@ -1,0 +1,188 @@
+// Single clients: choose a method, a seed and a round; point at a client to see all of it.
+
+const clients = numbers.clients;
+const NOTHING = 65535;
+
+function unpacked(packed) {
+  const bytes = Uint8Array.from(atob(packed), (mark) => mark.charCodeAt(0));
+  const view = new DataView(bytes.buffer);
+  return Uint16Array.from({ length: bytes.length / 2 }, (_, i) => view.getUint16(2 * i, true));
+}
+
+const accuracies = unpacked(clients.accuracy);
+const trained = unpacked(clients.trained);
+const choice = { method: 0, seed: 0, round: clients.rounds.length - 1, client: 0, pointed: null };
+
+const one = (list) => list[list.length > 1 ? choice.seed : 0];
+
+function accuracy(method, seed, round, client) {
+  const place = ((method * clients.seeds.length + seed) * clients.rounds.length + round) * clients.ids.length + client;
+  return accuracies[place] === NOTHING ? null : accuracies[place] / 100;
+}
+
+// A method that stopped earlier, or was evaluated more rarely, is shown as it was last measured.
+function measured(method, seed, round) {
+  for (let at = round; at >= 0; at--) {
+    const all = clients.ids.map((_, client) => accuracy(method, seed, at, client));
+    if (known(all).length) return all;
+  }
+  return [];
+}
+
+picture("distribution", (host) => {
+  const all = numbers.methods.map((_, i) =>
+    known(clients.seeds.flatMap((_, seed) => measured(i, seed, choice.round))).sort((a, b) => a - b));
+  const low = Math.min(100, ...all.filter((values) => values.length).map((values) => values[0]));
+  const x = { range: [Math.floor(low / 10) * 10, 100], label: "accuracy of a client (%)" };
+  const plot = axes(host, x, { range: [0, 100], label: "clients that have at most this (%)" }, 300);
+  const tenth = plot.py(10);
+  element(plot.svg, "rect", { x: plot.left, y: tenth, width: plot.right - plot.left, height: plot.bottom - tenth, fill: "var(--panel)" });
+  element(plot.svg, "text", { x: plot.right - 4, y: plot.bottom - 6, "text-anchor": "end" }, "worst tenth");
+  for (const i of shown()) {
+    const values = all[i];
+    if (!values.length) continue;
+    const points = [[plot.left, plot.bottom]];
+    values.forEach((value, k) => {
+      points.push([plot.px(value), points.at(-1)[1]]);
+      points.push([plot.px(value), plot.py((100 * (k + 1)) / values.length)]);
+    });
+    element(plot.svg, "path", { d: path(points), fill: "none", stroke: color(i), "stroke-width": 2, "stroke-dasharray": dashes(i), "data-method": i });
+    const worst = values[Math.ceil(values.length / 10) - 1];
+    const dot = element(plot.svg, "circle", { cx: plot.px(worst), cy: tenth, r: 4.5, fill: color(i), stroke: "var(--paper)" });
+    element(dot, "title", {}, `${numbers.methods[i]}: a tenth of clients has ${percent(worst)} or less`);
+  }
+});
+
+picture("map", (host) => {
+  const all = measured(choice.method, choice.seed, choice.round);
+  const low = Math.min(...known(all), 99);
+  const grid = element(host, "div", { class: clients.ids.length > 120 ? "grid dense" : "grid", role: "grid", "aria-label": "clients" });
+  clients.ids.forEach((id, client) => {
+    const value = all[client] ?? null;
+    const share = value === null ? 0 : (100 * (value - low)) / (100 - low);
+    const button = element(grid, "button", { type: "button", tabindex: client === choice.client ? 0 : -1, "data-client": client,
+      "aria-label": `client ${id}: ${value === null ? "no test examples" : percent(value)}` }, String(id));
+    button.style.background = value === null ? "var(--panel)" : `color-mix(in oklab, var(--high) ${share}%, var(--low))`;
+    button.style.color = share > 50 ? "var(--paper)" : "var(--ink)";
+    if (client === choice.client) button.classList.add("chosen");
+  });
+  const scale = element(host, "div", { class: "scale" });
+  scale.append(percent(low));
+  element(scale, "i");
+  scale.append("100 %");
+  const point = (event) => event.target.closest("[data-client]");
+  grid.addEventListener("mouseover", (event) => { if (point(event)) describe(Number(point(event).dataset.client)); });
+  grid.addEventListener("mouseleave", () => describe(choice.client));
+  grid.addEventListener("click", (event) => { if (point(event)) select(Number(point(event).dataset.client), false); });
+  grid.addEventListener("keydown", (event) => {
+    const columns = getComputedStyle(grid).gridTemplateColumns.split(" ").length;
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
+    const next = { Home: 0, End: clients.ids.length - 1 }[event.key] ?? choice.client + (step ?? NaN);
+    if (!(next in clients.ids)) return;
+    event.preventDefault();
+    select(next, true);
+  });
+  describe(choice.client);
+});
+
+// A row a class and a column a client, in the order of the class that a client owns most of.
+picture("ownership", (host) => {
+  const all = one(clients.classes);
+  const most = (pairs) => pairs.reduce((best, pair) => (pair[1] > best[1] ? pair : best), [Infinity, 0]);
+  const order = clients.ids.map((_, client) => client).filter((client) => all[client].length)
+    .sort((a, b) => most(all[a])[0] - most(all[b])[0] || a - b);
+  const every = Math.ceil(order.length / 200);
+  const columns = order.filter((_, place) => place % every === 0);
+  const classes = Math.max(...all.flat().map((pair) => pair[0])) + 1;
+  const largest = Math.max(...columns.flatMap((client) => all[client].map((pair) => pair[1])));
+  const x = { range: [-0.5, columns.length - 0.5], ticks: [], label: every > 1 ? `every ${every}th client` : "clients" };
+  const y = { range: [classes - 0.5, -0.5], ticks: [...Array(classes).keys()].filter((at) => classes <= 30 || at % 10 === 0), label: "class" };
+  const plot = axes(host, x, y, Math.min(72 + 20 * classes, 420));
+  const cell = [(plot.right - plot.left) / columns.length, (plot.bottom - plot.top) / classes];
+  const [width, height] = [Math.min(cell[0], 2 * cell[1]), Math.min(cell[1], 2 * cell[0])];
+  columns.forEach((client, place) => {
+    let cells = "";
+    for (const [label, count] of all[client]) {
+      const side = 0.9 * Math.sqrt(count / largest), w = side * width, h = side * height;
+      cells += `M${(plot.px(place) - w / 2).toFixed(1)} ${(plot.py(label) - h / 2).toFixed(1)}h${w.toFixed(1)}v${h.toFixed(1)}h${(-w).toFixed(1)}z`;
+    }
+    const group = clients.groups ? one(clients.groups)[client] : 0;
+    const drawn = element(plot.svg, "path", { d: cells, fill: color(group), "data-owner": client });
+    element(drawn, "title", {}, `client ${clients.ids[client]}`);
+    drawn.addEventListener("mouseover", () => describe(client));
+    drawn.addEventListener("click", () => select(client, false));
+  });
+  element(host, "p", { class: "how" }, `The largest box is ${largest} training examples.${clients.groups ? " Colors are planted groups." : ""}`);
+});
+
+function select(client, focus) {
+  const before = document.querySelector("#map .chosen");
+  before.classList.remove("chosen");
+  before.tabIndex = -1;
+  const button = document.querySelector(`#map [data-client="${client}"]`);
+  button.classList.add("chosen");
+  button.tabIndex = 0;
+  choice.client = client;
+  if (focus) button.focus();
+  describe(client);
+}
+
+function describe(client) {
+  const host = document.getElementById("client");
+  host.replaceChildren();
+  const now = measured(choice.method, choice.seed, choice.round)[client] ?? null;
+  const group = clients.groups ? `, group ${one(clients.groups)[client]}` : "";
+  const head = element(host, "div", { class: "all" });
+  element(head, "h3", {}, `Client ${clients.ids[client]}${group}: ${now === null ? "no test examples" : percent(now)}`);
+  const tested = one(clients.tested)[client];
+  element(head, "p", { class: "how" }, `${numbers.methods[choice.method]}, seed ${clients.seeds[choice.seed]}, round ${clients.rounds[choice.round]}; measured on ${tested} test examples`);
+  const [left, right] = [element(host, "div"), element(host, "div")];
+  element(left, "h3", {}, "Training examples by class");
+  const owned = [...one(clients.classes)[client]].sort((a, b) => b[1] - a[1]).slice(0, 12);
+  const bars = element(left, "div", { class: "bars" });
+  const most = Math.max(1, ...owned.map((pair) => pair[1]));
+  for (const [label, count] of owned) {
+    element(bars, "span", {}, `class ${label}`);
+    element(element(bars, "span"), "i").style.width = `${(100 * count) / most}%`;
+    element(bars, "span", { class: "number" }, String(count));
+  }
+  const x = { range: [clients.rounds[0], Math.max(clients.rounds.at(-1), 1)], label: "round" };
+  element(right, "h3", {}, "Its accuracy, and the rounds it trained in");
+  const plot = axes(element(right, "div", { class: "chart" }), x, { range: [0, 100], label: "accuracy (%)" }, 230);
+  const order = [...shown().filter((i) => i !== choice.method), choice.method];
+  for (const i of order) {
+    const values = clients.rounds.map((_, round) => accuracy(i, choice.seed, round, client));
+    const evaluated = clients.rounds.map((_, k) => k).filter((k) => values[k] !== null);
+    const own = i === choice.method;
+    line(plot, evaluated.map((k) => clients.rounds[k]), evaluated.map((k) => values[k]), color(i), { "stroke-width": own ? 2.5 : 1, opacity: own ? 1 : 0.5, "data-method": i });
+  }
+  const [total, slots] = clients.cohorts;
+  let ticks = "";
+  for (let round = 0; round < total; round++) {
+    const from = ((choice.method * clients.seeds.length + choice.seed) * total + round) * slots;
+    if (trained.subarray(from, from + slots).includes(client)) ticks += `M${plot.px(round + 1).toFixed(1)} ${plot.bottom - 8}v8`;
+  }
+  element(plot.svg, "path", { d: ticks, stroke: color(choice.method), "stroke-width": 1.5, "data-rounds": (ticks.match(/M/g) ?? []).length });
+  const mark = plot.px(clients.rounds[choice.round]);
+  element(plot.svg, "line", { x1: mark, x2: mark, y1: plot.top, y2: plot.bottom, stroke: "var(--muted)", "stroke-dasharray": "3 3" });
+}
+
+function option(id, names, key) {
+  const select = document.getElementById(id);
+  names.forEach((name, i) => element(select, "option", { value: i }, String(name)));
+  select.addEventListener("change", () => { choice[key] = Number(select.value); drawAll(); });
+}
+
+option("choose-method", numbers.methods, "method");
+option("choose-seed", clients.seeds, "seed");
+const slider = document.getElementById("choose-round");
+const said = document.getElementById("said-round");
+slider.max = clients.rounds.length - 1;
+slider.value = choice.round;
+const say = () => {
+  said.textContent = clients.rounds[choice.round];
+  slider.setAttribute("aria-valuetext", `round ${said.textContent}`);
+};
+slider.addEventListener("input", () => { choice.round = Number(slider.value); say(); drawAll(); });
+say();
+start();

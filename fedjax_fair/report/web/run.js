@@ -1,0 +1,111 @@
+// The pictures of a run or a sweep.
+
+const percent = (value) => `${value.toFixed(1)} %`;
+const lastRound = Math.max(...numbers.accuracy.flatMap(([rounds]) => rounds));
+const rounds = { range: [numbers.start, Math.max(lastRound, numbers.start + 1)], label: "round" };
+
+picture("learning", (host) => {
+  const [low, high] = hull(numbers.accuracy, [1], numbers.start);
+  const plot = axes(host, rounds, { ...levels(low, high), label: "accuracy, mean over clients (%)" }, 300);
+  curves(plot, numbers.accuracy, numbers.start);
+});
+
+picture("spread", (host) => {
+  const [, high] = hull([...numbers.dissimilarity, ...numbers.floor], [1], numbers.start);
+  const plot = axes(host, rounds, { range: [0, high * 1.15], label: "dissimilarity (points)" }, 300);
+  for (const i of shown()) {
+    const [xs, means] = numbers.floor[i];
+    const from = Math.max(xs.findIndex((round) => round >= numbers.start), 0);
+    line(plot, xs.slice(from), means.slice(from), color(i), { "stroke-width": 1.2, "stroke-dasharray": "1 4", "data-floor": i });
+  }
+  curves(plot, numbers.dissimilarity, numbers.start);
+});
+
+picture("busy", (host) => {
+  const all = numbers.participation.map((found) => found && found.share);
+  const [, high] = hull(all, [1, 3]);
+  const x = { range: [0, 100], label: "clients, busiest first (%)" };
+  const plot = axes(host, x, { range: [0, Math.min(high * 1.05, 100)], label: "trained in so many rounds (%)" }, 300);
+  curves(plot, all);
+  if (shown().length > 7) return;
+  const list = element(host, "p", { class: "how" });
+  list.textContent = shown().filter((i) => numbers.participation[i]).map((i) => {
+    const { gini: [mean, low, high], never } = numbers.participation[i];
+    const half = high - low >= 0.01 ? ` ± ${((high - low) / 2).toFixed(2)}` : "";
+    return `${numbers.methods[i]}: Gini index ${mean.toFixed(2)}${half}, never trained ${percent(never)}`;
+  }).join("; ");
+});
+
+// A point is as long on one axis as on the other, and ten points are the least that is shown.
+picture("tradeoff", (host) => {
+  const points = numbers.tradeoff;
+  const both = [0, 1].map((side) => known(points.flatMap((pair) => pair[side] ?? [])));
+  const middle = both.map((values) => (Math.min(...values) + Math.max(...values)) / 2);
+  const span = Math.max(10, ...both.map((values) => 1.1 * (Math.max(...values) - Math.min(...values))));
+  const [x, y] = middle.map((at, side) => {
+    const low = side ? Math.min(at - span / 2, 100 - span) : Math.max(at - span / 2, 0);
+    return [low, low + span];
+  });
+  const plot = axes(host, { range: x, label: "dissimilarity (points)" }, { range: y, label: "accuracy (%)" }, 0, true);
+  const floors = known(numbers.floor.map((curve) => curve[1].at(-1)));
+  const floor = floors.reduce((sum, value) => sum + value, 0) / floors.length;
+  if (floor > x[0]) {
+    const edge = plot.px(floor);
+    element(plot.svg, "rect", { x: plot.left, y: plot.top, width: edge - plot.left, height: plot.bottom - plot.top, fill: "var(--panel)", "data-noise": "" });
+    element(plot.svg, "text", { x: plot.left + 6, y: plot.top + 14 }, "below the noise floor");
+  }
+  for (const i of shown()) {
+    const [across, up] = points[i];
+    if (!across || !up) continue;
+    const ends = { stroke: color(i), "stroke-width": 1.5 };
+    if (up[1] !== null) {
+      element(plot.svg, "line", { x1: plot.px(across[1]), x2: plot.px(across[2]), y1: plot.py(up[0]), y2: plot.py(up[0]), ...ends });
+      element(plot.svg, "line", { x1: plot.px(across[0]), x2: plot.px(across[0]), y1: plot.py(up[1]), y2: plot.py(up[2]), ...ends });
+    }
+    const dot = element(plot.svg, "circle", { cx: plot.px(across[0]), cy: plot.py(up[0]), r: 5, fill: color(i), "data-method": i });
+    element(dot, "title", {}, `${numbers.methods[i]}: ${percent(up[0])}, ${across[0].toFixed(1)} points apart`);
+  }
+});
+
+picture("settings", (host) => {
+  const { names, columns, points } = numbers.settings;
+  const level = points.map((point) => point[0]);
+  const y = { range: [Math.min(...level) - 1, Math.min(Math.max(...level) + 1, 100)], label: "accuracy (%)" };
+  const hosts = panels(host, names);
+  names.forEach((name, k) => {
+    const values = columns[k];
+    const x = { range: [-0.5, values.length - 0.5], ticks: values.map((_, i) => i), format: (i) => values[i], label: "" };
+    const plot = axes(hosts[k], x, y, 220);
+    values.forEach((_, i) => {
+      const own = points.filter((point) => point[1][k] === i).map((point) => point[0]);
+      for (const at of own) element(plot.svg, "circle", { cx: plot.px(i), cy: plot.py(at), r: 4, fill: color(0), opacity: 0.55, "data-point": "" });
+      const mean = own.reduce((sum, value) => sum + value, 0) / own.length;
+      element(plot.svg, "line", { x1: plot.px(i) - 14, x2: plot.px(i) + 14, y1: plot.py(mean), y2: plot.py(mean), stroke: "var(--ink)", "stroke-width": 2 });
+    });
+  });
+});
+
+picture("groups", (host) => {
+  const all = numbers.groups;
+  const [low, high] = hull(all.flat(), [1], numbers.start);
+  const y = { range: [Math.floor(low / 10) * 10, Math.min(Math.ceil(high / 10) * 10, 100)], label: "accuracy (%)" };
+  const styles = ["", "7 4", "2 3", "9 3 2 3"];
+  const named = ["solid", "dashed", "dotted", "dash-dotted"];
+  element(host, "p", { class: "how" }, all.map((_, g) => `${named[g % 4]}: group ${g}`).join(", "));
+  const hosts = panels(host, shown().map((i) => numbers.methods[i]));
+  shown().forEach((i, place) => {
+    const plot = axes(hosts[place], rounds, y, 210);
+    all.forEach((group, g) => {
+      const [xs, means, lows, highs] = group[i];
+      const from = Math.max(xs.findIndex((round) => round >= numbers.start), 0);
+      band(plot, xs.slice(from), lows.slice(from), highs.slice(from), color(i));
+      line(plot, xs.slice(from), means.slice(from), color(i), { "stroke-dasharray": styles[g % 4] });
+    });
+  });
+});
+
+picture("agreement", (host) => {
+  const [, high] = hull(numbers.agreement, [0]);
+  const plot = axes(host, { range: [1, Math.max(high, 2)], label: "round" }, { range: [0, 1], label: "mutual information, mean over rounds so far" }, 260);
+  curves(plot, numbers.agreement);
+});

@@ -1,0 +1,107 @@
+// Opens pages in frames of several widths, uses them, and writes down what came of it.
+// `pages` is {name: HTML}, `widths` a list of numbers of pixels; `uses` is {name: function}.
+
+const prelude = `<script>
+window.problems = [];
+addEventListener("error", (event) => problems.push(event.message));
+addEventListener("securitypolicyviolation", (event) => problems.push("refused " + event.blockedURI));
+console.error = (...words) => problems.push(words.join(" "));
+</scr` + `ipt>`;
+
+const many = (frame, selector) => frame.document.querySelectorAll(selector).length;
+const one = (frame, selector) => frame.document.querySelector(selector);
+const words = (frame, selector) => one(frame, selector).textContent;
+
+function choose(frame, selector, value, kind) {
+  one(frame, selector).value = value;
+  one(frame, selector).dispatchEvent(new frame.Event(kind, { bubbles: true }));
+}
+
+function press(frame, selector, key) {
+  const event = new frame.KeyboardEvent("keydown", { key, bubbles: true, cancelable: true });
+  one(frame, selector).dispatchEvent(event);
+}
+
+// What reaches beyond the right edge, except within a part that scrolls by itself.
+function beyond(frame) {
+  const edge = frame.document.documentElement.clientWidth + 1;
+  return [...frame.document.querySelectorAll("main *")]
+    .filter((one) => one.getBoundingClientRect().right > edge && !one.closest(".scroll, pre"))
+    .map((one) => one.tagName + "." + one.className);
+}
+
+const uses = {
+  run(frame) {
+    const did = { lines: many(frame, "#learning path[data-method]"), dots: many(frame, "#tradeoff circle") };
+    const numbers = JSON.parse(words(frame, "#numbers"));
+    did.methods = numbers.methods.length;
+    one(frame, "#legend button").click();
+    did.linesWithout = many(frame, "#learning path[data-method]");
+    did.pressed = one(frame, "#legend button").getAttribute("aria-pressed");
+    one(frame, "#legend button").click();
+    did.linesAgain = many(frame, "#learning path[data-method]");
+    did.first = words(frame, "#client h3");
+    one(frame, "#map [data-client='1']").dispatchEvent(new frame.MouseEvent("mouseover", { bubbles: true }));
+    did.pointed = words(frame, "#client h3");
+    did.pointedRounds = Number(one(frame, "#client [data-rounds]").dataset.rounds);
+    one(frame, "#map .grid").dispatchEvent(new frame.MouseEvent("mouseleave"));
+    did.left = words(frame, "#client h3");
+    one(frame, "#map [data-client='2']").click();
+    press(frame, "#map .chosen", "ArrowRight");
+    did.moved = words(frame, "#client h3");
+    did.focused = frame.document.activeElement.dataset.client;
+    did.stops = many(frame, "#map [tabindex='0']");
+    choose(frame, "#choose-method", "1", "change");
+    choose(frame, "#choose-seed", "1", "change");
+    choose(frame, "#choose-round", "1", "input");
+    did.round = words(frame, "#said-round");
+    did.chosen = words(frame, "#client h3") + "; " + words(frame, "#client p");
+    did.classes = [...frame.document.querySelectorAll("#client .bars .number")].map((cell) => cell.textContent);
+    did.owners = many(frame, "#ownership path[data-owner]");
+    did.groups = many(frame, "#groups svg");
+    did.settings = many(frame, "#settings svg");
+    did.points = many(frame, "#settings [data-point]");
+    one(frame, "details summary").click();
+    did.open = one(frame, "details").open;
+    return did;
+  },
+  maximize(frame) {
+    const did = { lines: many(frame, "#bits path[data-method]"), items: many(frame, "#items li") };
+    did.pictures = many(frame, "#items canvas");
+    choose(frame, "#choose-method", "1", "change");
+    did.labels = [...frame.document.querySelectorAll("#items li")].map((item) => item.textContent);
+    return did;
+  },
+};
+
+function opened(page, width) {
+  return new Promise((done) => {
+    const frame = document.createElement("iframe");
+    frame.style = `width: ${width}px; height: 900px; border: 0`;
+    frame.addEventListener("load", () => done(frame.contentWindow), { once: true });
+    frame.srcdoc = page.replace("<head>", `<head>${prelude}`);
+    document.body.append(frame);
+  });
+}
+
+async function look() {
+  const found = {};
+  for (const [name, page] of Object.entries(pages)) {
+    for (const width of widths) {
+      const frame = await opened(page, width);
+      const style = frame.getComputedStyle(frame.document.body);
+      found[`${name} ${width}`] = {
+        width: frame.document.documentElement.scrollWidth,
+        beyond: beyond(frame),
+        colors: [style.color, style.backgroundColor],
+        did: uses[name.startsWith("maximize") ? "maximize" : "run"](frame),
+        beyondAfterwards: beyond(frame),
+        problems: frame.problems,
+      };
+    }
+  }
+  document.body.replaceChildren();
+  document.body.textContent = JSON.stringify(found);
+}
+
+look().catch((error) => { document.body.textContent = JSON.stringify({ failed: String(error.stack) }); });

@@ -1,0 +1,120 @@
+"""The numbers on a page are those of the results, and few enough."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+from synthetic import make_results
+
+from fedjax_fair.report import page
+from fedjax_fair.report.contents import contents
+
+
+def unpacked(text, *shape):
+    values = np.frombuffer(base64.b64decode(text), "<u2").astype(float)
+    values[values == 65535] = np.nan
+    return values.reshape(shape)
+
+
+@pytest.mark.parametrize("partitions", [False, True])
+def test_every_client_is_as_it_was_measured(partitions):
+    results = make_results(partitions=partitions, groups=True)
+    found = contents(results)["clients"]
+    assert found["rounds"] == results["round"].values.tolist()
+    accuracy = unpacked(found["accuracy"], 2, 2, 3, 6)
+    np.testing.assert_allclose(accuracy / 1e4, results["test_accuracy"].values)
+    np.testing.assert_array_equal(
+        unpacked(found["trained"], 2, 2, 4, 2), results["cohort_clients"].values
+    )
+    counts = results["train_examples"].values.reshape(-1, 6, 3)
+    for run, owned in zip(counts, found["classes"], strict=True):
+        again = np.zeros_like(run)
+        for client, pairs in enumerate(owned):
+            for label, examples in pairs:
+                again[client, label] = examples
+        np.testing.assert_array_equal(again, run)
+    np.testing.assert_array_equal(found["tested"], counts.sum(axis=2))
+    np.testing.assert_array_equal(found["groups"], results["group"].values.reshape(-1, 6))
+
+
+def test_curves_have_students_intervals():
+    results = make_results(seeds=4)
+    results["accuracy_mean_clients"][1, :, 1] = np.nan  # Not evaluated then.
+    found = contents(results)
+    for method, (rounds, *columns) in enumerate(found["accuracy"]):
+        own = 100 * results["accuracy_mean_clients"].isel(algorithm=method).dropna("round").values
+        assert rounds == ([0, 2, 4], [0, 4])[method]
+        low, high = stats.t.interval(0.95, 3, own.mean(axis=0), stats.sem(own))
+        np.testing.assert_allclose(columns, [own.mean(axis=0), low, high], atol=6e-4)
+    assert found["tradeoff"][0][1] == [column[-1] for column in found["accuracy"][0][1:]]
+    assert found["tradeoff"][0][0] == [column[-1] for column in found["dissimilarity"][0][1:]]
+    names = {"dissimilarity": "client_dissimilarity", "floor": "client_dissimilarity_noise"}
+    for name, metric in names.items():
+        means = [curve[1] for curve in found[name]]
+        np.testing.assert_allclose(means, 100 * results[metric].mean("seed"), atol=6e-4)
+
+
+def test_one_seed_has_no_interval():
+    (_, _, low, high), _ = contents(make_results(seeds=1))["accuracy"]
+    assert set(low) == set(high) == {None}
+
+
+def test_pictures_begin_where_methods_differ():
+    results = make_results()
+    results["accuracy_mean_clients"][:, :, 1] = 0.5
+    assert contents(results)["start"] == 4
+    results["accuracy_mean_clients"][:] = 0.5
+    assert contents(results)["start"] == 2  # They never do; round 0 tells nothing.
+
+
+def test_participation_is_that_of_all_seeds():
+    results = make_results(clients=5, seeds=3)
+    results["participation"][1] = 0  # Pooled examples.
+    first, second = contents(results)["participation"]
+    assert second is None
+    last = results["participation"].values[0, :, -1]
+    ordered = -np.sort(-last, axis=1) / 4 * 100
+    np.testing.assert_allclose(first["share"][0], [0, 25, 50, 75, 100])
+    np.testing.assert_allclose(first["share"][1], ordered.mean(axis=0), atol=6e-4)
+    gini = [np.abs(run[:, None] - run).mean() / (2 * run.mean()) for run in last]
+    assert first["gini"][0] == pytest.approx(np.mean(gini), abs=6e-4)
+    assert first["never"] == pytest.approx(100 * (last == 0).mean(), abs=0.06)
+
+
+def test_groups_and_agreement_are_drawn_where_there_are_some():
+    found = contents(make_results(groups=True))
+    assert len(found["groups"]) == 2
+    results = make_results(groups=True)
+    expected = results["aggregation_nmi"].values[1].cumsum(axis=1) / np.arange(1, 5)
+    np.testing.assert_allclose(found["agreement"][1][1], expected.mean(axis=0), atol=6e-4)
+    assert not {"groups", "agreement"} & set(contents(make_results()))
+
+
+def test_a_page_of_a_long_run_is_small():
+    results = make_results("abcde", seeds=2, evaluations=201, clients=100, rounds=200, slots=10)
+    text = page(results, {}, {})
+    assert len(text.encode()) < 5e6
+    assert len(contents(results)["clients"]["rounds"]) == 201  # Nothing is left out.
+
+
+def test_a_page_of_a_large_run_leaves_out_and_says_so():
+    results = make_results("ab", seeds=2, evaluations=401, clients=2500, rounds=400, slots=2)
+    found = contents(results)["clients"]
+    assert len(found["ids"]) == 1000
+    assert found["rounds"][-1] == 400
+    text = page(results, {}, {})
+    assert "Shown: 1,000 of 2,500 clients" in text
+    assert "1 of 2 seeds" in text
+    assert len(text.encode()) < 5e6
+    place = {client: place for place, client in enumerate(found["ids"])}
+    trained = unpacked(found["trained"], 2, 1, 400, 2)
+    members = results["cohort_clients"].values[:, :1]
+    expected = np.vectorize(lambda client: place.get(client, np.nan))(members)
+    np.testing.assert_array_equal(trained, expected)
+
+
+def test_what_is_written_down_is_json():
+    text = json.dumps(contents(make_results(groups=True)), allow_nan=False)
+    assert json.loads(text)["methods"] == ["fedavg", "divfl"]
