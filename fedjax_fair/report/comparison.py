@@ -131,7 +131,7 @@ def all_metrics(dataset: xr.Dataset) -> str:
     last = results.final(dataset)
     names = [str(name) for name in last["algorithm"].values]
     head = "".join(f'<th class="number" scope="col">{text(name)}</th>' for name in names)
-    measured = [m for m in metrics.SUMMARIES + metrics.GROUP_SUMMARIES if m.name in last]
+    measured = [m for m in metrics.ALL_SUMMARIES if m.name in last]
     rows = "".join(_metric_row(last, metric) for metric in measured)
     return (
         '<div class="scroll"><table><thead><tr><th scope="col">metric</th><th scope="col">unit</th>'
