@@ -54,6 +54,15 @@ def test_every_point_is_what_it_is_alone(base):
     np.testing.assert_array_equal(fedprox.sel(lam=0.0), fedprox.sel(lam=2.0))
 
 
+def test_uploads_and_faults_can_be_varied(base):
+    config = replace(base, methods=("fedavg",), upload=replace(base.upload, clip=0.01))
+    config = replace(config, aggregator=replace(base.aggregator, weights="uniform"))
+    runs = sweep(config, seeds=(0,), noise_multiplier=[0.0, 5.0], dropout=[0.0, 0.5])
+    losses = runs["test_loss"].mean("client").isel(algorithm=0, seed=0, round=-1).values
+    assert losses.shape == (2, 2)
+    assert np.unique(losses).size == 4
+
+
 def test_what_a_method_does_not_read_is_run_once(base, monkeypatch):
     fit_batch, sizes = module.fit_batch, []
 
