@@ -19,9 +19,9 @@ def secure(limit: float = Secure().limit) -> Secure:
     drop out, the masks that they leave behind are recovered.
 
     Args:
-        limit: The largest absolute value of a number in an update, > 0; 16 by default. The
-            step is ``limit`` over about 2**30. An update beyond it is not wrapped: the update of the round is then not
-            finite, which ends a run as divergence does.
+        limit: The largest absolute value of a number in an update, > 0; 16 by default. The step is
+            ``limit`` over about 2**30. An update beyond it is not wrapped: the update of the round
+            is then not finite, which ends a run as divergence does.
 
     Returns:
         ``Secure``, for ``make_round(..., aggregation=secure(limit))``; ``"secure"`` stands for
