@@ -57,10 +57,10 @@ def test_every_point_is_what_it_is_alone(base):
 def test_uploads_and_faults_can_be_varied(base):
     config = replace(base, methods=("fedavg",), upload=replace(base.upload, clip=0.01))
     config = replace(config, aggregator=replace(base.aggregator, weights="uniform"))
-    runs = sweep(config, seeds=(0,), noise_multiplier=[0.0, 5.0], dropout=[0.0, 0.5])
-    losses = runs["test_loss"].mean("client").isel(algorithm=0, seed=0, round=-1).values
-    assert losses.shape == (2, 2)
-    assert np.unique(losses).size == 4
+    assert not module._is_traced(config, module._axis(config, "dropout", [0.0, 0.5]))
+    runs = sweep(config, seeds=(0,), noise_multiplier=[0.0, 5.0])
+    quiet, loud = runs["test_loss"].mean("client").isel(algorithm=0, seed=0, round=-1).values
+    assert quiet != loud
 
 
 def test_what_a_method_does_not_read_is_run_once(base, monkeypatch):
