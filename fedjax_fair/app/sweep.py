@@ -224,7 +224,7 @@ def _is_traced(config: Config, axis: _Axis) -> bool:
     Raises:
         ValueError: If no method reads it.
     """
-    if (axis.section, axis.field) in _OF_ALL_METHODS or axis.section == "training":
+    if (axis.section, axis.field) in _OF_ALL_METHODS or axis.section in _OF_ALL_RUNS:
         return False
     read = [found for name in config.methods if (found := _setting(config, name, axis))]
     if not read:
@@ -234,6 +234,7 @@ def _is_traced(config: Config, axis: _Axis) -> bool:
 
 
 _OF_ALL_METHODS = {("model", "name"), ("model", "compute")}
+_OF_ALL_RUNS = ("training", "faults", "upload")
 
 
 def _with(config: Config, axes: Sequence[_Axis], values: Sequence[Any]) -> Config:

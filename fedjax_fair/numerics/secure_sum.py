@@ -44,7 +44,7 @@ class Secure(NamedTuple):
         limit: The largest absolute value that a member can send, before it is weighted.
     """
 
-    limit: float
+    limit: float = 16.0
 
 
 def as_secure(aggregation: str | Secure) -> Secure | None:
@@ -57,7 +57,7 @@ def as_secure(aggregation: str | Secure) -> Secure | None:
         checks.positive("limit", aggregation.limit)
         return aggregation
     checks.one_of("aggregation", aggregation, ("plain", "secure"))
-    return Secure(16.0) if aggregation == "secure" else None
+    return Secure() if aggregation == "secure" else None
 
 
 class Masked(NamedTuple):

@@ -29,6 +29,9 @@ def agnostic(mixture_learning_rate: Number = 0.1) -> Selector:
     is not finite counts as zero. The paper's bounds hold for the average of the models of all
     rounds; here, as for all methods, the last one is evaluated.
 
+    No guarantee of differential privacy covers it, because the mixture depends on what clients
+    have.
+
     Args:
         mixture_learning_rate: Step size :math:`\gamma` of the mixture, >= 0, per unit of loss; may
             be traced. With 0 the mixture stays uniform: federated averaging of all clients, with

@@ -76,6 +76,9 @@ def clustered_by_similarity(
     get a slot each, and the others fill the slots up. Takes ``clients * parameters`` floats of
     memory and time of order ``clients ** 3`` for the tree.
 
+    No guarantee of differential privacy covers it, because whom it chooses depends on what clients
+    have.
+
     Args:
         cohort_size: Slots per round.
         measure: The angle between updates, their squared Euclidean or their absolute distance. An

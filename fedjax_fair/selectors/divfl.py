@@ -63,6 +63,9 @@ def divfl(
     ``first_not_finite``, the lowest of their ids or -1. These clients are chosen only when all
     others are, and need not be represented.
 
+    No guarantee of differential privacy covers it, because whom it chooses depends on what clients
+    have.
+
     With a ``pool`` no matrix of all distances is made, so that memory and time grow with the number
     of clients rather than with its square. Each round draws that many clients, uniformly and
     without replacement, and chooses among them alone; all clients are still represented. Two things

@@ -36,6 +36,9 @@ def drfa(
     \gamma \cdot \text{local steps} \cdot v)` with :math:`v_i = \frac{N}{\text{cohort size}} f_i`
     for clients that report and 0 for the others. A loss that is not finite counts as 0.
 
+    No guarantee of differential privacy covers it, because the mixture depends on what clients
+    have.
+
     Args:
         mixture_learning_rate: Step size :math:`\gamma` of the mixture, >= 0, per unit of loss; may
             be traced.

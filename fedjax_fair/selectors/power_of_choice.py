@@ -36,6 +36,9 @@ def power_of_choice(
     In the first round the cohort is uniform. A loss that is not a number ranks lowest. Info:
     ``pool_loss``, the mean of the losses that were ranked (infinite ones aside).
 
+    No guarantee of differential privacy covers it, because whom it chooses depends on what clients
+    have.
+
     Args:
         cohort_size: Clients per round, ``m``.
         pool: Clients drawn before ranking, ``d``, at least ``m`` and at most all; twice ``m``,

@@ -46,6 +46,8 @@ def subtrunc(
     a step, which no bonus of about 1 ever outweighs; divided by the number of clients (the default)
     it does.
 
+    As for `divfl`, no guarantee of differential privacy covers it.
+
     Args:
         cohort_size: Clients per round.
         lam: Weight of the bonus, >= 0; may be traced.

@@ -39,6 +39,8 @@ def unionfl(
     0` it chooses as `divfl` does. Info: that of `divfl`, ``penalty``, the second term without
     its sign, and ``repeated``, the number of members that were in the union.
 
+    As for `divfl`, no guarantee of differential privacy covers it.
+
     Args:
         cohort_size: Clients per round.
         mu: Penalty of a recently selected member, >= 0; may be traced. How it compares to :math:`G`

@@ -11,7 +11,7 @@ from fedjax_fair.numerics.secure_sum import Secure
 __all__ = ["require_sums", "secure"]
 
 
-def secure(limit: float = 16.0) -> Secure:
+def secure(limit: float = Secure().limit) -> Secure:
     """Members send masked updates, of which the server learns the sum alone.
 
     Members multiply their update by their weight and round it to whole multiples of a step; masks
@@ -19,9 +19,9 @@ def secure(limit: float = 16.0) -> Secure:
     drop out, the masks that they leave behind are recovered.
 
     Args:
-        limit: The largest absolute value of a number in an update, > 0. The step is ``limit`` over
-            about 2**30. An update beyond it is not wrapped: the update of the round is then not
-            finite, which ends a run as divergence does.
+        limit: The largest absolute value of a number in an update, > 0; 16 by default. The step is
+            ``limit`` over about 2**30. An update beyond it is not wrapped: the update of the round
+            is then not finite, which ends a run as divergence does.
 
     Returns:
         ``Secure``, for ``make_round(..., aggregation=secure(limit))``; ``"secure"`` stands for

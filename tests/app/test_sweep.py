@@ -57,6 +57,15 @@ def test_every_point_is_what_it_is_alone(base):
     np.testing.assert_array_equal(fedprox.sel(lam=0.0), fedprox.sel(lam=2.0))
 
 
+def test_uploads_and_faults_can_be_varied(base):
+    config = replace(base, methods=("fedavg",), upload=replace(base.upload, clip=0.01))
+    config = replace(config, aggregator=replace(base.aggregator, weights="uniform"))
+    assert not module._is_traced(config, module._axis(config, "dropout", [0.0, 0.5]))
+    runs = sweep(config, seeds=(0,), noise_multiplier=[0.0, 5.0])
+    quiet, loud = runs["test_loss"].mean("client").isel(algorithm=0, seed=0, round=-1).values
+    assert quiet != loud
+
+
 def test_what_a_method_does_not_read_is_run_once(base, monkeypatch):
     fit_batch, sizes = module.fit_batch, []
 

@@ -49,22 +49,29 @@ METHODS = (
     ("uniform", "sgd", "centered_clipping"),
     ("drfa", "sgd", "q_fedavg", "secure"),
     ("uniform", "sgd", "mean by size", "secure"),
+    ("uniform", "sgd", "mean", "private"),
+    ("by_size", "sgd", "mean by size", "top_k"),
 )
 """Every aggregator, every selector that measures clients, and what hides updates."""
+UPLOADS = {
+    "secure": {"aggregation": "secure"},
+    "private": {"privacy": ff.uploads.adaptive_privacy(0.1), "aggregation": "secure"},
+    "top_k": {"compression": ff.uploads.top_k(0.3)},
+}
 FAULTS = [ff.faults.dropout(0.2), ff.faults.byzantine(0.3, "little")]
 """What goes wrong with clients whose selector measures nothing."""
 
 
 def run(names, data, mesh=None):
     """Six rounds: the state without its key, and the info of the rounds; collective bytes."""
-    selector, solver, aggregator, *aggregation = names
+    selector, solver, aggregator, *upload = names
     round = ff.make_round(
         linear_model(),
         SELECTORS[selector](),
         SOLVERS[solver](),
         AGGREGATORS[aggregator](),
-        faults=FAULTS[: 1 if aggregation else 2] if selector == "uniform" else (),
-        aggregation=aggregation[0] if aggregation else "plain",
+        faults=FAULTS[: 1 if upload else 2] if selector == "uniform" else (),
+        **(UPLOADS[upload[0]] if upload else {}),
     )
 
     def program(seed, data):

@@ -205,3 +205,15 @@ def test_results_count_what_was_sent():
 def test_what_does_not_fit_is_refused(call, said, as_users_call):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path):
+    """With all that uploads remember: what members keep, and a clip that adapts."""
+    round = round_of(compression=uploads.top_k(0.2), privacy=uploads.adaptive_privacy(0.5))
+    settings = {"eval_every": 1, "train_loss": False}
+    whole = ff.fit(round, FEDERATION, rounds=3, **settings)
+    ff.fit(round, FEDERATION, rounds=1, checkpoints=tmp_path, **settings)
+    resumed = ff.fit(round, FEDERATION, rounds=3, checkpoints=tmp_path, **settings)
+    assert whole["aggregation_clip"].values.std() > 0
+    for name in ("aggregation_clip", "test_loss", "cohort_loss"):
+        np.testing.assert_array_equal(resumed[name], whole[name])

@@ -198,17 +198,14 @@ def test_a_liar_of_its_own_lies_on():
     lie = [faults.byzantine([0, 2, 4], "sign_flip")]
     plain, _ = run_with(faults=lie)
     secure, _ = run_with(faults=lie, aggregation="secure")
-    honest, _ = run_with(aggregation="secure")
     chex.assert_trees_all_close(secure.variables, plain.variables, rtol=1e-5, atol=1e-6)
-    assert not np.allclose(honest.variables.params["kernel"], secure.variables.params["kernel"])
 
 
 def test_who_sends_nan_drops_out_if_asked():
     lie = [faults.byzantine([0, 2, 4], "nan")]
-    plain, info = run_with(faults=lie, drop_nonfinite=True)
-    secure, _ = run_with(faults=lie, drop_nonfinite=True, aggregation="secure")
-    assert not info.answers.all()
-    chex.assert_trees_all_close(secure.variables, plain.variables, rtol=1e-5, atol=1e-6)
+    _, info = run_with(faults=lie, drop_nonfinite=True, aggregation="secure")
+    np.testing.assert_array_equal(info.answers, ~np.isin(info.clients, [0, 2, 4]))
+    assert info.finite.all()
     _, info = run_with(faults=lie, aggregation="secure")
     assert not info.finite.all()
 
