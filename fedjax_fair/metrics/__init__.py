@@ -1,7 +1,7 @@
 """Metrics: how well and how evenly a federation is served, and what that costs.
 
 Functions on arrays live in `performance`, `fairness`, `groups`, `by_mix`, `clustering` and
-`communication`, comparisons of runs in `paired`;
+`communication`, comparisons of runs in `paired`, metrics of predictions in `predictions`;
 `SUMMARIES` lists those that every evaluation computes, under the names they have in results, and
 `GROUP_SUMMARIES` those it adds where groups of clients are known.
 
@@ -22,6 +22,7 @@ from fedjax_fair.metrics import (
     groups,
     paired,
     performance,
+    predictions,
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.metrics.communication import bytes_per_round
@@ -48,5 +49,6 @@ __all__ = [
     "normalized_mutual_information",
     "paired",
     "performance",
+    "predictions",
     "summaries_of",
 ]

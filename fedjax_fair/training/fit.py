@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Int, PyTree, Shaped
 
 from fedjax_fair import checks, results
-from fedjax_fair.base import ClientMetrics, Variables
+from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.best import Best
@@ -23,6 +23,7 @@ from fedjax_fair.training.checkpoints import Checkpoints
 from fedjax_fair.training.diagnosis import Doubts, require_members
 from fedjax_fair.training.fingerprint import describe
 from fedjax_fair.training.fitted import Fitted
+from fedjax_fair.training.own_metrics import require_new
 from fedjax_fair.training.programs import Programs
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def fit(
     train_loss: bool = True,
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
+    metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
     """Runs a federated method and returns what it did to every client.
@@ -122,6 +124,9 @@ def fit(
         checkpoints: A folder for checkpoints, one after every evaluation. If it holds one already,
             the run continues from there and ends exactly as an uninterrupted one. A finished run
             is extended by a larger ``rounds``.
+        metrics: What evaluations measure besides: a `Metric` is a number of what is known of all
+            clients, a `ClientMetric` a number of each client's predictions
+            (`fedjax_fair.metrics.predictions`).
         mesh: Devices to assign the clients to, from ``parallel.client_mesh``, or the cores of
             ``parallel.core_mesh``; by default all are on one device. With several processes each
             makes the same call and gets the same results, and callbacks must return the same.
@@ -156,6 +161,7 @@ def fit(
         train_loss=train_loss,
         callbacks=callbacks,
         checkpoints=checkpoints,
+        metrics=metrics,
         mesh=mesh,
     ).dataset
 
@@ -170,6 +176,7 @@ def train(
     train_loss: bool = True,
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
+    metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
     best: Callable[[Evaluation], Any] | None = None,
 ) -> Fitted:
@@ -184,6 +191,7 @@ def train(
         train_loss: Whether evaluations measure training losses.
         callbacks: Called at the start, every evaluation and the end.
         checkpoints: A folder for checkpoints.
+        metrics: What evaluations measure besides.
         mesh: Devices or cores.
         best: ``best(evaluation) -> [seeds]``, a score of which larger is better. The model of each
             seed is then that of its best evaluation (of several the first), not of the last one.
@@ -224,6 +232,7 @@ def train(
         callbacks=callbacks,
         checkpoints=checkpoints,
         continue_on_divergence=False,
+        metrics=metrics,
         mesh=mesh,
         best=best,
     )
@@ -243,6 +252,7 @@ def fit_batch(
     checkpoints: str | Path | None = None,
     continue_on_divergence: bool = True,
     memory_limit: int | None = None,
+    metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
     """Runs a batch of settings of one method in one compiled program.
@@ -264,6 +274,7 @@ def fit_batch(
         continue_on_divergence: Whether other runs go on when an update is not finite, as some will
             be on a grid of step sizes; that run's model stays as it was.
         memory_limit: Bytes that the runs may take, by an estimate from the compiled programs.
+        metrics: As for ``fit``.
         mesh: As for ``fit``.
 
     Returns:
@@ -308,6 +319,7 @@ def fit_batch(
         checkpoints=checkpoints,
         continue_on_divergence=continue_on_divergence,
         memory_limit=memory_limit,
+        metrics=metrics,
         mesh=mesh,
     )[0]
 
@@ -325,6 +337,7 @@ def _run(
     checkpoints: str | Path | None,
     continue_on_divergence: bool,
     memory_limit: int | None = None,
+    metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
     best: Callable[[Evaluation], Any] | None = None,
 ) -> tuple[xr.Dataset, Variables, Int[np.ndarray, " seeds"]]:
@@ -335,6 +348,7 @@ def _run(
     checks.seeds("seeds", seeds, different=False)
     if memory_limit is not None:
         checks.non_negative_int("memory_limit", memory_limit)
+    require_new(metrics)
     seeds = tuple(map(int, seeds))
     validate(data)
     if not np.asarray(data.test.sizes).any():
@@ -354,6 +368,8 @@ def _run(
         schedule: dict[str, Any] = {"eval_every": eval_every, "train_loss": train_loss}
         if best is not None:
             schedule["best"] = best
+        if metrics:
+            schedule["metrics"] = tuple(metrics)
         own = data._replace(name="")  # What it is called does not matter.
         described = describe(method=make, points=points, data=own, **schedule)
         keep = Checkpoints(checkpoints, seeds, described, rounds, eval_every)
@@ -365,7 +381,9 @@ def _run(
                 f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
                 f"{history.round}."
             )
-        programs = Programs(make, points, seeds, data, min(eval_every, rounds), train_loss, mesh)
+        programs = Programs(
+            make, points, seeds, data, min(eval_every, rounds), train_loss, mesh, metrics
+        )
         needed = programs.num_bytes(rounds)
         if memory_limit is not None and needed > memory_limit:
             raise MemoryLimitError(needed, programs.shared_bytes, memory_limit)
@@ -423,7 +441,7 @@ def _run(
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
     )
-    dataset = results.to_dataset(history, seeds, data, shapes)
+    dataset = results.to_dataset(history, seeds, data, shapes, metrics)
     if continue_on_divergence:
         described = {"long_name": "First round whose update was not finite, or -1"}
         dataset["diverged"] = ("seed", diverged, described)
