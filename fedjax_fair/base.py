@@ -23,6 +23,7 @@ __all__ = [
     "Aggregator",
     "Client",
     "ClientGradients",
+    "ClientMetric",
     "ClientMetrics",
     "Cohort",
     "Context",
@@ -34,6 +35,7 @@ __all__ = [
     "Metric",
     "Model",
     "Number",
+    "Predictions",
     "Sampling",
     "Sees",
     "Selector",
@@ -519,6 +521,8 @@ class ClientMetrics(NamedTuple):
             without. None, as the next two, where none are held out.
         validation_loss: Mean loss on them; NaN without.
         validation_sizes: Validation examples of each client.
+        own: Metrics of predictions that were asked for, ``[clients]``, by the name they have in
+            results.
     """
 
     test_accuracy: Float[Array, " clients"]
@@ -533,6 +537,7 @@ class ClientMetrics(NamedTuple):
     validation_accuracy: Float[Array, " clients"] | None = None
     validation_loss: Float[Array, " clients"] | None = None
     validation_sizes: Int[Array, " clients"] | None = None
+    own: dict[str, Float[Array, " clients"]] = {}  # noqa: RUF012 (never changed)
 
 
 class Metric(NamedTuple):
@@ -553,3 +558,59 @@ class Metric(NamedTuple):
     population: str
     weighting: str
     function: Callable[[ClientMetrics], Float[Array, ""]]
+
+
+class Predictions(NamedTuple):
+    """What a model makes of the examples of all clients, in the order of their owners.
+
+    Attributes:
+        model: The network.
+        outputs: What it computes for each example, ``[examples, ...]``.
+        labels: Labels or targets of the examples, ``[examples, ...]``.
+        owners: The client that owns each, ``[examples]``, ascending; ``num_clients`` where none
+            does, as in a sum over clients nothing is added then.
+        num_clients: Number of clients.
+    """
+
+    model: Model
+    outputs: Float[Array, "examples ..."]
+    labels: Shaped[Array, "examples ..."]
+    owners: Int[Array, " examples"]
+    num_clients: int
+
+    @property
+    def predicted(self) -> Shaped[Array, "examples ..."]:
+        """Predicted labels, by ``Model.predict``."""
+        return self.model.predict(self.outputs)
+
+    @property
+    def probabilities(self) -> Float[Array, "examples classes"]:
+        """Predicted probabilities, by ``Model.probabilities``."""
+        if self.model.probabilities is None:
+            raise ValueError("metrics: expected none of probabilities, which this model lacks.")
+        return self.model.probabilities(self.outputs)
+
+    def sum(self, values: Shaped[Array, " examples"]) -> Shaped[Array, " clients"]:
+        """Sums a number of each example over the examples of each client."""
+        return jax.ops.segment_sum(values, self.owners, self.num_clients, indices_are_sorted=True)
+
+    def mean(self, values: Float[Array, " examples"]) -> Float[Array, " clients"]:
+        """Means over the examples of each client; NaN for a client without."""
+        return self.sum(values) / self.sum(jnp.ones_like(values))
+
+
+class ClientMetric(NamedTuple):
+    """One number for each client, of what the model predicts for its examples.
+
+    Attributes:
+        name: Name of the variable in results, behind ``test_`` or ``validation_``.
+        description: A few words for people.
+        unit: Unit of the value, "1" for a dimensionless one.
+        function: Pure function from ``Predictions`` to ``[clients]``; clients without examples get
+            NaN, whatever it returns.
+    """
+
+    name: str
+    description: str
+    unit: str
+    function: Callable[[Predictions], Float[Array, " clients"]]

@@ -7,7 +7,7 @@ clients, go through one client's examples after another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -15,7 +15,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fedjax_fair.base import ClientGradients, ClientMetrics, Model, Variables
+from fedjax_fair.base import (
+    ClientGradients,
+    ClientMetric,
+    ClientMetrics,
+    Model,
+    Predictions,
+    Variables,
+)
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
@@ -196,6 +203,7 @@ def evaluate(
     cohort: Int[Array, " cohort"],
     *,
     train_loss: bool = True,
+    own: Sequence[ClientMetric] = (),
 ) -> ClientMetrics:
     """Measures one model on every client.
 
@@ -206,6 +214,8 @@ def evaluate(
         participation: Rounds each client has trained in.
         cohort: Ids of the clients that trained last; -1 in an empty slot.
         train_loss: Whether to measure the training loss as well, which reads all training examples.
+        own: Further metrics, of predictions for test and validation examples; they take a pass of
+            their own.
 
     Returns:
         A ``ClientMetrics``.
@@ -232,7 +242,36 @@ def evaluate(
         validation_accuracy=held and held.accuracy,
         validation_loss=held and held.loss,
         validation_sizes=data.validation and data.validation.sizes,
+        own=_of_predictions(model, variables, data, own),
     )
+
+
+def _of_predictions(
+    model: Model, variables: Variables, data: FederatedData, own: Sequence[ClientMetric]
+) -> dict[str, Float[Array, " clients"]]:
+    """Metrics of predictions, by the name they have in results."""
+    found: dict[str, Float[Array, " clients"]] = {}
+    for kind, part in (("test", data.test), ("validation", data.validation)):
+        if part is None or not own:
+            continue
+        examples = jax.tree.map(jnp.asarray, part)
+        # A client's examples have to be in one place. Where devices share all, each computes all.
+        alone = examples.devices is None or examples.has_all_clients
+        here = examples._replace(devices=None) if alone else examples
+
+        def measure(rows, here=here):
+            return _outputs(model, variables, here.features[rows])
+
+        outputs, rows, owners = _flat(measure, here)
+        predictions = Predictions(model, outputs, here.labels[rows], owners, here.num_clients)
+        clients = jnp.arange(here.num_clients, dtype=jnp.int32)
+        for metric in own:
+            values = jnp.where(here.sizes > 0, metric.function(predictions), jnp.nan)
+            if not alone:
+                local = collectives.is_local(here, clients)
+                values = collectives.all_reduce(here, jnp.where(local, values, 0))
+            found[f"{kind}_{metric.name}"] = values
+    return found
 
 
 def _measure(
@@ -289,7 +328,9 @@ def _flat(
         return collectives.shard(examples, values, fill)
 
     rows, owners = chunks(examples.order, 0), chunks(_owners(examples), no_client)
-    measured = jax.tree.map(jnp.ravel, jax.lax.map(measure, rows))
+    measured = jax.tree.map(
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.lax.map(measure, rows)
+    )
     return measured, rows.reshape(-1), owners.reshape(-1)
 
 

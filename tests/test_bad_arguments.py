@@ -23,6 +23,7 @@ from fedjax_fair import (
     selectors,
     solvers,
     sweep,
+    train,
     uploads,
 )
 from fedjax_fair import submodular as sets
@@ -59,6 +60,7 @@ OTHERS = (
     make_round,
     run,
     sweep,
+    train,
 )
 PUBLIC = [
     *(getattr(module, name) for module in MODULES for name in module.__all__),
@@ -169,6 +171,10 @@ OWN = {
     solvers.sgd: {"steps": 1},
     data.federate: {"train": (np.eye(4), LABELS, GIVEN["train"])},
     data.flip_labels: {"data": data.from_arrays(np.eye(4), LABELS, [[0, 1], [2, 3]])},
+    data.hold_out: {
+        "data": data.from_arrays(np.eye(4), LABELS, [[0, 1], [2, 3]]),
+        "validation": 0.5,
+    },
     federated.feature_selection: {"features": [np.ones((4, 1), int)], "labels": [LABELS]},
     sets.stochastic_greedy: {"candidates": 1},
     federated.discrete_greedy: {"kappa": 1.0},

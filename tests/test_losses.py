@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from conftest import own
 
@@ -14,7 +13,7 @@ from fedjax_fair.data.federated import FederatedData
 RATE = 0.2
 
 
-def linear(outputs, loss, accuracy) -> Model:
+def linear(outputs) -> Model:
     def init(key, x):
         kernel = 0.1 * jax.random.normal(key, (x.shape[-1], outputs))
         return Variables({"kernel": kernel}, {})
@@ -22,7 +21,7 @@ def linear(outputs, loss, accuracy) -> Model:
     def apply(params, state, x, *, train, key):
         return x @ params["kernel"], state
 
-    return Model(init, apply, lambda params, state, x: x, loss, accuracy)
+    return Model(init, apply, lambda params, state, x: x)
 
 
 def federation(targets) -> FederatedData:
@@ -35,24 +34,9 @@ def federation(targets) -> FederatedData:
     return FederatedData(examples, examples, None, 3, "targets")
 
 
-def squared_error(outputs, targets):
-    return jnp.mean(jnp.square(outputs - targets), axis=-1)
-
-
-def no_accuracy(outputs, targets):
-    return jnp.full(outputs.shape[:1], jnp.nan)
-
-
-def several_labels(outputs, targets):
-    return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs, targets), axis=-1)
-
-
-def share_of_labels(outputs, targets):
-    return jnp.mean(((outputs > 0) == (targets > 0.5)).astype(jnp.float32), axis=-1)
-
-
-REGRESSION = (linear(3, squared_error, no_accuracy), federation(lambda scores: scores))
-LABELS = (linear(3, several_labels, share_of_labels), federation(lambda scores: scores > 0))
+REGRESSION = (ff.models.as_regression(linear(3)), federation(lambda scores: scores))
+ABSOLUTE = (ff.models.as_regression(linear(3), "absolute"), REGRESSION[1])
+LABELS = (ff.models.as_multi_label(linear(3)), federation(lambda scores: scores > 0))
 
 
 def slope(model, kernel, x, y):
@@ -60,10 +44,14 @@ def slope(model, kernel, x, y):
     outputs = x @ kernel
     if model is REGRESSION[0]:
         return 2 * x.T @ (outputs - y) / y.size
+    if model is ABSOLUTE[0]:
+        return x.T @ np.sign(outputs - y) / y.size
     return x.T @ (1 / (1 + np.exp(-outputs)) - y) / y.size
 
 
-@pytest.mark.parametrize(("model", "data"), [REGRESSION, LABELS], ids=["regression", "labels"])
+@pytest.mark.parametrize(
+    ("model", "data"), [REGRESSION, ABSOLUTE, LABELS], ids=["squared", "absolute", "labels"]
+)
 def test_a_model_trains_with_a_loss_of_its_own(model, data):
     round = ff.make_round(
         model, ff.selectors.full(), ff.solvers.sgd(RATE, 5, steps=1), ff.aggregators.mean()
@@ -77,14 +65,38 @@ def test_a_model_trains_with_a_loss_of_its_own(model, data):
     )
     np.testing.assert_allclose(after.variables.params["kernel"], expected, rtol=1e-4, atol=1e-6)
 
-    run = ff.fit(round, data, rounds=60, eval_every=60)
+    errors = [ff.metrics.predictions.mean_absolute_error()]
+    fitted = ff.train(round, data, rounds=60, eval_every=60, metrics=errors)
+    run = fitted.dataset
     losses = run.test_loss.isel(seed=0).mean("client").values
     assert losses[-1] < 0.6 * losses[0]
     if model is LABELS[0]:
         assert run.accuracy_mean_clients.values[0, -1] > 0.9
+        right = (fitted.predict(x)[0] == (y > 0.5)).mean()
+        np.testing.assert_allclose(run.accuracy_mean_examples[0, -1], right, rtol=1e-5)
+        np.testing.assert_array_equal(fitted.predict_proba(x) > 0.5, fitted.predict(x))
     else:
         assert run.test_accuracy.isnull().all()
+        error = np.abs(fitted.predict(x)[0] - y).mean()
+        np.testing.assert_allclose(run.test_mean_absolute_error[0, -1].mean(), error, rtol=1e-4)
+        with pytest.raises(ValueError, match="expected one with probabilities"):
+            fitted.predict_proba(x)
     assert run.train_examples.values.sum() == 30
+
+
+def test_a_task_that_does_not_fit_the_labels_is_refused_before_anything_is_compiled():
+    def method(model):
+        return ff.make_round(
+            model, ff.selectors.full(), ff.solvers.sgd(RATE, 5, steps=1), ff.aggregators.mean()
+        )
+
+    narrow = ff.models.as_regression(linear(1))
+    for model, message in (
+        (narrow, r"model with outputs \[1\]: expected those of the labels, \[3\]"),
+        (linear(3), r"model: expected a loss for targets.*models\.as_regression"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ff.fit(method(model), REGRESSION[1], rounds=1)
 
 
 @pytest.mark.parametrize("role", ["divfl", "power_of_choice", "gifair", "q_fedavg", "equitable"])

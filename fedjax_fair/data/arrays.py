@@ -95,7 +95,7 @@ def _client_examples(features: Any, labels: Any, partition: Partition) -> Client
     # NumPy's arrays where the container names JAX's: the training loop moves them once.
     arrays: Any = (
         _as_features(features),
-        _classes("labels", labels),
+        _labels("labels", labels),
         partition.order,
         offsets.astype(np.int32),
         partition.sizes,
@@ -149,15 +149,17 @@ def from_arrays(
     Args:
         features: Inputs, ``[total, ...]``: images ``uint8`` ``[total, height, width, channels]`` or
             gray without channels, otherwise floats or integers.
-        labels: Classes, ``[total]``, integers from 0.
+        labels: Classes, ``[total]``, integers from 0; or targets, floats ``[total, outputs]``, for
+            a model whose loss compares outputs with them (`models.as_regression`,
+            `models.as_multi_label`).
         client_indices: Indices of each client's examples, none empty, no index twice; in a list, or
             by names of clients.
         test_features: Test inputs; the three test arguments are given together or not at all.
-        test_labels: Test classes.
+        test_labels: Test classes or targets.
         test_client_indices: Indices of each client's test examples; they may be empty.
         groups: Planted group of each client, ``[clients]``.
         num_classes: Number of classes; by default one more than the largest label, where the
-            smallest is 0.
+            smallest is 0. Of targets it is the number of outputs.
         name: What the data is called in results.
         test_fraction: Without test arguments, the part of each client's examples that is held out
             for testing, rounded down; at least one is kept for training. In ``[0, 1)``.
@@ -176,7 +178,7 @@ def from_arrays(
         >>> data.train.sizes.tolist(), data.test.sizes.tolist(), data.num_classes
         ([4, 4], [1, 1], 2)
     """
-    labels = _classes("labels", labels)
+    labels = _labels("labels", labels)
     _require_as_many("features", features, labels)
     partition = from_indices(client_indices).split(labels, seed)
     if groups is not None:
@@ -186,7 +188,7 @@ def from_arrays(
     test = None
     given = [test_features is not None, test_labels is not None, test_client_indices is not None]
     if test_client_indices is not None and all(given):
-        test_labels = _classes("test_labels", test_labels)
+        test_labels = _labels("test_labels", test_labels)
         _require_as_many("test_features", test_features, test_labels)
         order, sizes = join_indices(test_client_indices, len(test_labels))
         test = (test_features, test_labels, owned(order, sizes, len(test_labels)))
@@ -195,6 +197,8 @@ def from_arrays(
             "test_features, test_labels, test_client_indices: expected all three or none, got "
             f"{given}."
         )
+    if num_classes is None and labels.ndim > 1:
+        num_classes = int(labels.shape[1])
     if num_classes is None:
         every = np.concatenate([labels, np.zeros(0, labels.dtype) if test is None else test[1]])
         if every.min() > 0:
@@ -215,21 +219,24 @@ def from_arrays(
     )
 
 
-def _classes(name: str, labels: Any) -> np.ndarray:
-    """Requires the classes of examples."""
+def _labels(name: str, labels: Any) -> np.ndarray:
+    """Requires the classes of examples, or their targets."""
     array = np.asarray(labels)
+    if array.ndim == 2 and array.shape[1] and np.issubdtype(array.dtype, np.floating):
+        return array.astype(np.float32, copy=False)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(
             f"{name} of {array.dtype} and shape {array.shape}: expected the class of each example, "
-            "1-D integers from 0; np.unique(labels, return_inverse=True)[1] makes such of others."
+            "1-D integers from 0; np.unique(labels, return_inverse=True)[1] makes such of others. "
+            "Targets are floats [total, outputs]."
         )
     return _as_int32(name, array)
 
 
 def _require_as_many(name: str, features: Any, labels: np.ndarray) -> None:
     shape = np.shape(features)
-    if shape[:1] != labels.shape:
-        raise ValueError(f"{name} of shape {shape}: expected one for each of {labels.size} labels.")
+    if shape[:1] != labels.shape[:1]:
+        raise ValueError(f"{name} of shape {shape}: expected one for each of {len(labels)} labels.")
 
 
 def from_npz(
@@ -282,7 +289,7 @@ def _from_named_arrays(
     validation: float,
     seed: int,
 ) -> FederatedData:
-    client, labels = arrays["client"], _classes("labels", arrays["labels"])
+    client, labels = arrays["client"], _labels("labels", arrays["labels"])
     if client.dtype.kind not in "iuUS":
         raise ValueError(f"client of {client.dtype}: expected integers or strings.")
     test_client_indices = None

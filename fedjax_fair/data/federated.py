@@ -291,6 +291,13 @@ def validate(data: FederatedData) -> None:
             f"{name}.features {own.features.shape} of {own.features.dtype}: expected examples like "
             f"train's {train.features.shape} of {train.features.dtype}.",
         )
+        labels, wanted = np.asarray(own.labels), np.asarray(train.labels)
+        targets = [np.issubdtype(each.dtype, np.floating) for each in (labels, wanted)]
+        _require(
+            labels.shape[1:] == wanted.shape[1:] and targets[0] == targets[1],
+            f"{name}.labels {labels.shape} of {labels.dtype}: expected labels like train's "
+            f"{wanted.shape} of {wanted.dtype}.",
+        )
     empty = np.flatnonzero(np.asarray(train.sizes) == 0)
     _require(
         not empty.size,

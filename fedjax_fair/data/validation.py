@@ -13,15 +13,15 @@ from fedjax_fair.data.ownership import Partition, generator, hold_out_of_each, o
 __all__ = ["hold_out"]
 
 
-def hold_out(data: FederatedData, fraction: float, seed: int = 0) -> FederatedData:
+def hold_out(data: FederatedData, validation: float, seed: int = 0) -> FederatedData:
     """Keeps part of every client's training examples for choices.
 
     What is chosen by test examples, a step size or the round to stop at, flatters itself on them.
 
     Args:
         data: A federation, made in any way, without validation examples.
-        fraction: Part of each client's training examples, rounded down, in ``(0, 1)``; at least one
-            is kept for training.
+        validation: Part of each client's training examples, rounded down, in ``(0, 1)``; at least
+            one is kept for training.
         seed: Seed of the choice, drawn apart from that of partitions.
 
     Returns:
@@ -29,7 +29,7 @@ def hold_out(data: FederatedData, fraction: float, seed: int = 0) -> FederatedDa
         are shared. Results get ``validation_*`` beside what test examples say.
 
     Raises:
-        ValueError: If the fraction is out of range, so small that no client gives an example, or
+        ValueError: If the part is out of range, so small that no client gives an example, or
             the federation has validation examples.
 
     Examples:
@@ -38,23 +38,23 @@ def hold_out(data: FederatedData, fraction: float, seed: int = 0) -> FederatedDa
         >>> data.train.sizes[:3].tolist(), data.validation.sizes[:3].tolist()
         ([25, 25, 25], [2, 2, 2])
     """
-    checks.unit_interval("validation", fraction)
+    checks.unit_interval("validation", validation)
     checks.non_negative_int("seed", seed)
     if data.validation is not None:
         raise ValueError("data: expected a federation without validation examples.")
     if data.num_partitions is not None:
         runs = range(data.num_partitions)
-        return stack([hold_out(data.partition(run), fraction, seed) for run in runs])
+        return stack([hold_out(data.partition(run), validation, seed) for run in runs])
     sizes = np.asarray(data.train.sizes)
-    if not np.floor(sizes * fraction).any():
+    if not np.floor(sizes * validation).any():
         raise ValueError(
-            f"validation={fraction!r}: expected a larger part, as no client has enough training "
+            f"validation={validation!r}: expected a larger part, as no client has enough training "
             f"examples for one of them (the largest has {sizes.max()})."
         )
     order = np.asarray(data.train.order)[: sizes.sum()]
     partition = owned(order, sizes, len(data.train.labels))
-    train, validation = hold_out_of_each(partition, fraction, generator(seed, 3))
-    return data._replace(train=_of(data.train, train), validation=_of(data.train, validation))
+    train, held = hold_out_of_each(partition, validation, generator(seed, 3))
+    return data._replace(train=_of(data.train, train), validation=_of(data.train, held))
 
 
 def _of(examples: ClientExamples, partition: Partition) -> ClientExamples:

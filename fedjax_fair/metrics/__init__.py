@@ -1,7 +1,8 @@
 """Metrics: how well and how evenly a federation is served, and what that costs.
 
 Functions on arrays live in `performance`, `fairness`, `groups`, `by_mix`, `clustering` and
-`communication`, comparisons of runs in `paired`, the noise of test sets in `noise`;
+`communication`, comparisons of runs in `paired`, the noise of test sets in `noise`, metrics of
+predictions in `predictions`;
 `SUMMARIES` lists those that every evaluation computes, under the names they have in results, and
 `GROUP_SUMMARIES` those it adds where groups of clients are known.
 
@@ -23,6 +24,7 @@ from fedjax_fair.metrics import (
     noise,
     paired,
     performance,
+    predictions,
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.metrics.communication import bytes_per_round
@@ -50,5 +52,6 @@ __all__ = [
     "normalized_mutual_information",
     "paired",
     "performance",
+    "predictions",
     "summaries_of",
 ]

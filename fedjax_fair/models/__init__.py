@@ -5,10 +5,13 @@ from fedjax_fair.models.conv import Conv, max_pool
 from fedjax_fair.models.precision import in_bfloat16
 from fedjax_fair.models.pretrained import pretrained
 from fedjax_fair.models.resnet import resnet18
+from fedjax_fair.models.tasks import as_multi_label, as_regression
 from fedjax_fair.models.wrap import from_flax
 
 __all__ = [
     "Conv",
+    "as_multi_label",
+    "as_regression",
     "cifar100_cnn",
     "cifar_cnn",
     "femnist_cnn",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedjax_fair import metrics
-from fedjax_fair.base import ClientMetrics, Metric, Variables
+from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
 from fedjax_fair.data.described import class_counts
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.metrics.communication import bytes_per_round
@@ -67,7 +68,8 @@ class History:
         """Records an evaluation: summaries ``[seeds]`` and ``[seeds, clients or classes]``."""
         self._evaluated.append(round)
         self._summaries.append(summaries)
-        measured = {name: getattr(metrics, name) for name in RECORDED}
+        measured: dict[str, Any] = {name: getattr(metrics, name) for name in RECORDED}
+        measured |= metrics.own
         self._metrics.append({name: value for name, value in measured.items() if value is not None})
 
     def add_rounds(self, info: RoundInfo) -> None:
@@ -121,6 +123,7 @@ def to_dataset(
     data: FederatedData,
     variables: Variables,
     bytes_up: int | None = None,
+    own_metrics: Sequence[Metric | ClientMetric] = (),
 ) -> xr.Dataset:
     """Turns what a run recorded into a Dataset.
 
@@ -130,6 +133,7 @@ def to_dataset(
         data: The federation.
         variables: Variables of one model, or their shapes, for the bytes that a round moves.
         bytes_up: Bytes that a member sends in a round; by default those of a model.
+        own_metrics: What was measured besides.
 
     Returns:
         The Dataset that ``fedjax_fair.results`` describes.
@@ -138,11 +142,18 @@ def to_dataset(
 
     recorded = history.arrays()
     columns: dict[str, Any] = {}
+    of_clients = RECORDED | {
+        f"{kind}_{metric.name}": ("client", f"{metric.description}, {kind} examples", metric.unit)
+        for metric in own_metrics
+        if isinstance(metric, ClientMetric)
+        for kind in ("test", "validation")
+    }
     for name, values in recorded["metrics"].items():
-        dim, long_name, unit = RECORDED[name]
+        dim, long_name, unit = of_clients[name]
         attributes = {"long_name": long_name, "units": unit}
         columns[name] = (("seed", "round", dim), values, attributes)
-    for metric in metrics.ALL_SUMMARIES:
+    summaries = tuple(metric for metric in own_metrics if isinstance(metric, Metric))
+    for metric in metrics.ALL_SUMMARIES + summaries:
         if metric.name not in recorded["summaries"]:
             continue
         values = recorded["summaries"][metric.name]

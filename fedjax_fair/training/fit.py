@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Int, PyTree
 
 from fedjax_fair import checks, results
-from fedjax_fair.base import ClientMetrics, Variables
+from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.simulate import Round, RoundInfo
 from fedjax_fair.training.best import Best
@@ -28,6 +28,7 @@ from fedjax_fair.training.diagnosis import (
 )
 from fedjax_fair.training.fingerprint import describe
 from fedjax_fair.training.fitted import Fitted
+from fedjax_fair.training.own_metrics import require_new
 from fedjax_fair.training.programs import Programs
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def fit(
     on_nonfinite: OnNonfinite = "raise",
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
+    metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
     """Runs a federated method and returns what it did to every client.
@@ -139,6 +141,9 @@ def fit(
         checkpoints: A folder for checkpoints, one after every evaluation. If it holds one already,
             the run continues from there and ends exactly as an uninterrupted one. A finished run
             is extended by a larger ``rounds``.
+        metrics: What evaluations measure besides: a `Metric` is a number of what is known of all
+            clients, a `ClientMetric` a number of each client's predictions
+            (`fedjax_fair.metrics.predictions`).
         mesh: Devices to assign the clients to, from ``parallel.client_mesh``, or the cores of
             ``parallel.core_mesh``; by default all are on one device. With several processes each
             makes the same call and gets the same results, and callbacks must return the same.
@@ -175,6 +180,7 @@ def fit(
         on_nonfinite=on_nonfinite,
         callbacks=callbacks,
         checkpoints=checkpoints,
+        metrics=metrics,
         mesh=mesh,
     ).dataset
 
@@ -190,6 +196,7 @@ def train(
     on_nonfinite: OnNonfinite = "raise",
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
+    metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
     best: Callable[[Evaluation], Any] | None = None,
 ) -> Fitted:
@@ -205,6 +212,7 @@ def train(
         on_nonfinite: What an update does that is not finite.
         callbacks: Called at the start, every evaluation and the end.
         checkpoints: A folder for checkpoints.
+        metrics: What evaluations measure besides.
         mesh: Devices or cores.
         best: ``best(evaluation) -> [seeds]``, a score of which larger is better. The model of each
             seed is then that of its best evaluation (of several the first), not of the last one.
@@ -245,6 +253,7 @@ def train(
         on_nonfinite=on_nonfinite,
         callbacks=callbacks,
         checkpoints=checkpoints,
+        metrics=metrics,
         mesh=mesh,
         best=best,
     )
@@ -264,6 +273,7 @@ def fit_batch(
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
     memory_limit: int | None = None,
+    metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
     """Runs a batch of settings of one method in one compiled program.
@@ -285,6 +295,7 @@ def fit_batch(
         callbacks: As for ``fit``.
         checkpoints: As for ``fit``.
         memory_limit: Bytes that the runs may take, by an estimate from the compiled programs.
+        metrics: As for ``fit``.
         mesh: As for ``fit``.
 
     Returns:
@@ -328,6 +339,7 @@ def fit_batch(
         callbacks=callbacks,
         checkpoints=checkpoints,
         memory_limit=memory_limit,
+        metrics=metrics,
         mesh=mesh,
     )[0]
 
@@ -345,6 +357,7 @@ def _run(
     callbacks: Sequence[Callback],
     checkpoints: str | Path | None,
     memory_limit: int | None = None,
+    metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
     best: Callable[[Evaluation], Any] | None = None,
 ) -> tuple[xr.Dataset, Variables, Int[np.ndarray, " seeds"]]:
@@ -357,6 +370,7 @@ def _run(
     drop = on_nonfinite == "drop"
     if memory_limit is not None:
         checks.non_negative_int("memory_limit", memory_limit)
+    require_new(metrics)
     seeds = tuple(map(int, seeds))
     validate(data)
     if not np.asarray(data.test.sizes).any():
@@ -380,6 +394,8 @@ def _run(
         }
         if best is not None:
             schedule["best"] = best
+        if metrics:
+            schedule["metrics"] = tuple(metrics)
         own = data._replace(name="")  # What it is called does not matter.
         described = describe(method=make, points=points, data=own, **schedule)
         keep = Checkpoints(checkpoints, seeds, described, rounds, eval_every)
@@ -393,7 +409,15 @@ def _run(
             )
         length = min(eval_every, rounds)
         programs = Programs(
-            make, points, seeds, data, length, train_loss, mesh, drop_nonfinite=drop
+            make,
+            points,
+            seeds,
+            data,
+            length,
+            train_loss,
+            mesh,
+            drop_nonfinite=drop,
+            own_metrics=metrics,
         )
         needed = programs.num_bytes(rounds)
         if memory_limit is not None and needed > memory_limit:
@@ -448,7 +472,7 @@ def _run(
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
     )
-    dataset = results.to_dataset(history, seeds, data, shapes, programs.bytes_up)
+    dataset = results.to_dataset(history, seeds, data, shapes, programs.bytes_up, metrics)
     warn_of_divergence(dataset)
     for callback in callbacks:
         callback.on_end(dataset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree, Shaped
 
 from fedjax_fair import metrics, simulate
-from fedjax_fair.base import ClientMetrics, Model
+from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Model
 from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.federated import FederatedData, moved, ownership, with_ownership
 from fedjax_fair.parallel import cores
@@ -48,6 +48,7 @@ class Programs:
         train_loss: Whether evaluations measure training losses.
         mesh: Devices that clients are assigned to, or cores, or None for one device.
         drop_nonfinite: As for ``simulate.run``.
+        own_metrics: Measured besides at every evaluation.
 
     Attributes:
         empty_cohort: The cohort before the first round, -1 in every slot, ``[runs, cohort]``.
@@ -67,6 +68,7 @@ class Programs:
         mesh: Mesh | None = None,
         *,
         drop_nonfinite: bool = False,
+        own_metrics: Sequence[Metric | ClientMetric] = (),
     ) -> None:
         # Cores compute whole runs where there is a run for each.
         self._cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
@@ -115,7 +117,7 @@ class Programs:
             stepping = pool.submit(chunk.compile)
             clients = self._info.clients
             self.empty_cohort = np.full((clients.shape[0], clients.shape[2]), -1, clients.dtype)
-            evaluation = jax.jit(mapped(partial(_evaluate, model, train_loss))).lower(
+            evaluation = jax.jit(mapped(partial(_evaluate, model, train_loss, own_metrics))).lower(
                 self._evaluated(self._state, self.empty_cohort), self._data
             )
             self._evaluation = evaluation.out_info
@@ -138,7 +140,7 @@ class Programs:
             )
         )
         summaries, clients = self._evaluation
-        evaluation = (summaries, [getattr(clients, name) for name in RECORDED])
+        evaluation = (summaries, [getattr(clients, name) for name in RECORDED], clients.own)
         recorded = (rounds * _bytes(self._info) + (rounds + self._length) * _bytes(evaluation)) // (
             self._length
         )
@@ -190,6 +192,11 @@ def _compiling(threads: int | None) -> Iterator[ThreadPoolExecutor]:
 def require_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
     """Raises if a model has fewer outputs than there are classes, which would be NaN later on."""
     if np.issubdtype(data.train.labels.dtype, np.floating):
+        if model.loss is Model._field_defaults["loss"]:
+            raise ValueError(
+                "model: expected a loss for targets, which the labels are, as of "
+                "models.as_regression(model) or models.as_multi_label(model)."
+            )
         return
 
     def outputs(variables, features):
@@ -246,10 +253,20 @@ def over_runs(
     return mapped if mesh is None or run_a_core else over_mesh(mapped, mesh)
 
 
-def _evaluate(model: Model, train_loss: bool, evaluated: tuple, data: FederatedData):
+def _evaluate(
+    model: Model,
+    train_loss: bool,
+    own_metrics: Sequence[Metric | ClientMetric],
+    evaluated: tuple,
+    data: FederatedData,
+):
     variables, participation, cohort = evaluated
-    clients = evaluate(model, variables, data, participation, cohort, train_loss=train_loss)
+    own = [metric for metric in own_metrics if isinstance(metric, ClientMetric)]
+    clients = evaluate(
+        model, variables, data, participation, cohort, train_loss=train_loss, own=own
+    )
     summaries = metrics.summaries_of(
         groups=data.groups is not None, validation=data.validation is not None
     )
+    summaries += tuple(metric for metric in own_metrics if isinstance(metric, Metric))
     return {metric.name: metric.function(clients) for metric in summaries}, clients

@@ -251,6 +251,17 @@ def test_a_damaged_file_is_refused(tmp_path):
         data.from_npz(tmp_path / "absent.npz")
 
 
+def test_targets_are_floats_with_an_axis_of_outputs():
+    targets = np.arange(2.0 * TOTAL).reshape(TOTAL, 2)
+    federation = example(labels=targets, test_fraction=0.5)
+    assert federation.num_classes == 2
+    for part in (federation.train, federation.test):
+        assert part.labels.dtype == np.float32
+        np.testing.assert_array_equal(part.labels, part.features)
+    with pytest.raises(ValueError, match=r"test\.labels .*expected labels like train's"):
+        data.validate(example(test_fraction=0.5)._replace(test=federation.test))
+
+
 def test_labels_without_class_0_need_the_number_of_classes():
     labels = 1 + np.arange(TOTAL) % 3
     assert example(labels=labels, num_classes=4).num_classes == 4

@@ -4,6 +4,7 @@
 are from one, ``runs COUNT ...`` how far so many runs are that cores compute, each with a partition
 of its own if the word ``own`` follows its number. ``fit FOLDER ROUNDS`` is one of several
 processes, and so is ``command FOLDER ROUNDS ARGUMENTS``, which runs the command line first.
+``measured`` is an evaluation.
 """
 
 import json
@@ -19,6 +20,7 @@ from test_conformance import AGGREGATORS, SELECTORS, SOLVERS
 import fedjax_fair as ff
 from experiments.benchmarks.devices import collective_bytes
 from fedjax_fair.app.cli import main
+from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.federated import ownership, stack, with_ownership
 from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh
@@ -137,6 +139,27 @@ def runs(cases):
     print(json.dumps({"cores": len(sharded), "copies": copies, "flags": os.environ["XLA_FLAGS"]}))
 
 
+def measured():
+    """How far an evaluation, validation and metrics of predictions included, is from one device."""
+    data, model = ff.data.hold_out(FEDERATION, 0.4), linear_model()
+    variables = model.init(jax.random.key(0), FEDERATION.train.features[:1])
+    own = [ff.metrics.predictions.auc(3), ff.metrics.predictions.macro_f1(3)]
+    idle = np.zeros(19, np.int32)
+
+    def program(variables, data):
+        return evaluate(model, variables, data, idle, idle[:3], own=own)
+
+    one = jax.jit(program)(variables, data)
+    assert len(one.own) == 4
+    assert not np.isnan(one.own["validation_auc"]).all()
+    for mesh in (client_mesh(8), core_mesh(3)):
+        sharded = shard_federation(data, mesh)
+        many = jax.jit(over_mesh(program, mesh))(variables, sharded)
+        pairs = zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True)
+        apart = max(distance(*map(np.asarray, pair)) for pair in pairs)
+        print(json.dumps({"mesh": mesh.axis_names[0], "apart": apart}))
+
+
 def rolled(data, by):
     """Who owns what if examples go round by some places."""
     owned = ownership(data)
@@ -165,6 +188,8 @@ if __name__ == "__main__":
             compare(int(first), int(last))
         case ["runs", *cases]:
             runs([(int(case.removesuffix("own")), case.endswith("own")) for case in cases])
+        case ["measured"]:
+            measured()
         case ["fit", folder, rounds]:
             fit(Path(folder), int(rounds))
         case ["command", folder, rounds, *arguments]:

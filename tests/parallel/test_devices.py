@@ -117,6 +117,11 @@ def test_several_devices_do_what_one_does(names, axis):
     assert_same(compared(0, QUICK)[axis, *names])
 
 
+def test_several_devices_measure_what_one_does():
+    for line in printed("measured"):
+        assert line["apart"] < 1e-5, line
+
+
 def test_no_more_crosses_devices_than_documented():
     parameters, cohort, pool = 15, 3, 5
     # The update, losses and steps; losses of the pool; losses and lengths for q-FedAvg.

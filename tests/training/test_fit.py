@@ -11,10 +11,11 @@ import xarray as xr
 from conftest import linear_model, make_federation
 
 from fedjax_fair import aggregators, faults, results, selectors, solvers
-from fedjax_fair.base import Cohort, Selector
+from fedjax_fair.base import Cohort, Metric, Selector
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.data import hold_out
 from fedjax_fair.data.federated import stack
+from fedjax_fair.metrics.predictions import macro_f1
 from fedjax_fair.simulate import make_round, run
 from fedjax_fair.training.centralized import make_centralized
 from fedjax_fair.training.fit import Callback, SimulationError, fit, fit_batch, train
@@ -437,3 +438,49 @@ def test_the_round_to_keep_is_chosen_by_validation(model, federation):
     fitted = train(make(model), held, rounds=8, seeds=(0, 1), eval_every=1, best=score)
     losses = fitted.dataset.validation_loss_mean_examples
     assert fitted.rounds.tolist() == losses.idxmin("round").values.tolist()
+
+
+def spread(metrics):
+    return jnp.nanmax(metrics.own["test_macro_f1"]) - jnp.nanmin(metrics.own["test_macro_f1"])
+
+
+OWN = [
+    macro_f1(3),
+    Metric("f1_range", "F1, best less worst", "1", "all clients", "uniform", spread),
+]
+
+
+def test_metrics_of_ones_own_are_recorded_beside_the_others(model, federation, tmp_path):
+    settings = {"rounds": 4, "seeds": (0, 1), "eval_every": 2}
+    plain = fit(make(model), federation, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        fit(make(model), federation, **settings, metrics=OWN, checkpoints=tmp_path,
+            callbacks=[Recorder(raise_at=4)])  # fmt: skip
+    more = fit(make(model), federation, **settings, metrics=OWN, checkpoints=tmp_path)
+    assert more.drop_vars(["test_macro_f1", "f1_range"]).identical(plain)
+    assert more.test_macro_f1.dims == ("seed", "round", "client")
+    assert more.f1_range.attrs["population"] == "all clients"
+    f1 = more.test_macro_f1
+    np.testing.assert_allclose(more.f1_range, f1.max("client") - f1.min("client"), rtol=1e-6)
+    with pytest.raises(ValueError, match="metrics"):
+        fit(make(model), federation, **settings, checkpoints=tmp_path)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (macro_f1(3), "expected a list of metrics, got a ClientMetric"),
+        ([np.mean], "one of them is a .*expected a Metric or a ClientMetric"),
+        ([macro_f1(3), macro_f1(4)], "'macro_f1' would be that of another .* 'test_macro_f1'"),
+        ([macro_f1(3)._replace(name="loss")], "'loss' would be that of another .* 'test_loss'"),
+        ([OWN[1]._replace(name="sigma_acc")], "'sigma_acc'"),
+        ([OWN[1]._replace(name="round")], "'round'"),
+        ([OWN[1]._replace(name="cohort_loss")], "'cohort_loss'"),
+    ],
+)
+def test_metrics_without_a_name_of_their_own_are_refused(model, federation, metrics, message):
+    recorder = Recorder()
+    with pytest.raises(ValueError, match=f"metrics: .*{message}"):
+        fit(make(model), federation, rounds=1, metrics=metrics, callbacks=[recorder])
+    assert recorder.events == []

@@ -1,0 +1,122 @@
+"""Networks for other tasks than one class an example: regression, several labels."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from fedjax_fair import checks
+from fedjax_fair.base import Model
+
+__all__ = ["as_multi_label", "as_regression"]
+
+
+def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared") -> Model:
+    """The same network, whose outputs are targets.
+
+    Labels of the federation are floats, ``[total, outputs]``. There is no accuracy, so that metrics
+    of accuracy are NaN; those of losses say how well and how evenly clients are served. Selectors
+    and aggregators that look at accuracies make no sense.
+
+    Args:
+        model: A network with as many outputs as targets have.
+        loss: The mean over an example's targets of the squared or the absolute error.
+
+    Returns:
+        The model. ``Model.predict`` gives targets; there are no probabilities.
+
+    Raises:
+        ValueError: If ``loss`` is another word; while tracing, if outputs and targets differ in
+            shape.
+
+    Examples:
+        >>> import numpy as np
+        >>> import fedjax_fair as ff
+        >>> x = np.random.default_rng(0).normal(size=(60, 3))
+        >>> data = ff.data.from_arrays(x, x.sum(axis=1, keepdims=True), np.split(np.arange(60), 6))
+        >>> method = ff.make_round(
+        ...     as_regression(ff.models.logistic(1)), ff.selectors.uniform(3),
+        ...     ff.solvers.sgd(0.1, 4, steps=5), ff.aggregators.mean(),
+        ... )
+        >>> fitted = ff.train(
+        ...     method, data, rounds=20, metrics=[ff.metrics.predictions.mean_absolute_error()]
+        ... )
+        >>> bool((fitted.dataset.test_mean_absolute_error[0, -1] < 0.2).all())
+        True
+        >>> fitted.predict(data.test.features[:5]).shape
+        (1, 5, 1)
+    """
+    checks.one_of("loss", loss, ("squared", "absolute"))
+    measure = jnp.square if loss == "squared" else jnp.abs
+
+    def of_examples(outputs, targets):
+        _require_alike(outputs, targets)
+        return jnp.mean(measure(outputs - targets), axis=-1)
+
+    def no_accuracy(outputs, targets):
+        return jnp.full(outputs.shape[:1], jnp.nan, outputs.dtype)
+
+    return model._replace(
+        loss=of_examples, accuracy=no_accuracy, predict=lambda outputs: outputs, probabilities=None
+    )
+
+
+def as_multi_label(model: Model) -> Model:
+    """The same network, with a yes or no for each of several labels.
+
+    Labels of the federation are floats, 0 or 1, ``[total, outputs]``. The loss is the mean over
+    labels of the binary cross-entropy of logits, in nats; the accuracy is the share of an example's
+    labels that is right.
+
+    Args:
+        model: A network with an output for each label.
+
+    Returns:
+        The model. ``Model.predict`` gives truth values, probabilities are those of each label.
+
+    Raises:
+        ValueError: While tracing, if outputs and labels differ in shape.
+
+    Examples:
+        >>> import numpy as np
+        >>> import fedjax_fair as ff
+        >>> x = np.random.default_rng(0).normal(size=(60, 3))
+        >>> data = ff.data.from_arrays(x, (x > 0).astype(float), np.split(np.arange(60), 6))
+        >>> method = ff.make_round(
+        ...     as_multi_label(ff.models.logistic(3)), ff.selectors.uniform(3),
+        ...     ff.solvers.sgd(0.5, 4, steps=5), ff.aggregators.mean(),
+        ... )
+        >>> fitted = ff.train(method, data, rounds=20)
+        >>> fitted.predict(np.array([[1.0, -1.0, 1.0]])).tolist()
+        [[[True, False, True]]]
+        >>> bool(fitted.dataset.accuracy_mean_clients[0, -1] > 0.8)
+        True
+    """
+
+    def of_examples(outputs, labels):
+        _require_alike(outputs, labels)
+        return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs, labels), axis=-1)
+
+    def share(outputs, labels):
+        return jnp.mean(((outputs > 0) == (labels > 0.5)).astype(outputs.dtype), axis=-1)
+
+    return model._replace(
+        loss=of_examples,
+        accuracy=share,
+        predict=lambda outputs: outputs > 0,
+        probabilities=jax.nn.sigmoid,
+    )
+
+
+def _require_alike(
+    outputs: Float[Array, "batch outputs"], targets: Float[Array, "batch ..."]
+) -> None:
+    if outputs.shape != targets.shape:
+        raise ValueError(
+            f"model with outputs {list(outputs.shape[1:])}: expected those of the labels, "
+            f"{list(targets.shape[1:])}."
+        )

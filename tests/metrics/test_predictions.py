@@ -1,0 +1,150 @@
+"""Metrics of predictions against scikit-learn and loops over the examples of each client."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import linear_model, make_federation
+from sklearn.metrics import f1_score, recall_score, roc_auc_score
+
+from fedjax_fair import models
+from fedjax_fair.base import ClientMetric, Predictions
+from fedjax_fair.client_evaluation import evaluate
+from fedjax_fair.metrics import predictions
+
+CLASSES, SIZES = 4, (1, 30, 0, 12, 7, 40)
+
+
+def softmax(outputs):
+    exponentials = np.exp(outputs.astype(np.float64))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def recall(outputs, labels):
+    present = np.unique(labels)
+    return recall_score(labels, outputs.argmax(1), labels=present, average=None).min()
+
+
+def f1(outputs, labels):
+    return f1_score(labels, outputs.argmax(1), average="macro")
+
+
+def calibration(outputs, labels, bins=5):
+    confidence = softmax(outputs).max(axis=1)
+    right = outputs.argmax(1) == labels
+    gap = 0.0
+    for low in range(bins):
+        inside = (confidence > low / bins) & (confidence <= (low + 1) / bins)
+        if inside.any():
+            gap += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    return gap
+
+
+def area(outputs, labels):
+    # Rounded as in single precision, so that ties are the same.
+    scores = np.asarray(jax.nn.softmax(outputs))
+    areas = [
+        roc_auc_score(labels == own, scores[:, own])
+        for own in range(CLASSES)
+        if 0 < np.sum(labels == own) < labels.size
+    ]
+    return np.mean(areas) if areas else np.nan
+
+
+EXPECTED = {
+    "worst_class_recall": (predictions.worst_class_recall(CLASSES), recall),
+    "macro_f1": (predictions.macro_f1(CLASSES), f1),
+    "calibration_error": (predictions.calibration_error(5), calibration),
+    "auc": (predictions.auc(CLASSES), area),
+}
+
+
+def drawn(seed, ties):
+    """Outputs, labels and owners, with examples of nobody behind them."""
+    rng = np.random.default_rng(seed)
+    owners = np.repeat(np.arange(len(SIZES) + 1), [*SIZES, 3]).astype(np.int32)
+    labels = rng.integers(CLASSES, size=owners.size).astype(np.int32)
+    labels[owners == 3] = 2  # A client with a single class.
+    outputs = rng.normal(size=(owners.size, CLASSES)).astype(np.float32)
+    outputs[np.arange(owners.size), labels] += 1
+    outputs = rng.integers(3, size=outputs.shape).astype(np.float32) if ties else outputs
+    return outputs, labels, owners
+
+
+@cache
+def compiled(name):
+    metric, model = EXPECTED[name][0], linear_model()
+    return jax.jit(lambda *arrays: metric.function(Predictions(model, *arrays, len(SIZES))))
+
+
+@pytest.mark.filterwarnings("ignore:.*single label:UserWarning")
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("name", EXPECTED)
+def test_they_are_what_loops_over_clients_say(name, ties):
+    for seed in range(5):
+        outputs, labels, owners = drawn(seed, ties)
+        found = compiled(name)(outputs, labels, owners)
+        for client, size in enumerate(SIZES):
+            if size:
+                own = owners == client
+                expected = EXPECTED[name][1](outputs[own], labels[own])
+                np.testing.assert_allclose(found[client], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_class_that_is_not_counted_is_in_no_other_clients_count():
+    outputs, labels, owners = drawn(0, ties=False)
+    arrays = map(jnp.asarray, (outputs, labels, owners))
+    metric = predictions.worst_class_recall(CLASSES - 1)
+    found = metric.function(Predictions(linear_model(), *arrays, len(SIZES)))
+    for client in (1, 3, 4, 5):
+        own = (owners == client) & (labels < CLASSES - 1)
+        np.testing.assert_allclose(found[client], recall(outputs[own], labels[own]), rtol=1e-6)
+
+
+def test_an_evaluation_measures_them_on_the_examples_of_each_client():
+    data = make_federation()
+    data = data._replace(test=data.test._replace(sizes=data.test.sizes - np.eye(6, dtype=int)[3]))
+    order = np.delete(data.test.order, 16)  # The only example of client 3.
+    offsets = (np.cumsum(data.test.sizes) - data.test.sizes).astype(np.int32)
+    sizes = data.test.sizes.astype(np.int32)
+    data = data._replace(
+        test=data.test._replace(order=order, offsets=offsets, sizes=sizes), validation=data.train
+    )
+    model = linear_model()
+    variables = jax.device_get(model.init(jax.random.key(0), data.train.features[:1]))
+    top = ClientMetric(
+        "margin", "Mean largest output", "1", lambda p: p.mean(jnp.max(p.outputs, axis=1))
+    )
+    own = [top, predictions.macro_f1(3)]
+    found = evaluate(model, variables, data, jnp.zeros(6, int), jnp.zeros(0, int), own=own).own
+    assert found.keys() == {
+        f"{kind}_{name}" for kind in ("test", "validation") for name in ("margin", "macro_f1")
+    }
+    for kind, part in (("test", data.test), ("validation", data.train)):
+        assert np.isnan(found[f"{kind}_margin"][3]) == (kind == "test")
+        for client in np.flatnonzero(part.sizes):
+            rows = part.order[part.offsets[client] :][: part.sizes[client]]
+            outputs = part.features[rows] @ variables.params["kernel"] + variables.params["bias"]
+            np.testing.assert_allclose(
+                found[f"{kind}_margin"][client], outputs.max(axis=1).mean(), rtol=1e-5
+            )
+            np.testing.assert_allclose(
+                found[f"{kind}_macro_f1"][client], f1(outputs, part.labels[rows]), rtol=1e-5
+            )
+
+
+def test_errors_of_a_regression():
+    rng = np.random.default_rng(0)
+    outputs, targets = rng.normal(size=(2, 9, 2)).astype(np.float32)
+    owners = np.repeat(np.arange(3), 3).astype(np.int32)
+    arrays = map(jnp.asarray, (outputs, targets, owners))
+    predicted = Predictions(models.as_regression(linear_model()), *arrays, 3)
+    errors = (outputs - targets).reshape(3, -1)
+    squared = predictions.mean_squared_error().function(predicted)
+    absolute = predictions.mean_absolute_error().function(predicted)
+    np.testing.assert_allclose(squared, (errors**2).mean(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(absolute, np.abs(errors).mean(axis=1), rtol=1e-5)
+    with pytest.raises(ValueError, match="expected none of probabilities"):
+        predictions.calibration_error().function(predicted)
