@@ -172,6 +172,7 @@ _SHORT = {
     "95 % (bootstrap)": "bootstrap",
     "p (Holm)": "p",
     "seeds needed": "seeds\nneeded",
+    "dissimilarity": "dissimi-\nlarity",
 }
 """Headings for eighty columns; the caption has the rest."""
 
@@ -230,26 +231,53 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
 
     Returns:
         A table in percent, the most accurate first: mean over seeds, and their sample standard
-        deviation where there are two or more.
+        deviation where there are two or more. Points of a method that differ in a setting which
+        changes nothing, as it does not read it, are one row.
     """
-    points = ["algorithm", *settings]
-    last = final(results[list(COLUMNS)]).stack(point=points)
-    order = np.argsort(-last["accuracy_mean_clients"].mean("seed").values, kind="stable")
-    shown = order[:rows]
+    last = final(results[list(COLUMNS)])
+    methods = [last.sel(algorithm=method) for method in last["algorithm"].values]
+    points = [point for method in methods for point in _points(method, settings)]
+    accuracies = [-float(row["accuracy_mean_clients"].mean()) for _, row in points]
+    order = np.argsort(accuracies, kind="stable")
+    shown = [points[number] for number in order[:rows]]
+    folded = any("any" in values for values, _ in points)
+    note = "; any: the same whatever the value" if folded else ""
     table = _table(
         f"The best {len(shown)} of {len(order):,} points ({results.attrs['data']})",
-        f"in %, mean over {results.sizes['seed']} seeds",
+        f"in %, mean over {results.sizes['seed']} seeds" + note,
     )
-    for heading in ("method", *settings, *COLUMNS.values()):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
-    for number in shown:
-        row = last.isel(point=number)
+    table.add_column("method", overflow="fold")
+    for heading in (*settings, *COLUMNS.values()):
+        table.add_column(_SHORT.get(heading, heading.replace("_", "\n")), justify="right")
+    for values, row in shown:
         table.add_row(
-            *(f"{row[name].item():g}" if name != "algorithm" and isinstance(row[name].item(), float)
-              else _name(row[name].item()) for name in points),
+            _name(row["algorithm"].item()),
+            *(f"{value:g}" if isinstance(value, float) else _name(value) for value in values),
             *(_percent(row[name].values) for name in COLUMNS),
-        )  # fmt: skip
+        )
     return table
+
+
+def _points(last: xr.Dataset, settings: Sequence[str]) -> list[tuple[list[object], xr.Dataset]]:
+    """What the points of one method are set to, and what they reach."""
+    ignored = [
+        name
+        for name in settings
+        if last.sizes[name] > 1 and all(_is_constant(one, name) for one in last.values())
+    ]
+    last = last.isel(dict.fromkeys(ignored, 0))
+    kept = [name for name in settings if name not in ignored]
+    found = []
+    for place in np.ndindex(*(last.sizes[name] for name in kept)):
+        row = last.isel(dict(zip(kept, place, strict=True)))
+        values = ["any" if name in ignored else row[name].item() for name in settings]
+        found.append((values, row))
+    return found
+
+
+def _is_constant(values: xr.DataArray, dimension: str) -> bool:
+    known = values.fillna(-1.0)
+    return bool((known == known.isel({dimension: 0}, drop=True)).all())
 
 
 def maximization_table(results: xr.Dataset) -> Table:
