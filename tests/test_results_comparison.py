@@ -11,8 +11,15 @@ from rich.console import Console
 from scipy import stats
 
 from fedjax_fair import results
-from fedjax_fair.app.console import COLUMNS, compared_table, difference_table, summary_table
+from fedjax_fair.app.console import (
+    COLUMNS,
+    compared_table,
+    difference_table,
+    summary_table,
+    sweep_table,
+)
 from fedjax_fair.metrics import paired
+from fedjax_fair.results.tables import cells
 
 
 def made_up(**metrics):
@@ -102,7 +109,12 @@ def test_methods_end_when_they_were_evaluated_last():
     values[1, :, 2] = np.nan  # The second method has fewer rounds.
     undefined = np.where(np.arange(3) == 1, np.nan, values)  # Of both, in the middle.
     runs = xr.Dataset(
-        {"loss": (DIMS, values), "gap": (DIMS, undefined), "of_client": ("client", [1.0])},
+        {
+            "loss": (DIMS, values),
+            "gap": (DIMS, undefined),
+            "of_client": ("client", [1.0, 2.0]),
+            "accuracy": ((*DIMS, "client"), np.stack([values, values], axis=-1)),
+        },
         {"algorithm": ["one", "two"], "seed": [0, 1], "round": [0, 5, 9]},
     )
     last = results.final(runs)
@@ -111,7 +123,9 @@ def test_methods_end_when_they_were_evaluated_last():
     both = results.final(runs, last=2)
     assert both.loss.values.tolist() == [[1.5, 4.5], [6.5, 9.5]]
     assert both.gap.values.tolist() == [[2, 5], [6, 9]]
-    assert both.of_client.values.tolist() == [1.0]
+    assert both.of_client.values.tolist() == [1.0, 2.0]
+    assert last.accuracy.dims == both.accuracy.dims == ("algorithm", "seed", "client")
+    assert last.accuracy[..., 1].values.tolist() == last.loss.values.tolist()
     assert "round" not in both.coords
     with pytest.raises(ValueError, match="last=0: expected an integer >= 1"):
         results.final(runs, last=0)
@@ -240,6 +254,15 @@ def test_markdown_and_latex_say_the_same_and_mark_what_is_beyond_chance():
     assert f"$+${100 * two.difference.item():.2f}$^*$ & " in body[1]
 
 
+@pytest.mark.parametrize(("p", "marks"), [(0.049, "*"), (0.051, ""), (float("nan"), "")])
+def test_a_star_needs_five_percent(p, marks):
+    compared = shown()
+    compared["p"] = ("algorithm", [p, 1.0])
+    row = cells(compared, digits=1)[1]
+    assert row[3] == f"{100 * compared.difference[0].item():+.1f}{marks}"
+    assert row[6] == ("-" if np.isnan(p) else f"{p:.3f}")
+
+
 @pytest.mark.usefixtures("as_users_call")
 def test_an_unknown_form_of_a_table_is_refused():
     with pytest.raises(ValueError, match="form='html': expected one of 'markdown', 'latex', 'csv'"):
@@ -288,6 +311,30 @@ def test_the_table_after_a_run_marks_what_is_beyond_chance_and_has_the_noise_flo
     alone = printed(summary_table(runs.isel(seed=[0])), width=120)
     assert "*" not in alone
     assert "noise floor" in alone
+
+
+def test_points_that_a_setting_does_not_change_are_one_row():
+    rng = np.random.default_rng(0)
+    dims = ("algorithm", "lam", "prox", "seed", "round")
+    columns = {name: (dims, rng.uniform(size=(2, 2, 2, 3, 1))) for name in COLUMNS}
+    for _, values in columns.values():
+        values[0, 1] = values[0, 0]  # The first method does not read lam.
+    runs = xr.Dataset(
+        columns, {"algorithm": ["one", "two"], "lam": [0.1, 5.0], "prox": [0.0, 0.2]},
+        {"data": "made up"},
+    )  # fmt: skip
+    text = printed(sweep_table(runs, ["lam", "prox"]), width=120)
+    rows = [line.split()[:3] for line in text.splitlines() if re.match(" (one|two) ", line)]
+    assert sorted(row for row in rows if row[0] == "one") == [
+        ["one", "any", "0"], ["one", "any", "0.2"],
+    ]  # fmt: skip
+    assert sum(row[0] == "two" for row in rows) == 4
+    assert "The best 6 of 6 points" in text
+    assert "whatever the value" in text
+    runs["client_dissimilarity"][0, 1, 0, 0] += 0.01  # Now it matters.
+    text = printed(sweep_table(runs, ["lam", "prox"]), width=120)
+    assert "The best 8 of 8 points" in text
+    assert "whatever" not in text
 
 
 def test_eighty_columns_are_enough():

@@ -62,7 +62,10 @@ def gifair(strength: Number = 0.1) -> Aggregator:
 
     def init(context):
         if context.groups is None:
-            raise ValueError("groups=None: expected a federation with planted groups.")
+            raise ValueError(
+                "groups=None: expected a federation with planted groups, such as "
+                "planted_clusters makes (--data.partition planted_clusters)."
+            )
         losses = context.losses(context.variables)
         return by_group.means(losses, context.groups, context.num_clients)
 

@@ -10,7 +10,9 @@ import contextlib
 import itertools
 import os
 import shlex
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -31,6 +33,7 @@ from fedjax_fair.app.build import (
     batch_size,
     build,
     load_data,
+    method_settings,
     relevant,
     server_sees,
 )
@@ -43,11 +46,11 @@ from fedjax_fair.app.config import (
 )
 from fedjax_fair.app.console import compared_table, tables
 from fedjax_fair.app.logs import Logged, require
-from fedjax_fair.app.options import HELP, parse
+from fedjax_fair.app.options import HELP, integers, parse
 from fedjax_fair.app.presets import PRESETS, Preset, resolve
 from fedjax_fair.app.progress import watching, working
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.settings import lookup, read
+from fedjax_fair.app.settings import described, lookup, places, read
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.app.termination import Terminated, Termination, interruptible
 from fedjax_fair.parallel import processes
@@ -274,15 +277,23 @@ class Methods:
 
 
 @dataclass(frozen=True)
+class Folder:
+    """Where data is."""
+
+    dir: str | None = None
+    """Folder of prepared sets, or of original files; else $TFDS_DATA_DIR or
+    ~/tensorflow_datasets."""
+
+
+@dataclass(frozen=True)
 class DataList:
     """Lists the data sets, and which are ready to use."""
 
-    dir: str | None = None
-    """Folder of prepared sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+    data: Folder = field(default_factory=Folder)
 
     def __call__(self) -> None:
         rows = {}
-        for entry in data.available(self.dir):
+        for entry in data.available(self.data.dir):
             ready = f"{entry.num_train:,} + {entry.num_test:,} examples" if entry.prepared else "-"
             if entry.damage is not None:
                 rows[entry.name] = f"damaged: {' '.join(entry.damage.split())}"
@@ -298,11 +309,10 @@ class DataInfo:
     name: Positional[Name]
     """The data set."""
 
-    dir: str | None = None
-    """Folder of prepared sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+    data: Folder = field(default_factory=Folder)
 
     def __call__(self) -> None:
-        print(_aligned(data.describe(self.name, self.dir)._asdict()))
+        print(_aligned(data.describe(self.name, self.data.dir)._asdict()))
 
 
 @dataclass(frozen=True)
@@ -331,11 +341,10 @@ class DataPrepare:
     name: Positional[Name]
     """The data set, as tensorflow-datasets calls it."""
 
-    dir: str | None = None
-    """Folder of prepared sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+    data: Folder = field(default_factory=Folder)
 
     def __call__(self) -> None:
-        print(printable(data.prepare(self.name, self.dir)))
+        print(printable(data.prepare(self.name, self.data.dir)))
 
 
 @dataclass(frozen=True)
@@ -419,13 +428,28 @@ Commands:
 Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:
 {_aligned(summaries, indent="  ")}
 
-`fedjax-fair COMMAND --help` lists the options of a command, `fedjax-fair --version` the version."""
+`fedjax-fair COMMAND --help` lists the options of a command,
+`fedjax-fair --version` the version."""
 
 
 def _aligned(rows: dict[str, Any], indent: str = "") -> str:
+    """Names beside texts, which are broken where the terminal ends."""
     shown = {printable(name): printable(text) for name, text in rows.items()}
     width = max(map(len, shown))
-    return "\n".join(f"{indent}{name:<{width}}  {text}" for name, text in shown.items())
+    columns = max(40, shutil.get_terminal_size().columns - width - len(indent) - 2)
+    lines = []
+    for name, text in shown.items():
+        # Spaces that align a second column stay.
+        broken = textwrap.wrap(
+            text,
+            columns,
+            replace_whitespace=False,
+            break_long_words=False,  # Paths are copied.
+            break_on_hyphens=False,
+        ) or [""]
+        lines += [f"{indent}{name:<{width}}  {broken[0]}"]
+        lines += [f"{indent}{'':<{width}}  {line}" for line in broken[1:]]
+    return "\n".join(lines)
 
 
 def _run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
@@ -474,10 +498,12 @@ def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         name, _, values = word.partition("=")
         if name in varied:
             raise ValueError(f"{name}: expected once, with values between commas.")
-        varied[name] = [read(config, name, text) for text in values.split(",")]
+        texts = integers(values) if name == "seeds" else values.split(",")
+        varied[name] = [read(config, name, text) for text in texts]
     seeds = [seed for (seed,) in varied.pop("seeds")] if "seeds" in varied else None
     if HELP & set(options):
         config = resolve(config)
+        print(f"NAME=VALUE,VALUE varies a setting:\n{_aligned(_varied(config), indent='  ')}\n")
     start = replace(Sweep(**_fields(Config, config)), output=f"sweeps/{preset}")
     settings = parse(Sweep, options, f"sweep {preset}", start)
     chosen = replace(_plain(Config, settings), output=config.output)
@@ -500,6 +526,18 @@ def _sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     Console().print(*tables(swept))
     output = Path(settings.output)
     _say_where(Results=output / "results.nc", Report=output / "report.html")
+
+
+def _varied(config: Config) -> dict[str, str]:
+    """The settings that a sweep of these methods can vary, and what they are."""
+    found = {"seeds": "Runs of every point, such as 0,1,2 or 0:10."}
+    own = {place: name for name, place in places(config).items() if "." not in name}
+    for method in config.methods:
+        for section, settings in method_settings(config, method).items():
+            for setting in settings.values():
+                name = own.get((section, setting.name), f"{section}.{setting.name}")
+                found.setdefault(name, f"{setting.meaning} ({described(setting.kind)})")
+    return found
 
 
 def _execute(ready: Experiment, folder: RunFolder, logs: Logs, *, quiet: bool) -> None:

@@ -128,11 +128,13 @@ def compared_table(compared: xr.Dataset) -> Table:
 
 _SHORT = {
     "noise floor": "noise\nfloor",
+    "validation": "valida-\ntion",
     "difference": "diff.",
     "95 % (Student)": "Student",
     "95 % (bootstrap)": "bootstrap",
     "p (Holm)": "p",
     "seeds needed": "seeds\nneeded",
+    "dissimilarity": "dissimi-\nlarity",
 }
 """Headings for eighty columns; the caption has the rest."""
 
@@ -192,33 +194,60 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
     Returns:
         A table in percent: mean over seeds, and their sample standard deviation where there are two
         or more. The first is best on validation examples; where there are none, nothing is ranked,
-        as the best on test examples would be so by chance as well.
+        as the best on test examples would be so by chance as well. Points of a method that differ
+        in a setting which changes nothing, as it does not read it, are one row.
     """
-    points = ["algorithm", *settings]
     ranked = _VALIDATION in results
     columns = {_VALIDATION: "validation", **COLUMNS} if ranked else COLUMNS
-    last = final(results[list(columns)]).stack(point=points)
-    order = np.arange(last.sizes["point"])
+    last = final(results[list(columns)])
+    methods = [last.sel(algorithm=method) for method in last["algorithm"].values]
+    points = [point for method in methods for point in _points(method, settings)]
+    order = np.arange(len(points))
     if ranked:
-        order = np.argsort(-last[_VALIDATION].mean("seed").values, kind="stable")
-    shown = order[:rows]
+        worths = [-float(row[_VALIDATION].mean()) for _, row in points]
+        order = np.argsort(worths, kind="stable")
+    shown = [points[number] for number in order[:rows]]
     which, by = (
         ("best", "ranked by validation") if ranked else ("first", "not ranked: no validation")
     )
+    folded = any("any" in values for values, _ in points)
+    note = "; any: the same whatever the value" if folded else ""
     table = _table(
         f"The {which} {len(shown)} of {len(order):,} points ({results.attrs['data']})",
-        f"in %, mean over {results.sizes['seed']} seeds, {by}; others of test examples",
+        f"in %, mean over {results.sizes['seed']} seeds, {by}; others of test examples{note}",
     )
-    for heading in ("method", *settings, *columns.values()):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
-    for number in shown:
-        row = last.isel(point=number)
+    table.add_column("method", overflow="fold")
+    for heading in (*settings, *columns.values()):
+        table.add_column(_SHORT.get(heading, heading.replace("_", "\n")), justify="right")
+    for values, row in shown:
         table.add_row(
-            *(f"{row[name].item():g}" if name != "algorithm" and isinstance(row[name].item(), float)
-              else _name(row[name].item()) for name in points),
+            _name(row["algorithm"].item()),
+            *(f"{value:g}" if isinstance(value, float) else _name(value) for value in values),
             *(_percent(row[name].values) for name in columns),
-        )  # fmt: skip
+        )
     return table
+
+
+def _points(last: xr.Dataset, settings: Sequence[str]) -> list[tuple[list[object], xr.Dataset]]:
+    """What the points of one method are set to, and what they reach."""
+    ignored = [
+        name
+        for name in settings
+        if last.sizes[name] > 1 and all(_is_constant(one, name) for one in last.values())
+    ]
+    last = last.isel(dict.fromkeys(ignored, 0))
+    kept = [name for name in settings if name not in ignored]
+    found = []
+    for place in np.ndindex(*(last.sizes[name] for name in kept)):
+        row = last.isel(dict(zip(kept, place, strict=True)))
+        values = ["any" if name in ignored else row[name].item() for name in settings]
+        found.append((values, row))
+    return found
+
+
+def _is_constant(values: xr.DataArray, dimension: str) -> bool:
+    known = values.fillna(-1.0)
+    return bool((known == known.isel({dimension: 0}, drop=True)).all())
 
 
 def maximization_table(results: xr.Dataset) -> Table:

@@ -6,15 +6,16 @@ import contextlib
 import io
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
 from fedjax_fair.app.settings import closest, described
 
-__all__ = ["HELP", "options_of", "parse"]
+__all__ = ["HELP", "integers", "options_of", "parse"]
 
 HELP = {"-h", "--help"}
 
@@ -24,6 +25,7 @@ def parse(kind: Any, arguments: list[str], name: str, default: Any = None) -> An
     options = dict(options_of(kind))
     for argument in arguments:
         _require_option(argument, set(options), name)
+    arguments = list(_spread(arguments, options))
     report = io.StringIO()
     given = {} if default is None else {"default": default}
     try:
@@ -39,6 +41,57 @@ def parse(kind: Any, arguments: list[str], name: str, default: Any = None) -> An
         if not stop.code:
             raise
         raise ValueError(_mistake(report.getvalue(), arguments, options)) from None
+
+
+def _spread(arguments: list[str], options: dict[str, Any]) -> Iterator[str]:
+    """The same arguments, in which values of options that take several stand apart."""
+    apart = None
+    for argument in arguments:
+        flag, *value = _flag_and_value(argument)
+        if flag.startswith("--"):
+            apart = _apart(options.get(flag))
+            yield flag
+        if not flag.startswith("--"):
+            value = [argument]
+        for word in value:
+            yield from [word] if apart is None else apart(word)
+
+
+def _apart(kind: Any) -> Callable[[str], list[str]] | None:
+    """What takes the values of an option apart, if it has several."""
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    of = [get_args(member)[0] for member in members if get_origin(member) is tuple]
+    return {int: integers, str: _words}.get(of[0]) if of else None
+
+
+def integers(word: str) -> list[str]:
+    """Integers between commas, and ranges of them whose end is left out.
+
+    Examples:
+        >>> integers("0,1,7"), integers("3:6,9"), integers("a:b")
+        (['0', '1', '7'], ['3', '4', '5', '9'], ['a:b'])
+    """
+    found: list[str] = []
+    for part in word.split(","):
+        ends = re.fullmatch(r"(\d{1,9}):(\d{1,9})", part)
+        numbers = range(*map(int, ends.groups())) if ends else range(0)
+        # What is no range, or one of nothing, or of far too much, stays and is refused.
+        found += map(str, numbers) if 0 < len(numbers) <= _MOST_IN_RANGE else [part]
+    return found
+
+
+_MOST_IN_RANGE = 10_000
+
+
+def _words(word: str) -> list[str]:
+    """Words between commas, where ``name:setting=value,setting=value`` is one."""
+    found: list[str] = []
+    for part in word.split(","):
+        if found and ":" in found[-1] and "=" in part and ":" not in part:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
 
 
 def _mistake(report: str, arguments: list[str], options: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import difflib
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
@@ -227,11 +227,39 @@ def lookup(kind: str, name: str, table: Mapping[str, T], shown: Iterable[str] | 
     raise ValueError(f"{kind}={name!r}: {hint} one of {', '.join(names or table)}.")
 
 
-def closest(name: str, names: Iterable[str]) -> str | None:
+def closest(name: str, names: Collection[str]) -> str | None:
     """The name that was probably meant, if any is near.
 
     Examples:
         >>> closest("--solver.prx", ["--solver.prox", "--solver.steps"])
         '--solver.prox'
+        >>> closest("lr", ["prox", "learning_rate"]), closest("--rounds", ["--training.rounds"])
+        ('learning_rate', '--training.rounds')
     """
-    return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)
+    last = _last_part(name)
+    by_last = {_last_part(known): known for known in names}
+    if (same := by_last.get(_MEANT.get(last, last))) is not None:
+        return same
+    folded = {known.casefold(): known for known in names}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    return folded[near[0]] if near else None
+
+
+_MEANT = {
+    "lr": "learning_rate",
+    "eta": "learning_rate",
+    "bs": "batch_size",
+    "batch": "batch_size",
+    "dataset": "name",
+    "seed": "seeds",
+    "num_clients": "clients",
+    "num_rounds": "rounds",
+    "local_epochs": "epochs",
+    "local_steps": "steps",
+}
+"""What others call settings, and what they are called here."""
+
+
+def _last_part(name: str) -> str:
+    """The name of a setting without its section, however it is written."""
+    return name.strip("-").rpartition(".")[2].replace("-", "_").casefold()

@@ -109,7 +109,7 @@ def find_prepared(name: str, data_dir: str | os.PathLike[str] | None = None) -> 
 
 
 def _not_prepared(name: str, reason: str, data_dir: str | os.PathLike[str] | None) -> str:
-    there = "" if data_dir is None else f" --dir {os.fspath(data_dir)}"
+    there = "" if data_dir is None else f" --data.dir {os.fspath(data_dir)}"
     return (
         f"data set {name!r} is not prepared as array_record ({reason}): run `fedjax-fair data "
         f"prepare {name}{there}`, which needs the extra fedjax-fair[tfds-prepare]."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -159,6 +160,8 @@ def _find(name: str, data_dir) -> tfds_images.ImageSet | originals.Originals:
             return found
         files = originals.expected_files(name)
         hint = f" The original files would do as well: {files}." if files else ""
+        if name not in KNOWN and (close := difflib.get_close_matches(name.casefold(), KNOWN, n=1)):
+            hint = f" Did you mean {close[0]!r}?"
         raise FileNotFoundError(f"{error}{hint}") from None
 
 

@@ -156,7 +156,10 @@ def test_cohorts_of_few_clients_need_no_other_setting():
         ("equitable:num_clusters=0", "num_clusters=0"),
         ("equitable:num_clusters=some", "num_clusters='some': expected"),
         ("equitable:groups=oracle", "groups='oracle': expected a federation with planted"),
-        ("gifair:strength=0.5", "groups=None: expected a federation with planted"),
+        (
+            "gifair:strength=0.5",
+            "groups=None: expected .* such as planted_clusters makes",
+        ),
         ("drfa:steps=None", "steps='None': expected an integer"),
         ("power_of_choice:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
         ("power_of_choice:pool=11", "pool=11: expected an integer >= 1 and <= 10"),

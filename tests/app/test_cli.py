@@ -20,7 +20,7 @@ from fedjax_fair import results
 from fedjax_fair.app import cli, console, presets, registry, settings, termination
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.options import options_of
+from fedjax_fair.app.options import options_of, parse
 from fedjax_fair.app.termination import Terminated, interruptible
 from fedjax_fair.results.tables import cells
 
@@ -145,7 +145,20 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --methods subtrunc:lamda=1", "did you mean 'lam'"),
         ("run --model.name lenett", "did you mean 'lenet'"),
         ("run --data.partition dirichlt", "did you mean 'dirichlet'"),
-        ("run --data.name mnits", "mnits"),
+        ("run --data.name mnits", "Did you mean 'mnist'?"),
+        ("run --data.name MNIST", "Did you mean 'mnist'?"),
+        ("run --solver.lr 1", "did you mean --solver.learning-rate?"),
+        ("run --rounds 5", "did you mean --training.rounds?"),
+        ("run --methods fedavg:lr=1", "did you mean 'learning_rate'?"),
+        ("sweep lr=0.1", "did you mean 'learning_rate'?"),
+        ("sweep seeds=3:3", "seeds='3:3': expected integers"),
+        ("run --training.seeds 0:x", "--training.seeds 0:x: expected integers"),
+        ("run --training.seeds 0:3,2", "training.seeds=(0, 1, 2, 2)"),
+        ("run --methods fedavg,fedporx:prox=1,steps=2", "method='fedporx': did you mean"),
+        (
+            "run --methods gifair",
+            "such as planted_clusters makes (--data.partition planted_clusters)",
+        ),
         ("run --data.name mnist --data.dir /nowhere", "/nowhere"),
         ("run --data.classes-per-client 11", "11"),
         ("run --solver.prox much", "--solver.prox"),
@@ -335,8 +348,8 @@ def test_data_sets_are_listed(capsys):
 
 
 def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
-    command = ["sweep", "digits", "lam=0,0.5", "seeds=3,4", "learning_rate=0.01,0.1"]
-    command += [*SMALL[:-2], "subtrunc", "fedavg", "--output", str(tmp_path)]
+    command = ["sweep", "digits", "lam=0,0.5", "seeds=3:5", "learning_rate=0.01,0.1"]
+    command += [*SMALL[:-2], "subtrunc,fedavg", "--output", str(tmp_path)]
     assert main(command) == 0
     shown = capsys.readouterr().out
     dataset = results.open(tmp_path)
@@ -345,7 +358,15 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
     }  # fmt: skip
     assert dataset["seed"].values.tolist() == [3, 4]
     rows = [line for line in shown.splitlines() if "0.01" in line or "0.1" in line]
-    assert len(rows) == 8
+    ends = dataset[list(console.COLUMNS)].isel(round=-1)
+    alike = [
+        all(np.array_equal(*values.sel(algorithm=name).values) for values in ends.values())
+        for name in ("subtrunc", "fedavg")
+    ]
+    assert alike[1]  # FedAvg does not read the weight of a bonus.
+    assert len(rows) == sum(2 if same else 4 for same in alike)
+    assert sum("any" in row for row in rows) == 2 * sum(alike)
+    assert f"The best {len(rows)} of {len(rows)} points" in shown
     page = (tmp_path / "report.html").read_text("utf8")
     assert "What does each setting change?" in page
     assert "fedavg, learning_rate=0.1" in page  # Which does not read the other setting.
@@ -423,6 +444,43 @@ def test_help_of_a_preset_shows_its_own_numbers(capsys, monkeypatch):
     _, _, after = capsys.readouterr().out.partition("--data.clients")
     described, _, _ = after.partition("--data.classes-per-client")
     assert "(default: 100)" in described
+
+
+@pytest.mark.parametrize(
+    ("written", "seeds"), [("0 1 2", (0, 1, 2)), ("0,1,2", (0, 1, 2)), ("0:3 7", (0, 1, 2, 7))]
+)
+def test_seeds_and_methods_are_written_with_spaces_or_commas(written, seeds):
+    methods = ["fedavg,subtrunc:lam=0.1,b=5", "divfl+fedprox:prox=1,steps=2,drfa"]
+    arguments = ["--methods", *methods, "--training.seeds", *written.split(), "--devices=1"]
+    config = parse(Config, arguments, "run")
+    assert config.training.seeds == seeds
+    assert config.methods == (
+        "fedavg", "subtrunc:lam=0.1,b=5", "divfl+fedprox:prox=1,steps=2", "drfa",
+    )  # fmt: skip
+    assert config.devices == 1
+    joined = parse(Config, [f"--training.seeds={','.join(written.split())}"], "run")
+    assert joined.training.seeds == seeds
+
+
+def test_help_of_a_sweep_lists_what_can_be_varied(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["sweep", "digits", "--methods", "subtrunc", "--help"])
+    assert not stop.value.code
+    shown = capsys.readouterr().out
+    listed, _, options = shown.partition("usage:")
+    names = set(re.findall(r"^  (\S+)", listed, re.MULTILINE))
+    assert {"seeds", "lam", "learning_rate", "cohort_size", "hidden"} < names
+    assert "alpha" not in names
+    assert "--solver.prox" in options
+    for name in names - {"seeds"}:
+        assert settings.lookup("setting", name, settings.places(Config()))
+
+
+@pytest.mark.parametrize("arguments", [["methods"], ["data", "list"], []])
+def test_lists_end_where_the_terminal_does(arguments, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(arguments) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_the_version_is_that_of_the_package(capsys):

@@ -156,6 +156,8 @@ def test_a_dirichlet_that_flwr_datasets_gives_up_fills_small_clients(alpha):
     assert (held <= before)[:, sizes >= 10].all()
     assert (held >= before)[:, sizes < 10].all()
     np.testing.assert_array_equal(held.sum(axis=1), of_class)
+    # Handed out class by class: a client's share begins where that of the one before ends.
+    assert (held > before).sum() <= (sizes < 10).sum() + 10 - 1
 
 
 def test_a_dirichlet_can_be_filled_up_to_equal_sizes():

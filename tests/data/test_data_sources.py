@@ -315,20 +315,20 @@ def test_a_damaged_set_names_its_file_and_breaks_no_list(damage, tmp_path, capsy
     assert entries["zoo/small"].prepared
     assert not entries["tiny"].prepared
     assert re.search(said, entries["tiny"].damage)
-    assert main(["data", "list", "--dir", str(tmp_path)]) == 0
+    assert main(["data", "list", "--data.dir", str(tmp_path)]) == 0
     listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert listed["tiny"].startswith("damaged: ")
     assert listed["zoo/small"].startswith("20 + 20 examples")
-    assert main(["data", "info", "tiny", "--dir", str(tmp_path)]) == 2
+    assert main(["data", "info", "tiny", "--data.dir", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(said, line)
 
 
 def test_a_list_is_safe_to_print_whatever_a_folder_is_called(tmp_path, capsys):
     write_set(tmp_path / "zoo\x1b[2J" / "[red]small")
-    assert main(["data", "list", "--dir", str(tmp_path)]) == 0
+    assert main(["data", "list", "--data.dir", str(tmp_path)]) == 0
     assert "\nzoo\\x1b[2J/[red]small  20 + 20 examples" in capsys.readouterr().out
-    assert main(["data", "info", "zoo\x1b[2J", "--dir", str(tmp_path)]) == 2
+    assert main(["data", "info", "zoo\x1b[2J", "--data.dir", str(tmp_path)]) == 2
     assert "\x1b" not in capsys.readouterr().err
 
 

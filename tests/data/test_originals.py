@@ -79,7 +79,7 @@ def test_cifar_is_read_where_it_is(tmp_path):
 
 def test_a_list_knows_them_and_an_error_names_them(tmp_path, capsys):
     write_mnist(tmp_path / "MNIST" / "raw")
-    assert main(["data", "list", "--dir", str(tmp_path)]) == 0
+    assert main(["data", "list", "--data.dir", str(tmp_path)]) == 0
     listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert listed["mnist"].startswith("30 + 10 examples")
     assert listed["fashion_mnist"].startswith("- ")

@@ -115,12 +115,15 @@ def test_as_many_seeds_as_needed_find_a_difference(difference):
     assert paired.seeds_needed(0.0, 1.0) == np.inf
 
 
-def test_runs_without_pairs_take_as_many_as_two_samples_need():
-    seeds = int(paired.seeds_needed(1.2, deviation=1.0, paired=False))
+@pytest.mark.parametrize("difference", [1.2, 2.5])
+def test_runs_without_pairs_take_as_many_as_two_samples_need(difference):
+    seeds = int(paired.seeds_needed(difference, deviation=1.0, paired=False))
     rng = np.random.default_rng(0)
 
     def found(count):
-        own, other = rng.normal(size=(2, 20_000, count)) + np.array([1.2, 0.0])[:, None, None]
+        own, other = (
+            rng.normal(size=(2, 20_000, count)) + np.array([difference, 0.0])[:, None, None]
+        )
         return (stats.ttest_ind(own, other, axis=1).pvalue < 0.05).mean()
 
     assert found(seeds) > 0.79
