@@ -79,8 +79,8 @@ plots.learning_curves(results, "client_dissimilarity")
 selection.tradeoff(results, last=3)
 
 # %% [markdown]
-# Three seeds do not decide which is best: compare the bars, 95 % intervals, with the distances
-# That every cohort covered all classes, however, can be counted:
+# Three seeds do not decide which is best: compare the bars, which are 95 % intervals, with the
+# distances between the points. That every cohort covered all classes, however, can be counted:
 
 
 # %%

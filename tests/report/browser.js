@@ -56,6 +56,7 @@ const uses = {
     choose(frame, "#choose-round", "1", "input");
     did.round = words(frame, "#said-round");
     did.chosen = words(frame, "#client h3") + "; " + words(frame, "#client p");
+    did.chosenRounds = Number(one(frame, "#client [data-rounds]").dataset.rounds);
     did.classes = [...frame.document.querySelectorAll("#client .bars .number")].map((cell) => cell.textContent);
     did.owners = many(frame, "#ownership path[data-owner]");
     did.groups = many(frame, "#groups svg");

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 from synthetic import make_results
 
+import fedjax_fair.report.contents as module
 from fedjax_fair.report import page
 from fedjax_fair.report.contents import contents
 
@@ -65,6 +66,8 @@ def test_pictures_begin_where_methods_differ():
     results = make_results()
     results["accuracy_mean_clients"][:, :, 1] = 0.5
     assert contents(results)["start"] == 4
+    results["accuracy_mean_clients"][1, :, 1] = np.nan  # Nothing to compare with is no sameness.
+    assert contents(results)["start"] == 2
     results["accuracy_mean_clients"][:] = 0.5
     assert contents(results)["start"] == 2  # They never do; round 0 tells nothing.
 
@@ -113,6 +116,13 @@ def test_a_page_of_a_large_run_leaves_out_and_says_so():
     members = results["cohort_clients"].values[:, :1]
     expected = np.vectorize(lambda client: place.get(client, np.nan))(members)
     np.testing.assert_array_equal(trained, expected)
+
+
+def test_evaluations_are_left_out_until_all_fits(monkeypatch):
+    monkeypatch.setattr(module, "_MOST_VALUES", 200)
+    found = contents(make_results(seeds=1, evaluations=21, rounds=20))["clients"]
+    assert 2 * 6 * len(found["rounds"]) + 2 * 20 * 2 in range(180, 201)
+    assert (found["rounds"][0], found["rounds"][-1]) == (0, 20)
 
 
 def test_what_is_written_down_is_json():

@@ -125,6 +125,8 @@ def test_the_finding_is_what_is_beyond_chance(gap, said):
     words = Reader(report.page(made, {}, {})).words
     assert said in words
     assert "its noise floor:" not in words
+    made["client_dissimilarity_noise"][0] = 0.4
+    assert "its noise floor:" not in Reader(report.page(made, {}, {})).words
     made["client_dissimilarity_noise"][:] = 0.4
     assert "No dissimilarity is above its noise floor" in Reader(report.page(made, {}, {})).words
 

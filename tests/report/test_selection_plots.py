@@ -56,6 +56,9 @@ def test_participation_shows_who_trained_when_busiest_first():
     both = participation(results()).axes[0]
     by_client = np.array([[1, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 1], [1, 1, 1]]) / 2
     np.testing.assert_array_equal(both.images[0].get_array(), by_client[[1, 3, 4, 0, 2]])
+    data = results().assign(train_examples=(("seed", "client", "class"), np.ones((2, 5, 1))))
+    by_place = [[1, 1, 1], [1, 0.5, 0.5], [0, 0.5, 0], [0, 0, 0], [0, 0, 0]]
+    np.testing.assert_array_equal(participation(data).axes[0].images[0].get_array(), by_place)
     assert both.get_title(loc="left") == "one: 2.5 of 5 clients, mean over seeds"
     with pytest.raises(ValueError, match="seed=2: expected one of 2 seeds"):
         participation(results(), seed=2)
@@ -135,7 +138,11 @@ def swept():
     shape = ("algorithm", "prox", "seed", "round")
     return xr.Dataset(
         {"accuracy_mean_clients": (shape, accuracy), "client_dissimilarity": (shape, 1 - accuracy)},
-        {"algorithm": ["fedavg", "fedprox"], "prox": [0.0, 0.1, 1.0, 1e-9], "round": [0, 1, 2]},
+        {
+            "algorithm": ["fedavg", "fedprox"],
+            "prox": [0.0, 0.1, 1.0, 0.1234567],
+            "round": [0, 1, 2],
+        },
     )
 
 
@@ -143,7 +150,7 @@ def test_points_of_a_sweep_are_methods_and_unread_settings_fold():
     data = swept()
     points = points_as_methods(data)
     names = points["algorithm"].values.tolist()
-    values = ["0", "0.1", "1", "1e-09"]
+    values = ["0", "0.1", "1", "0.1234567"]
     assert names == ["fedavg", *(f"fedprox, prox={value}" for value in values)]
     for name, value in zip(names[1:], data["prox"].values, strict=True):
         expected = data["accuracy_mean_clients"].sel(algorithm="fedprox", prox=value)
