@@ -63,8 +63,8 @@ __all__ = ["main", "program"]
 
 DEFAULT_PRESET = "digits"
 
-Folder = Annotated[str, tyro.conf.arg(metavar="RUN")]
-Folders = Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN [RUN ...]")]
+RunPath = Annotated[str, tyro.conf.arg(metavar="RUN")]
+RunPaths = Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN [RUN ...]")]
 Output = Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")]
 Logs = tuple[str, ...]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
@@ -170,7 +170,7 @@ class ResumeTraining:
 class Resume:
     """Continues a run that was interrupted, or a finished one for longer."""
 
-    run: Positional[Folder]
+    run: Positional[RunPath]
     """The run folder."""
 
     quiet: bool = False
@@ -209,7 +209,7 @@ class Resume:
 class Show:
     """Prints the table of a run again."""
 
-    run: Positional[Folder]
+    run: Positional[RunPath]
     """The run folder, or a results.nc."""
 
     def __call__(self) -> None:
@@ -225,7 +225,7 @@ class Show:
 class Compare:
     """Says which differences between methods are beyond chance, within a run or across several."""
 
-    runs: Positional[Folders]
+    runs: Positional[RunPaths]
     """Run folders, or files results.nc, on the same data."""
 
     baseline: str | None = None
