@@ -23,7 +23,7 @@ def epsilon(
     exactly. Where cohorts are drawn uniformly without replacement it is a bound by Rényi
     divergences, amplified by sampling.
 
-    It covers the models (and the clip, if it adapts), for a server that everybody trusts to add the
+    It covers the models (and the clip, if it adapts), for a server that is trusted to add the
     noise, in a run whose cohorts are drawn as the selector says: where clients come and go
     (``faults.diurnal``, ``faults.trace``) they are not. It does not cover measurements of clients
     that the simulation records.

@@ -195,7 +195,7 @@ def adapted(
 ) -> Float[Array, ""]:
     """The length of the next round, from the part of those who answered whose update was shorter.
 
-    It stays where nobody has answered, or the part is not known.
+    It stays where no member has answered, or the part is not known.
     """
     assert settings.quantile is not None
     answered = _answered(cohort)
