@@ -13,14 +13,15 @@ from fedjax_fair import submodular as sm
 
 # Whole numbers, so that sums are exact.
 SIMILARITY = np.random.default_rng(0).integers(0, 20, (9, 21)).astype(np.float32)
-CASES = (
-    (5, None, Mesh(np.array(jax.devices()).reshape(2, 4), ("rows", "columns"))),
-    (19, jax.random.key(1), Mesh(np.array(jax.devices()[:3]), ("clients",))),
-)
 
 
 def main():
-    for parts, key, mesh in CASES:
+    devices = np.array(jax.devices())
+    cases = (
+        (5, None, Mesh(devices.reshape(2, 4), ("rows", "columns"))),
+        (19, jax.random.key(1), Mesh(devices[:3], ("clients",))),
+    )
+    for parts, key, mesh in cases:
 
         def chosen(similarity, mesh, parts=parts, key=key):
             return sm.greedi(sm.facility_location(similarity), 4, parts, key=key, mesh=mesh)

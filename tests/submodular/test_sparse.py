@@ -10,6 +10,7 @@ from scipy.spatial.distance import cdist
 from sklearn.base import clone
 
 from fedjax_fair import submodular as sm
+from fedjax_fair.submodular import arrays
 from fedjax_fair.submodular.estimators import base
 
 RNG = np.random.default_rng(0)
@@ -120,6 +121,15 @@ def test_sparse_similarities_are_never_dense(monkeypatch):
         given = clone(model).set_params(metric="precomputed").fit(near)
         made = clone(model).set_params(metric=lambda rows: near).fit(ROWS)
         assert given.ranking_.tolist() == made.ranking_.tolist()
+
+
+# The first as JAX would take it without a copy.
+@pytest.mark.parametrize("form", [arrays._aligned_copy, sparse.csr_array, sparse.csc_array])
+def test_what_was_given_may_change(form):
+    given = form(np.ones((40, 2), np.float32))
+    function = sm.facility_location(given)
+    (given.data if sparse.issparse(given) else given)[:] = 0
+    assert function.value(np.array([True, False])) == 40
 
 
 def test_explicit_zeros_and_repeated_entries_are_as_in_scipy():
