@@ -93,6 +93,14 @@ def test_they_are_what_loops_over_clients_say(name, ties):
                 np.testing.assert_allclose(found[client], expected, rtol=1e-4, atol=1e-6)
 
 
+def test_a_bin_holds_its_upper_end():
+    outputs = jnp.array([[0.0, 0.0], [np.log(3.0), 0.0]], jnp.float32)  # Sure by 1/2 and 3/4.
+    labels, owners = jnp.array([1, 0]), jnp.array([0, 0])
+    metric = predictions.calibration_error(2)
+    found = metric.function(Predictions(linear_model(), outputs, labels, owners, 1))
+    np.testing.assert_allclose(found, [(1 / 2 + 1 / 4) / 2], rtol=1e-6)
+
+
 def test_a_class_that_is_not_counted_is_in_no_other_clients_count():
     outputs, labels, owners = drawn(0, ties=False)
     arrays = map(jnp.asarray, (outputs, labels, owners))
