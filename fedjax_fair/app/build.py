@@ -205,6 +205,8 @@ def _faults(config: Config) -> list[Faults]:
         ValueError: If a setting is out of range, is missing, or changes nothing.
     """
     own, found = config.faults, []
+    for name in ("dropout", "stragglers", "late", "byzantine"):
+        checks.probability(f"faults.{name}", getattr(own, name))
     if own.dropout:
         found.append(faults.dropout(own.dropout))
     needed = {"deadline_steps": "stragglers", "late_rounds": "late", "attack": "byzantine"}

@@ -101,6 +101,10 @@ def _mistake(report: str, arguments: list[str], options: dict[str, Any]) -> str:
     flags = options.keys() & set(words)
     named = [flag for flag in re.findall(r"--[\w.-]*\w", said) if flag in flags]
     if not named:
+        for flag, word in itertools.pairwise(words):
+            kind = options.get(flag)
+            if bool in (kind, *get_args(kind)) and not word.startswith("--"):
+                return f"{flag} {word}: expected no value; {flag} alone means True."
         return said
     behind = itertools.islice(words, words.index(named[0]) + 1, None)
     given = itertools.takewhile(lambda word: not word.startswith("--"), behind)
