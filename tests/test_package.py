@@ -93,7 +93,7 @@ def declared() -> tuple[list[Requirement], list[Requirement], list[Requirement]]
     own, *besides = map(Requirement, extras["test"])
     assert own.name == PROJECT["name"]
     needed, optional = PROJECT["dependencies"], extras["privacy"]
-    others = [line for extra in own.extras - {"privacy"} for line in extras[extra]]
+    others = [line for extra in sorted(own.extras - {"privacy"}) for line in extras[extra]]
     return (
         [*map(Requirement, needed)],
         [*map(Requirement, optional)],
