@@ -1,8 +1,12 @@
-"""Names that others chose, as they are safe to show."""
+"""Texts for a terminal: names that others chose, and columns."""
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+import shutil
+import textwrap
+from collections.abc import Mapping
+
+__all__ = ["aligned", "printable"]
 
 
 def printable(text: object) -> str:
@@ -16,3 +20,23 @@ def printable(text: object) -> str:
         mark if mark.isprintable() else mark.encode("unicode_escape").decode("ascii")
         for mark in str(text)
     )
+
+
+def aligned(rows: Mapping[str, object], indent: str = "") -> str:
+    """Names beside texts, which are broken where the terminal ends."""
+    shown = {printable(name): printable(text) for name, text in rows.items()}
+    width = max(map(len, shown))
+    columns = max(40, shutil.get_terminal_size().columns - width - len(indent) - 2)
+    lines = []
+    for name, text in shown.items():
+        # Spaces that align a second column stay.
+        broken = textwrap.wrap(
+            text,
+            columns,
+            replace_whitespace=False,
+            break_long_words=False,  # Paths are copied.
+            break_on_hyphens=False,
+        ) or [""]
+        lines += [f"{indent}{name:<{width}}  {broken[0]}"]
+        lines += [f"{indent}{'':<{width}}  {line}" for line in broken[1:]]
+    return "\n".join(lines)

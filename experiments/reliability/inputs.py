@@ -30,7 +30,7 @@ from unittest import mock
 import numpy as np
 
 from fedjax_fair import data
-from fedjax_fair.app import cli, maximize, presets
+from fedjax_fair.app import cli, experiment, maximize, presets
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.options import options_of
 
@@ -159,9 +159,9 @@ def _line(arguments: list[str]) -> str | None:
         raise Accepted
 
     with (
-        mock.patch.object(cli.experiment, "execute", begin),
+        mock.patch.object(experiment, "execute", begin),
         mock.patch.object(maximize, "execute", begin),
-        mock.patch.object(sys.modules[cli.sweep.__module__], "fit_batch", begin),
+        mock.patch.object(sys.modules["fedjax_fair.app.sweep"], "fit_batch", begin),
         contextlib.redirect_stderr(error),
         contextlib.redirect_stdout(io.StringIO()),
     ):

@@ -17,8 +17,9 @@ import pytest
 import xarray as xr
 
 from fedjax_fair import results
-from fedjax_fair.app import cli, console, presets, registry, settings, termination
+from fedjax_fair.app import cli, console, experiment, presets, registry, settings, termination
 from fedjax_fair.app.cli import main
+from fedjax_fair.app.commands import training
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.options import options_of, parse
 from fedjax_fair.app.termination import Terminated, interruptible
@@ -260,7 +261,7 @@ def test_an_interruption_says_how_to_go_on(monkeypatch, capsys, tmp_path):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.experiment, "execute", interrupt)
+    monkeypatch.setattr(experiment, "execute", interrupt)
     assert main(["run", *SMALL, "--output", str(tmp_path)]) == 130
     (folder,) = tmp_path.iterdir()
     expected = f"fedjax-fair: interrupted; `fedjax-fair resume {folder}` continues\n"
@@ -271,7 +272,7 @@ def test_sigterm_says_how_to_go_on_with_a_sweep(monkeypatch, capsys, tmp_path):
     def end(*arguments, **settings):
         raise Terminated
 
-    monkeypatch.setattr(cli, "sweep", end)
+    monkeypatch.setattr(training, "sweep", end)
     assert main(["sweep", "digits", "lam=0,0.5", *SMALL, "--output", str(tmp_path)]) == 143
     assert capsys.readouterr().err == "fedjax-fair: terminated; the same command continues\n"
 
@@ -290,7 +291,7 @@ def test_a_run_without_enough_memory_ends_in_one_line(error, monkeypatch, capsys
     def exhaust(*arguments):
         raise error
 
-    monkeypatch.setattr(cli.experiment, "execute", exhaust)
+    monkeypatch.setattr(experiment, "execute", exhaust)
     assert main(["run", *SMALL, "--output", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"fedjax-fair: out of memory: {error}\n"
 
@@ -322,7 +323,7 @@ def test_other_errors_of_the_runtime_are_not_hidden(monkeypatch, tmp_path):
     def fail(*arguments):
         raise jax.errors.JaxRuntimeError("INTERNAL: a defect")
 
-    monkeypatch.setattr(cli.experiment, "execute", fail)
+    monkeypatch.setattr(experiment, "execute", fail)
     with pytest.raises(jax.errors.JaxRuntimeError, match="a defect"):
         main(["run", *SMALL, "--output", str(tmp_path)])
 

@@ -1,0 +1,1 @@
+"""Commands of ``fedjax-fair``: frozen dataclasses whose fields are the options."""

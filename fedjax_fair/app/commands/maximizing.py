@@ -1,0 +1,56 @@
+"""Commands of federated maximization."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from fedjax_fair.app import maximize
+from fedjax_fair.app.commands.shared import plain, resumable, say_where
+from fedjax_fair.app.config import Maximize, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.app.console import tables
+from fedjax_fair.app.progress import working
+from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.termination import Termination
+from fedjax_fair.text import printable
+
+__all__ = ["Exemplars", "Movielens", "maximize_in"]
+
+
+@dataclass(frozen=True)
+class Exemplars(MaximizeExemplars):
+    """Chooses public images of digits that represent the private ones of all clients."""
+
+    quiet: bool = False
+    """Show no progress."""
+
+    def __call__(self) -> None:
+        _start_maximizing(plain(MaximizeExemplars, self), quiet=self.quiet)
+
+
+@dataclass(frozen=True)
+class Movielens(MaximizeMovielens):
+    """Chooses movies such that every user finds one to its taste."""
+
+    quiet: bool = False
+    """Show no progress."""
+
+    def __call__(self) -> None:
+        _start_maximizing(plain(MaximizeMovielens, self), quiet=self.quiet)
+
+
+def _start_maximizing(config: Maximize, *, quiet: bool) -> None:
+    task = maximize.task_of(config)
+    maximize.check(config, task)
+    folder = RunFolder.create(config, task.name.replace("/", "-"))
+    maximize_in(task, config, folder, quiet=quiet)
+
+
+def maximize_in(task: maximize.Task, config: Maximize, folder: RunFolder, *, quiet: bool) -> None:
+    """Compares all methods on a task in a folder, and prints what came of it."""
+    print(f"Run folder: {printable(folder.path)}")
+    with resumable(folder), Termination(at_once=True), working(quiet=quiet) as show:
+        compared = maximize.execute(task, config, folder, show)
+    Console().print(*tables(compared))
+    say_where(Results=folder.results, Plots=folder.plots, Report=folder.report)

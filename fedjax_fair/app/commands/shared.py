@@ -1,0 +1,52 @@
+"""What several commands do."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.termination import Terminated
+from fedjax_fair.text import printable
+
+__all__ = ["Name", "RunPath", "advice", "fields_of", "plain", "resumable", "say_where"]
+
+RunPath = Annotated[str, tyro.conf.arg(metavar="RUN")]
+Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
+
+
+@contextlib.contextmanager
+def advice(text: str) -> Iterator[None]:
+    """What to type after an end from outside."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as end:
+        end.add_note(text)
+        raise
+
+
+def resumable(folder: RunFolder) -> contextlib.AbstractContextManager[None]:
+    """Says after an end from outside how the run goes on."""
+    return advice(f"`fedjax-fair resume {shlex.quote(str(folder.path))}` continues")
+
+
+def say_where(**files: Path) -> None:
+    """Prints where files are, by what they hold."""
+    for name, path in files.items():
+        print(f"{name}: {printable(path)}")
+
+
+def fields_of(kind: Any, settings: Any) -> dict[str, Any]:
+    """Those fields of settings that a dataclass has, by name."""
+    return {item.name: getattr(settings, item.name) for item in fields(kind)}
+
+
+def plain(kind: Any, typed: Any) -> Any:
+    """What a run is made of, without what is typed beside it."""
+    return kind(**fields_of(kind, typed))

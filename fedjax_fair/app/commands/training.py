@@ -1,0 +1,201 @@
+"""Commands that train: a run, its continuation, a sweep."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+from tyro.conf import Positional
+
+from fedjax_fair.app import experiment, maximize
+from fedjax_fair.app.build import Experiment, batch_size, build, method_settings, relevant
+from fedjax_fair.app.commands.maximizing import maximize_in
+from fedjax_fair.app.commands.shared import RunPath, advice, fields_of, plain, resumable, say_where
+from fedjax_fair.app.config import Config, Maximize
+from fedjax_fair.app.console import tables
+from fedjax_fair.app.logs import Logged, require
+from fedjax_fair.app.options import HELP, integers, parse
+from fedjax_fair.app.presets import Preset, resolve
+from fedjax_fair.app.progress import watching
+from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.settings import described, lookup, places, read
+from fedjax_fair.app.sweep import sweep
+from fedjax_fair.app.termination import Termination
+from fedjax_fair.parallel import processes
+from fedjax_fair.text import aligned, printable
+from fedjax_fair.training.fit import Callback
+
+__all__ = ["Resume", "Run", "Sweep", "run", "sweep_settings"]
+
+DEFAULT_PRESET = "digits"
+Logs = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Run(Config):
+    """Compares methods, and leaves a folder with results, figures and a report."""
+
+    quiet: bool = False
+    """Show no progress."""
+
+    log: Logs = ()
+    """Tools that get evaluations too: tensorboard, wandb, mlflow; each needs its extra."""
+
+
+@dataclass(frozen=True)
+class ResumeTraining:
+    """How long."""
+
+    rounds: int | None = None
+    """Rounds that the run is extended to; as many as it was started with by default."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continues a run that was interrupted, or a finished one for longer."""
+
+    run: Positional[RunPath]
+    """The run folder."""
+
+    quiet: bool = False
+    """Show no progress."""
+
+    log: Logs = ()
+    """Tools that get evaluations too: tensorboard, wandb, mlflow; each needs its extra."""
+
+    training: ResumeTraining = field(default_factory=ResumeTraining)
+
+    def __call__(self) -> None:
+        folder = RunFolder(self.run)
+        config = folder.config()
+        rounds = self.training.rounds
+        if isinstance(config, Config) and rounds is not None:
+            before = config.training.rounds
+            if before is not None and rounds < before:
+                raise ValueError(
+                    f"training.rounds={rounds}: expected at least the {before} of the run."
+                )
+            config = replace(config, training=replace(config.training, rounds=rounds))
+        if isinstance(config, Maximize):
+            if rounds is not None:
+                raise ValueError(f"training.rounds={rounds}: nothing in this run reads it.")
+            if self.log:
+                raise ValueError(f"log={self.log!r}: expected none; a maximization has no rounds.")
+            maximize_in(maximize.task_of(config), config, folder, quiet=self.quiet)
+            return
+        _require_logs(self.log)
+        if config.distributed:
+            processes.initialize()
+        _execute(build(config), folder, self.log, quiet=self.quiet)
+
+
+@dataclass(frozen=True)
+class Sweep(Config):
+    """Runs every combination of settings in few programs: `sweep digits lam=0,0.1 prox=0,0.1`."""
+
+    output: str = "sweeps/latest"
+    """Folder of the sweep; finished batches found there are not run again."""
+
+    points_per_batch: int | None = None
+    """Runs in one program; all by default. Fewer use less memory."""
+
+    quiet: bool = False
+    """Show no progress."""
+
+
+def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
+    """Makes everything that can go wrong before it makes the run folder."""
+    named = bool(arguments) and not arguments[0].startswith("-")
+    preset = arguments[0] if named else DEFAULT_PRESET
+    config = lookup("preset", preset, presets).config
+    options = arguments[named:]
+    if HELP & set(options):
+        config = resolve(config)  # Show the values that would be used.
+    # What the preset sets for methods or data that were replaced is left out; what was typed stays.
+    typed = parse(Run, options, f"run {preset}", Run(**fields_of(Config, config)))
+    config = relevant(resolve(plain(Config, typed)), base=config)
+    _require_logs(typed.log)
+    if config.distributed:
+        processes.initialize()
+    ready = build(config)
+    name = preset if named else config.data.name.replace("/", "-")
+    folder = processes.broadcast_from_first(lambda: str(RunFolder.create(config, name).path))
+    _execute(ready, RunFolder(folder), typed.log, quiet=typed.quiet)
+
+
+def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
+    """Runs `sweep [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]`."""
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
+    options = arguments[len(words) :]
+    named = bool(words) and "=" not in words[0]
+    preset = words[0] if named else DEFAULT_PRESET
+    config = lookup("preset", preset, presets).config
+    varied = {}
+    for word in words[named:]:
+        name, _, values = word.partition("=")
+        if name in varied:
+            raise ValueError(f"{name}: expected once, with values between commas.")
+        texts = integers(values) if name == "seeds" else values.split(",")
+        varied[name] = [read(config, name, text) for text in texts]
+    seeds = [seed for (seed,) in varied.pop("seeds")] if "seeds" in varied else None
+    if HELP & set(options):
+        config = resolve(config)
+        print(f"NAME=VALUE,VALUE varies a setting:\n{aligned(_varied(config), indent='  ')}\n")
+    start = replace(Sweep(**fields_of(Config, config)), output=f"sweeps/{preset}")
+    settings = parse(Sweep, options, f"sweep {preset}", start)
+    chosen = replace(plain(Config, settings), output=config.output)
+    base = relevant(resolve(chosen), base=config)
+    print(f"Sweep folder: {printable(settings.output)}")
+    own = None if any("batch_size" in name for name in varied) else base.solver.batch_size
+    with (
+        advice("the same command continues"),
+        Termination() as end,
+        watching(quiet=settings.quiet) as show,
+    ):
+        swept = sweep(
+            base,
+            seeds=seeds,
+            folder=settings.output,
+            points_per_batch=settings.points_per_batch,
+            watch=lambda runs: end.watch(show(runs, own)),
+            **varied,
+        )
+    Console().print(*tables(swept))
+    output = Path(settings.output)
+    say_where(Results=output / "results.nc", Report=output / "report.html")
+
+
+def _require_logs(names: Logs) -> None:
+    for name in names:
+        require(name)
+
+
+def _varied(config: Config) -> dict[str, str]:
+    """The settings that a sweep of these methods can vary, and what they are."""
+    found = {"seeds": "Runs of every point, such as 0,1,2 or 0:10."}
+    own = {place: name for name, place in places(config).items() if "." not in name}
+    for method in config.methods:
+        for section, settings in method_settings(config, method).items():
+            for setting in settings.values():
+                name = own.get((section, setting.name), f"{section}.{setting.name}")
+                found.setdefault(name, f"{setting.meaning} ({described(setting.kind)})")
+    return found
+
+
+def _execute(ready: Experiment, folder: RunFolder, logs: Logs, *, quiet: bool) -> None:
+    if not processes.is_first():
+        experiment.execute(ready, folder)
+        return
+    print(f"Run folder: {printable(folder.path)}")
+    with resumable(folder), Termination() as end, watching(quiet=quiet) as show:
+
+        def watch(method: str) -> list[Callback]:
+            shown = show(method, batch_size(ready.config, method))
+            return [*(Logged(name, folder.path, method) for name in logs), end.watch(shown)]
+
+        combined = experiment.execute(ready, folder, watch)
+    Console().print(*tables(combined))
+    say_where(Results=folder.results, Plots=folder.plots, Report=folder.report)
