@@ -24,7 +24,8 @@ METHODS_PAGE = """# Methods
 settings, as in `subtrunc:lam=0.1`: those of the factories in
 [selectors](api/fedjax_fair.selectors.md), [solvers](api/fedjax_fair.solvers.md) and
 [aggregators](api/fedjax_fair.aggregators.md). `uniform` weighs members alike, `size` by their
-training examples, as the method's paper does.
+training examples, as the method's paper does. What a server needs to see of one client is a
+[page](privacy.md) of its own.
 """
 METRICS_PAGE = """# Metrics
 
@@ -77,12 +78,13 @@ def as_in_docs(text: str) -> str:
 
 def methods() -> str:
     """The page of all methods."""
+    from fedjax_fair.app.build import server_sees
     from fedjax_fair.app.registry import METHODS
 
-    rows = ["| method | averages its cohort | what it is |", "|---|---|---|"]
+    rows = ["| method | averages its cohort | server sees | what it is |", "|---|---|---|---|"]
     for name, method in METHODS.items():
         average = "by itself" if method.aggregator else "" if method.pooled else method.average
-        rows.append(f"| `{name}` | {average} | {method.summary} |")
+        rows.append(f"| `{name}` | {average} | {server_sees(method)} | {method.summary} |")
     return "\n".join([METHODS_PAGE, *rows]) + "\n"
 
 

@@ -49,12 +49,12 @@ def compared(dataset: xr.Dataset) -> Comparison:
         # Of all evaluations, as the terminal's table is made, whose compiled program this shares.
         dataset = dataset.merge(results.by_mix(dataset))
         columns[f"{_SPREAD}_by_mix"] = "dissimilarity by mix of labels"
-    last = results.final(dataset).expand_dims(round=[0])
+    last = results.final(dataset)
     if "group_accuracy_gap" in last:
         columns["group_accuracy_gap"] = "gap of groups"
     methods = [str(name) for name in last["algorithm"].values]
     paired = len(methods) > 1 and dataset.sizes["seed"] > 1
-    gaps = {name: results.compare(last, metric=name) for name in columns} if paired else {}
+    gaps = {name: results.compare(dataset, metric=name) for name in columns} if paired else {}
     head = "".join(f'<th class="number" scope="col">{text(name)}</th>' for name in columns.values())
     rows = "".join(_row(last, gaps, columns, method) for method in methods)
     table = (
@@ -69,12 +69,12 @@ def _row(
 ) -> str:
     cells = []
     for name, heading in columns.items():
-        values = last[name].sel(algorithm=method).isel(round=0).values
+        values = last[name].sel(algorithm=method).values
         below = []
         if name in gaps and method in gaps[name]["algorithm"]:
             below.append(_difference(gaps[name].sel(algorithm=method)))
         if name == _SPREAD:
-            floor = last[_FLOOR].sel(algorithm=method).isel(round=0).values
+            floor = last[_FLOOR].sel(algorithm=method).values
             below.append(f"noise floor {as_text(100 * floor)}")
         small = "".join(f"<small>{line}</small>" for line in below)
         cells.append(
