@@ -176,7 +176,7 @@ OWN = {
         "validation": 0.5,
     },
     federated.feature_selection: {"features": [np.ones((4, 1), int)], "labels": [LABELS]},
-    sets.stochastic_greedy: {"candidates": 1},
+    sets.stochastic_greedy: {"k": 2, "candidates": 1},
     federated.discrete_greedy: {"kappa": 1.0},
 }
 # Of the first a value is given, unless the second is tried.

@@ -333,7 +333,7 @@ def test_points_that_a_setting_does_not_change_are_one_row():
     assert "whatever the value" in text
     runs["client_dissimilarity"][0, 1, 0, 0] += 0.01  # Now it matters.
     text = printed(sweep_table(runs, ["lam", "prox"]), width=120)
-    assert "The best 8 of 8 points" in text
+    assert "The first 8 of 8 points" in text
     assert "whatever" not in text
 
 

@@ -131,7 +131,7 @@ def method_round(
         >>> from fedjax_fair.app import presets
         >>> round = method_round(presets.resolve(Config()), "fedprox:prox=0.1", num_classes=10)
         >>> round._fields
-        ('model', 'init', 'step', 'pooled')
+        ('model', 'init', 'step', 'pooled', 'bytes_up')
     """
     method, own = _variant(config, name)
     network = lookup("model.name", str(own.model.name), MODELS)

@@ -563,7 +563,10 @@ def test_an_interruption_that_python_ignores_comes_again(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_interruption_waits_for_the_garbage_collector():
+def test_an_interruption_waits_for_the_garbage_collector(monkeypatch):
+    # It may come again within another function whose exceptions Python ignores.
+    monkeypatch.setattr(termination, "_PATIENCE", 0.1)
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: None)
     ended = []
 
     def callback(phase, info):

@@ -203,7 +203,7 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(ready, finished, tmp_
     method, round = stopped
     folder = RunFolder.create(replace(SMALL, output=str(tmp_path)), "small")
     with pytest.raises(KeyboardInterrupt):
-        experiment.execute(ready, folder, lambda name: Interrupt(round if name == method else -1))
+        experiment.execute(ready, folder, lambda name: [Interrupt(round if name == method else -1)])
     with folder.metrics.open("a") as file:
         file.write('{"algorithm": "fedp')  # What a kill may leave.
 
@@ -306,7 +306,7 @@ def test_sigterm_ends_after_the_checkpoint(ready, finished, tmp_path):
     only = ready._replace(config=config, rounds={"fedavg": ready.rounds["fedavg"]})
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated), Termination() as end:
-        experiment.execute(only, folder, lambda method: end.watch(Kill(2)))
+        experiment.execute(only, folder, lambda method: [end.watch(Kill(2))])
     assert signal.getsignal(signal.SIGTERM) is before
     assert not folder.results.exists()
     kept = [path.name for path in (folder.checkpoints / "fedavg").iterdir()]

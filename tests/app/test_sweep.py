@@ -83,7 +83,7 @@ def test_what_a_method_does_not_read_is_run_once(base, monkeypatch):
 def test_numbers_share_a_compilation_and_shapes_do_not(base, monkeypatch):
     traced = []
     run = simulate.run
-    monkeypatch.setattr(simulate, "run", lambda *a: traced.append(1) or run(*a))
+    monkeypatch.setattr(simulate, "run", lambda *a, **k: traced.append(1) or run(*a, **k))
     config = replace(base, methods=("subtrunc",))
     sweep(config, lam=[0.1, 0.2, 0.3], prox=[0.0, 0.1], b=[1.0, 2.0])
     assert len(traced) == 1

@@ -304,7 +304,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_set_names_its_file_and_breaks_no_list(damage, tmp_path, capsys):
+def test_a_damaged_set_names_its_file_and_breaks_no_list(damage, tmp_path, capsys, monkeypatch):
     spoil, said = DAMAGES[damage]
     spoil(write_set(tmp_path / "tiny"))
     write_set(tmp_path / "zoo" / "small")
@@ -315,6 +315,7 @@ def test_a_damaged_set_names_its_file_and_breaks_no_list(damage, tmp_path, capsy
     assert entries["zoo/small"].prepared
     assert not entries["tiny"].prepared
     assert re.search(said, entries["tiny"].damage)
+    monkeypatch.setenv("COLUMNS", "1000")
     assert main(["data", "list", "--data.dir", str(tmp_path)]) == 0
     listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert listed["tiny"].startswith("damaged: ")

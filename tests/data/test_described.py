@@ -53,8 +53,9 @@ def test_groups_partitions_and_targets_are_named():
         == rows(data.load("digits", planted, seed=3))[1]["training examples"]
     )
     federation = make_federation()
+    labels = np.zeros((32, 2), np.float32)
     targets = federation._replace(
-        train=federation.train._replace(labels=np.zeros((32, 2), np.float32))
+        train=federation.train._replace(labels=labels), test=federation.test._replace(labels=labels)
     )
     _, said = rows(targets)
     assert said["classes"] == "none: targets of shape (2,), float32"

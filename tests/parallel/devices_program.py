@@ -43,6 +43,7 @@ METHODS = (
     ("unionfl", "sgd", "mean by size"),
     ("agnostic", "sgd", "mean by cohort"),
     ("drfa", "sgd, momentum, decay and prox", "mean"),
+    ("uniform", "sgd", "fltrust"),
     ("uniform", "sgd", "median"),
     ("uniform", "sgd", "trimmed_mean"),
     ("uniform", "sgd", "krum"),

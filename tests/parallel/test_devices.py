@@ -124,8 +124,9 @@ def test_several_devices_measure_what_one_does():
 
 def test_no_more_crosses_devices_than_documented():
     parameters, cohort, pool = 15, 3, 5
-    # The update, losses and steps; losses of the pool; losses and lengths for q-FedAvg.
-    documented = 4 * (parameters + 2 * cohort + pool + 2 * cohort)
+    # The update, losses, steps and whether all is finite; losses of the pool; losses and lengths
+    # for q-FedAvg.
+    documented = 4 * (parameters + 3 * cohort + pool + 2 * cohort)
     assert compared(0, QUICK)["clients", *METHODS[0]]["moved"] == documented
 
 

@@ -26,12 +26,13 @@ def round_of(selector="uniform", aggregator="mean by size", **settings):
     )
 
 
-def run_with(selector="uniform", aggregator="mean by size", **settings):
+def run_with(selector="uniform", aggregator="mean by size", *, drop_nonfinite=False, **settings):
     round = round_of(selector, aggregator, **settings)
 
     @jax.jit
     def program(key):
-        state, info = run(round, round.init(key, DATA), DATA, ROUNDS)
+        start = round.init(key, DATA)
+        state, info = run(round, start, DATA, ROUNDS, drop_nonfinite=drop_nonfinite)
         return state._replace(key=jax.random.key_data(state.key)), info
 
     return program(jax.random.key(3))
