@@ -42,7 +42,7 @@ METHODS = {
         ff.selectors.divfl(COHORT, gradients=gradients.fresh(gradients.last_layer())),
         lambda width: CLIENTS * (85 * 10 + 1),
     ),
-    "agnostic": (ff.selectors.agnostic(0.1), lambda width: CLIENTS + 2 * (CLIENTS - COHORT)),
+    "agnostic": (ff.selectors.agnostic(0.1), lambda width: CLIENTS + 3 * (CLIENTS - COHORT)),
 }  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def communication(data: FederatedData) -> None:
         width = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.variables))
         program = jax.jit(over_mesh(method.step, mesh))
         counted, number = collective_bytes(program.lower(state, placed).compile().as_text() or "")
-        formula = 4 * (width + 2 * COHORT + sent(width))
+        formula = 4 * (width + 3 * COHORT + sent(width))
         print(f"| {name} | {formula:,} | {counted:,} | {number} |", flush=True)
 
 

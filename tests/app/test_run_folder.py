@@ -210,7 +210,7 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(ready, finished, tmp_
     counts = {name: Count() for name in SMALL.methods}
     config = folder.config()
     assert isinstance(config, Config)
-    resumed = experiment.execute(build(config), folder, counts.__getitem__)
+    resumed = experiment.execute(build(config), folder, lambda name: [counts[name]])
     xr.testing.assert_identical(resumed, results.open(finished.path))
 
     def without_time(lines):
