@@ -2,7 +2,7 @@
 
     python -m experiments.reproduction.equitable grid --data mnist --tfds-dir FOLDER
     python -m experiments.reproduction.equitable table --data mnist --tfds-dir FOLDER --seeds 5
-    python -m experiments.reproduction.equitable ablations --data mnist --tfds-dir FOLDER --seeds 4
+    python -m experiments.reproduction.equitable ablations --data mnist --tfds-dir FOLDER --seeds 3
 
 Runs whatever is missing. The grid shows, for every method, which step size and strength serve it
 best after few rounds, with seeds that no table uses and tested on a fifth of the training examples;
