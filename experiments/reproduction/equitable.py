@@ -166,7 +166,7 @@ def write_table(data: str, file: Path) -> None:
     measured = short(runs.collect(PAPERS[f"equitable-{data}"].config.methods, file))
     stem = file.parent / f"equitable-table-{data}"
     _write(stem, measured, LAYOUT, paper.EQUITABLE[data])
-    if measured.sizes["seed"] > 1:
+    if measured.sizes["seed"] > 1 and int(measured["round"].max()) >= PERIODS[-1][-1]:
         by_period(measured).to_csv(
             f"{stem}-periods.csv", index=False, float_format="%.3f", lineterminator="\n"
         )
