@@ -68,7 +68,7 @@ def run_missing(what: str, file: Path) -> None:
     partitioner = ff.data.classes_per_client(50, 3)
     data = ff.data.load("digits", partitioner, seed=tuple(range(SEEDS)))
     for method, attack, levels, make in programs(what, data.num_classes):
-        known = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=[*KEYS, *METRICS])
+        known = load(file) if file.exists() else pd.DataFrame(columns=[*KEYS, *METRICS])
         if (method, attack) in set(zip(known["method"], known["attack"], strict=True)):
             continue
         seeds = np.tile(np.arange(SEEDS), len(levels))
@@ -132,9 +132,14 @@ def programs(
             yield name, attack, levels, attacked(aggregator, attack)
 
 
+def load(file: Path) -> pd.DataFrame:
+    """The runs of a file. One of the attacks is called ``nan``, which is no missing name."""
+    return pd.read_csv(file, keep_default_na=False, na_values={key: [""] for key in METRICS})
+
+
 def write_table(what: str, file: Path) -> None:
     """Means with 95 % intervals over seeds, in %, as Markdown beside the file of runs."""
-    rows = pd.read_csv(file)
+    rows = load(file)
     lines = []
     for metric, heading in {"accuracy": "Accuracy", "worst": "Worst tenth of clients"}.items():
         names = [f"{attack} {level:.0%}" for attack, level in _columns(rows)]
