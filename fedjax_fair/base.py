@@ -191,7 +191,7 @@ class Cohort(NamedTuple):
         kept = jnp.where(self.answers, weights, 0)
         total = jnp.sum(kept)
         renormalized = kept / jnp.where(total > 0, total, 1)
-        # Not by a sum that is nearly 1 where everybody answered.
+        # Not by a sum that is nearly 1 where all answered.
         return jnp.where(jnp.all(self.answers), weights, renormalized)
 
 
@@ -521,7 +521,7 @@ class ClientMetrics(NamedTuple):
             without. None, as the next two, where none are held out.
         validation_loss: Mean loss on them; NaN without.
         validation_sizes: Validation examples of each client.
-        own: Metrics of predictions that were asked for, ``[clients]``, by the name they have in
+        own: Metrics of predictions that were requested, ``[clients]``, by the name they have in
             results.
     """
 

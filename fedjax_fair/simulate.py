@@ -177,7 +177,7 @@ def make_round(
         solver: Trains each of them.
         aggregator: Weighs their updates.
         faults: What goes wrong with clients, from `fedjax_fair.faults`, in this order. A round in
-            which nobody answers leaves the model and the aggregator as they were.
+            which no member answers leaves the model and the aggregator as they were.
         aggregation: ``"secure"``, or `fedjax_fair.uploads.secure` with its setting, hides single
             updates from the server, and goes with roles that need their sum alone. The cohort's
             updates are then kept in memory at once.

@@ -38,7 +38,7 @@ def fltrust(root: tuple[Any, Any], solver: Solver, *, seed: int = 0) -> Aggregat
         {\lVert u_0 \rVert \lVert u_k \rVert}\right).
 
     Whoever lies, and however many do, the model moves by no more than the length of :math:`u_0`,
-    and never against it. It does not move where nobody agrees with the server.
+    and never against it. It does not move where no member agrees with the server.
 
     It takes memory for the updates of the whole cohort. The root examples are arrays, so that this
     is for Python alone and no method of the command line.

@@ -1,4 +1,4 @@
-"""A federation in ten lines: who owns how much of what, how unequally, and what nobody owns."""
+"""A federation in ten lines: who owns how much of what, how unequally, and what no client owns."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Metrics of what a model predicts for the examples of each client.
 
-They are not measured unless asked for: ``fit(..., metrics=[metrics.predictions.macro_f1(10)])``.
+They are measured on request alone: ``fit(..., metrics=[metrics.predictions.macro_f1(10)])``.
 Each is a `ClientMetric`, whose function sees the outputs for all examples at once and returns a
 number for each client; `Predictions.mean` makes one of any number per example.
 """

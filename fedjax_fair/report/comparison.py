@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_fair import metrics, results
 from fedjax_fair.report.document import text
-from fedjax_fair.report.drawing import is_percent
+from fedjax_fair.report.drawing import NOISE_FLOOR, is_percent
 from fedjax_fair.report.intervals import as_text, signed
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ __all__ = ["Comparison", "all_metrics", "compared"]
 
 _LEVEL = "accuracy_mean_clients"
 _SPREAD = "client_dissimilarity"
-_FLOOR = "client_dissimilarity_noise"
 
 
 class Comparison(NamedTuple):
@@ -74,7 +73,7 @@ def _row(
         if name in gaps and method in gaps[name]["algorithm"]:
             below.append(_difference(gaps[name].sel(algorithm=method)))
         if name == _SPREAD:
-            floor = last[_FLOOR].sel(algorithm=method).values
+            floor = last[NOISE_FLOOR].sel(algorithm=method).values
             below.append(f"noise floor {as_text(100 * floor)}")
         small = "".join(f"<small>{line}</small>" for line in below)
         cells.append(
@@ -115,8 +114,8 @@ def _finding(
         none = f"No difference to {methods[0]} is beyond chance, with {last.sizes['seed']} seeds."
         said.append(differs if sure else none)
     elif last.sizes["seed"] == 1:
-        said.append("One seed: whether a difference is more than chance cannot be told.")
-    spread, floor = (last[name].mean("seed").values for name in (_SPREAD, _FLOOR))
+        said.append("One seed: whether a difference is more than chance cannot be known.")
+    spread, floor = (last[name].mean("seed").values for name in (_SPREAD, NOISE_FLOOR))
     known = ~np.isnan(floor)
     if known.any() and (spread[known] <= floor[known]).all():
         said.append(

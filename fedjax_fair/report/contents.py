@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.report.drawing import by_method, label
+from fedjax_fair.report.drawing import NOISE_FLOOR, by_method, label
 from fedjax_fair.report.intervals import student
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def contents(dataset: xr.Dataset) -> dict[str, Any]:
         "methods": [str(name) for name in dataset["algorithm"].values],
         "accuracy": _curves(by_method(dataset, "accuracy_mean_clients", _SEEDS)),
         "dissimilarity": _curves(by_method(dataset, "client_dissimilarity", _SEEDS)),
-        "floor": _curves(by_method(dataset, "client_dissimilarity_noise", _SEEDS)),
+        "floor": _curves(by_method(dataset, NOISE_FLOOR, _SEEDS)),
         "participation": _participation(dataset),
         "clients": _clients(dataset),
     }

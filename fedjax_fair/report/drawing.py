@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COLORS",
     "MOST_POINTS",
+    "NOISE_FLOOR",
     "band",
     "by_method",
     "first_difference",
@@ -33,10 +34,12 @@ __all__ = [
     "words",
 ]
 
+NOISE_FLOOR = "client_dissimilarity_noise"
+"""What test sets alone add to the dissimilarity of clients, as evaluations estimate it."""
 # Okabe and Ito's colors, which color-blind readers can distinguish; yellow is too pale for a line.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MOST_POINTS = 10
-"""Points of a sweep in a figure, more than which nobody can tell apart."""
+"""Points of a sweep in a figure, more than which cannot be distinguished."""
 
 _DASHES = ("-", "--", ":")
 _POINT = "algorithm_and_settings"

@@ -1,4 +1,4 @@
-"""The page of a run or a sweep: what was asked, the answer, pictures of it, and every client."""
+"""The page of a run or a sweep: the question, the answer, pictures of it, and every client."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _pictures(numbers: dict[str, Any]) -> list[str]:
             "tradeoff",
             "Does evenness cost accuracy?",
             "After the last round; further up is more accurate, further left more even. A point is "
-            "as long on both axes. Where intervals overlap, methods are not told apart.",
+            "as long on both axes. Where intervals overlap, methods are not distinguished.",
         ),
         section(
             "busy",

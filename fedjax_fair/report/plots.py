@@ -15,6 +15,7 @@ import numpy as np
 from fedjax_fair.data import FederatedData
 from fedjax_fair.report.drawing import (
     COLORS,
+    NOISE_FLOOR,
     band,
     by_method,
     first_difference,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["accuracy_distribution", "learning_curves", "partition", "representatives"]
 
 _MOST_CLIENTS_SHOWN = 1000
-_FLOOR = "client_dissimilarity_noise"
 _LEVELS = (
     "accuracy_mean_clients",
     "accuracy_mean_examples",
@@ -85,8 +85,8 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
     tidy(axes)
     if metric in _LEVELS:
         percent_axis(axes, drawn)
-    if metric == "client_dissimilarity" and _FLOOR in results:
-        _floors(axes, by_method(results, _FLOOR, ("seed", "round")).sel(round=drawn["round"]))
+    if metric == "client_dissimilarity" and NOISE_FLOOR in results:
+        _floors(axes, by_method(results, NOISE_FLOOR, ("seed", "round")).sel(round=drawn["round"]))
     axes.set(xlabel="Communication round", ylabel=textwrap.fill(label(values), 36))
     axes.set_title(words(results.attrs.get("data", "")), loc="left")
     axes.margins(x=0.02)

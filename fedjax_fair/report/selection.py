@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair.report.drawing import (
     COLORS,
+    NOISE_FLOOR,
     by_method,
     is_percent,
     label,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["chosen", "participation", "participation_lorenz", "tradeoff"]
 
-_FLOOR = "client_dissimilarity_noise"
 _MOST_IN_LEGEND = 12
 
 
@@ -237,8 +237,8 @@ def tradeoff(
     tidy(axes)
     if all(map(is_percent, pair)):
         _honest_scale(axes)
-    if across == "client_dissimilarity" and _FLOOR in results:
-        floors = by_method(results, _FLOOR, ("seed", "round"), most=None)
+    if across == "client_dissimilarity" and NOISE_FLOOR in results:
+        floors = by_method(results, NOISE_FLOOR, ("seed", "round"), most=None)
         floor = np.nanmean([_latest(floors, i, last).mean() for i in range(len(names))])
         left, right = axes.get_xlim()
         axes.axvspan(left, float(np.clip(floor, left, right)), color="0.94", zorder=0)

@@ -163,8 +163,8 @@ class Fitted(NamedTuple):
             of_tests += metrics.GROUP_SUMMARIES
 
         def one(variables, data):
-            nobody = jnp.zeros(data.num_clients, jnp.int32)
-            clients = evaluate(self.model, variables, data, nobody, nobody[:0], train_loss=False)
+            never = jnp.zeros(data.num_clients, jnp.int32)
+            clients = evaluate(self.model, variables, data, never, never[:0], train_loss=False)
             return {metric.name: metric.function(clients) for metric in of_tests}, clients
 
         summaries, clients = jax.device_get(jax.jit(over_runs(one))(self.variables, data))

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.secure_sum import Secure, as_secure, secure_sum
 
 __all__ = [
@@ -115,7 +116,7 @@ def secure_aggregate(
 
 def unless_beyond(value: Float[Array, "..."], *sums: Float[Array, "..."]) -> Float[Array, "..."]:
     """A value that follows from sums; not a number where one of them is none."""
-    known = jnp.all(jnp.stack([jnp.all(jnp.isfinite(each)) for each in sums]))
+    known = all_finite(sums)
     return jnp.where(known, value, jnp.nan)
 
 
