@@ -31,6 +31,8 @@ import numpy as np
 
 from fedjax_fair import data
 from fedjax_fair.app import cli, experiment, maximize, presets
+from fedjax_fair.app.commands.maximizing import Exemplars
+from fedjax_fair.app.commands.training import Sweep
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.options import options_of
 
@@ -39,8 +41,8 @@ __all__ = ["Case", "cases", "outcome", "trials"]
 _PATIENCE = 120  # Seconds.
 COMMANDS: dict[str, Any] = {
     "run digits": Config,
-    "sweep digits": cli.Sweep,
-    "maximize exemplars": cli.Exemplars,
+    "sweep digits": Sweep,
+    "maximize exemplars": Exemplars,
 }
 # Options whose value may be any text, or is a name that other cases cover.
 TEXTS = {"--output", "--data.dir", "--methods"}

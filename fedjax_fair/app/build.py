@@ -12,8 +12,9 @@ from jax.sharding import Mesh
 
 from fedjax_fair import checks, data, faults, models, simulate, uploads
 from fedjax_fair.app.config import DATA_NAMES, Config
-from fedjax_fair.app.memory import require_memory
-from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, Method, factories
+from fedjax_fair.app.memory import Least, least_memory, require_memory
+from fedjax_fair.app.method import Method
+from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
 from fedjax_fair.app.settings import lookup, override
 from fedjax_fair.app.signatures import Setting, settings_of
 from fedjax_fair.base import Faults, Sees
@@ -27,6 +28,7 @@ __all__ = [
     "batch_size",
     "build",
     "load_data",
+    "memory_of",
     "method_round",
     "method_settings",
     "relevant",
@@ -84,10 +86,24 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
         federation = load_data(config)
     classes, largest = federation.num_classes, largest_client(federation)
     rounds = {name: method_round(config, name, classes, largest) for name in config.methods}
-    for name, method in rounds.items():
-        state = jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
-        require_memory(name, state, _variant(config, name)[1].solver, config.training, federation)
-    return Experiment(config, federation, rounds, mesh)
+    experiment = Experiment(config, federation, rounds, mesh)
+    for name, least in memory_of(experiment).items():
+        require_memory(name, least, _variant(config, name)[1].solver, config.training)
+    return experiment
+
+
+def memory_of(experiment: Experiment) -> dict[str, Least]:
+    """What each method needs at least, besides the data."""
+    config, data, rounds, _ = experiment
+    return {
+        name: least_memory(
+            jax.eval_shape(method.init, jax.random.key(0), data.partition(0)),
+            _variant(config, name)[1].solver,
+            config.training,
+            data,
+        )
+        for name, method in rounds.items()
+    }
 
 
 def load_data(config: Config) -> FederatedData:

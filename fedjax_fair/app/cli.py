@@ -1,4 +1,4 @@
-"""The command line, ``fedjax-fair``: which command is meant, and how it ends."""
+"""The command line, ``fedjax-fair``: how it starts and how it ends."""
 
 from __future__ import annotations
 
@@ -6,48 +6,31 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from importlib import metadata
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import jax
 import platformdirs
 
-from fedjax_fair.app.commands.federations import DataInfo, DataList, DataPrepare, DataShow
-from fedjax_fair.app.commands.maximizing import Exemplars, Movielens
-from fedjax_fair.app.commands.reading import Compare, Methods, Show
-from fedjax_fair.app.commands.training import Resume, Run, Sweep, run, sweep_settings
-from fedjax_fair.app.options import HELP, parse
-from fedjax_fair.app.presets import PRESETS, Preset
-from fedjax_fair.app.settings import lookup
+from fedjax_fair.app import plugins
 from fedjax_fair.app.termination import Terminated, interruptible
 from fedjax_fair.parallel import processes
-from fedjax_fair.text import aligned, printable
+from fedjax_fair.text import printable
 from fedjax_fair.training.fit import SimulationError
 
-__all__ = ["COMMANDS", "main", "program"]
+if TYPE_CHECKING:
+    from fedjax_fair.app.presets import Preset
 
-COMMANDS: dict[str, Any] = {
-    "run": Run,
-    "sweep": Sweep,
-    "resume": Resume,
-    "show": Show,
-    "compare": Compare,
-    "maximize exemplars": Exemplars,
-    "maximize movielens": Movielens,
-    "methods": Methods,
-    "data list": DataList,
-    "data info": DataInfo,
-    "data show": DataShow,
-    "data prepare": DataPrepare,
-}
+__all__ = ["main", "program"]
 
 
-def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] = PRESETS) -> int:
+def main(
+    arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] | None = None
+) -> int:
     """Runs one command.
 
     Args:
         arguments: What follows the name of the program; by default what the shell passed.
-        presets: What ``run`` and ``sweep`` may start from, by name.
+        presets: What ``run`` and ``sweep`` may start from, by name; by default the package's.
 
     Returns:
         The exit status: 0; 2 after a mistake that the user can mend, which one line on the standard
@@ -56,7 +39,12 @@ def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] =
     _keep_programs()
     try:
         with interruptible():
-            _dispatch(sys.argv[1:] if arguments is None else list(arguments), presets)
+            given = sys.argv[1:] if arguments is None else list(arguments)
+            rest = _without_plugins(given)
+            # Only now: what is imported here has the methods of plugins among its options.
+            from fedjax_fair.app.commands.dispatch import dispatch
+
+            dispatch(rest, presets)
     except (ValueError, OSError, ImportError, SimulationError) as error:
         print("fedjax-fair:", *map(printable, str(error).split()), file=sys.stderr)
         processes.abort(2)
@@ -80,7 +68,7 @@ def main(arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] =
     return 0
 
 
-def program(presets: Mapping[str, Preset] = PRESETS) -> NoReturn:
+def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
     """Runs the command that the shell passed, and ends the process with its status.
 
     After an end from outside it does so at once: Python would wait for what is being compiled.
@@ -109,34 +97,16 @@ def _keep_programs() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
-def _dispatch(arguments: list[str], presets: Mapping[str, Preset]) -> None:
-    if arguments == ["--version"]:
-        print("fedjax-fair", metadata.version("fedjax-fair"))
-        return
-    words = 2 if arguments[:1] in (["data"], ["maximize"]) else 1
-    name, rest = " ".join(arguments[:words]), arguments[words:]
-    if name not in COMMANDS and (not arguments or HELP & set(arguments)):
-        print(_overview(presets))
-    elif (command := lookup("command", name, COMMANDS)) is Run:
-        run(rest, presets)
-    elif command is Sweep:
-        sweep_settings(rest, presets)
-    else:
-        parse(command, rest, name)()
-
-
-def _overview(presets: Mapping[str, Preset]) -> str:
-    commands = {name: command.__doc__.splitlines()[0] for name, command in COMMANDS.items()}
-    summaries = {name: preset.summary for name, preset in presets.items()}
-    return f"""usage: fedjax-fair COMMAND [OPTIONS]
-
-Simulates fair federated learning.
-
-Commands:
-{aligned(commands, indent="  ")}
-
-Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:
-{aligned(summaries, indent="  ")}
-
-`fedjax-fair COMMAND --help` lists the options of a command,
-`fedjax-fair --version` the version."""
+def _without_plugins(arguments: list[str]) -> list[str]:
+    """Loads what stands behind ``--plugin``, and returns the other arguments."""
+    rest, words = [], iter(arguments)
+    for word in words:
+        flag, equals, file = word.partition("=")
+        if flag != "--plugin":
+            rest.append(word)
+            continue
+        file = file if equals else next(words, None)
+        if not file:
+            raise ValueError("--plugin: expected a Python file.")
+        plugins.load(file)
+    return rest

@@ -3,62 +3,88 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+from jaxtyping import PyTree
 
 from fedjax_fair.app.config import SolverConfig, TrainingConfig
 from fedjax_fair.data import FederatedData
 from fedjax_fair.simulate import RoundState
 from fedjax_fair.solvers.sgd import PLANNED
 
-__all__ = ["require_memory", "total_memory"]
+__all__ = [
+    "Least",
+    "least_memory",
+    "num_bytes",
+    "readable",
+    "require_memory",
+    "total_memory",
+]
 
 
-def require_memory(
-    name: str,
-    state: RoundState,
-    solver: SolverConfig,
-    training: TrainingConfig,
-    data: FederatedData,
-) -> None:
-    """Refuses a run that is larger than all memory there is.
+class Least(NamedTuple):
+    """Bytes that a method needs at least.
 
-    A lower bound: the states of all seeds with the model that a client trains and its gradient, or
-    the minibatches that it draws in one go and the features of one of them. What it lets pass may
-    still be too large.
+    Attributes:
+        model: One model.
+        runs: The states of all seeds, with the model that a client trains and its gradient.
+        minibatches: What a client draws in one go, and the features of one minibatch.
+    """
+
+    model: int
+    runs: int
+    minibatches: int
+
+
+def least_memory(
+    state: RoundState, solver: SolverConfig, training: TrainingConfig, data: FederatedData
+) -> Least:
+    """What a method needs at least, besides the data.
 
     Args:
-        name: The method.
         state: The state of one of its runs, or its shapes.
         solver: How its clients train.
         training: How many runs there are.
         data: The federation.
-
-    Raises:
-        ValueError: If it does not fit; it names the setting that decides, and both sizes.
     """
-    limit = total_memory()
-    variables = _bytes(state.variables)
-    models = len(training.seeds) * _bytes(state._replace(key=None)) + 2 * variables
-    if models > limit:
-        raise ValueError(
-            f"training.seeds: {len(training.seeds)} runs of {name}, whose model takes "
-            f"{_readable(variables)}, need {_readable(models)} or more: expected at most the "
-            f"{_readable(limit)} of memory."
-        )
+    model = num_bytes(state.variables)
+    runs = len(training.seeds) * num_bytes(state._replace(key=None)) + 2 * model
     train: Any = data.train
     lanes = solver.batch_size or 0
     if not solver.replacement:
         lanes = min(lanes, train.order.shape[-1])
     of_label = train.labels.nbytes // len(train.labels) + train.order.itemsize
     planned = (solver.steps or PLANNED) * (of_label + 1)
-    batch = lanes * (planned + train.features.nbytes // len(train.features))
-    if batch > limit:
+    return Least(model, runs, lanes * (planned + train.features.nbytes // len(train.features)))
+
+
+def require_memory(name: str, least: Least, solver: SolverConfig, training: TrainingConfig) -> None:
+    """Refuses a method that is larger than all memory there is.
+
+    What it lets pass may still be too large.
+
+    Args:
+        name: The method.
+        least: What it needs.
+        solver: How its clients train.
+        training: How many runs there are.
+
+    Raises:
+        ValueError: If it does not fit; it names the setting that decides, and both sizes.
+    """
+    limit = total_memory()
+    if least.runs > limit:
+        raise ValueError(
+            f"training.seeds: {len(training.seeds)} runs of {name}, whose model takes "
+            f"{readable(least.model)}, need {readable(least.runs)} or more: expected at most the "
+            f"{readable(limit)} of memory."
+        )
+    if least.minibatches > limit:
         raise ValueError(
             f"solver.batch_size={solver.batch_size}, solver.steps={solver.steps}: the minibatches "
-            f"of a client of {name} need {_readable(batch)} or more: expected at most the "
-            f"{_readable(limit)} of memory."
+            f"of a client of {name} need {readable(least.minibatches)} or more: expected at most "
+            f"the {readable(limit)} of memory."
         )
 
 
@@ -70,9 +96,17 @@ def total_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _bytes(tree: Any) -> int:
+def num_bytes(tree: PyTree) -> int:
+    """Bytes of all arrays in a tree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _readable(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB"
+def readable(size: int) -> str:
+    """A number of bytes with its unit.
+
+    Examples:
+        >>> readable(1_250_000), readable(3_000_000_000_000)
+        ('1.2 MB', '3,000.0 GB')
+    """
+    unit, name = (1e9, "GB") if size >= 1e9 else (1e6, "MB")
+    return f"{size / unit:,.1f} {name}"

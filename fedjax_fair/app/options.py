@@ -15,7 +15,7 @@ import tyro
 
 from fedjax_fair.app.settings import closest, described
 
-__all__ = ["HELP", "integers", "options_of", "parse"]
+__all__ = ["HELP", "integers", "options_of", "parse", "value_of"]
 
 HELP = {"-h", "--help"}
 
@@ -92,6 +92,17 @@ def _words(word: str) -> list[str]:
         else:
             found.append(part)
     return found
+
+
+def value_of(flag: str, arguments: list[str]) -> str | None:
+    """What stands behind an option, which is needed before others can be read.
+
+    Examples:
+        >>> value_of("--config", ["--config=a.toml", "--quiet"])
+        'a.toml'
+    """
+    words = [word for argument in arguments for word in _flag_and_value(argument)]
+    return dict(itertools.pairwise(words)).get(flag)
 
 
 def _mistake(report: str, arguments: list[str], options: dict[str, Any]) -> str:

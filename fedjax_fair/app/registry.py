@@ -6,40 +6,18 @@ An entry names factories. Their settings, types and defaults are read from their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from fedjax_fair import aggregators, data, models, selectors, solvers
-from fedjax_fair.base import Aggregator, Model, Selector, Solver
+from fedjax_fair.app import plugins
+from fedjax_fair.app.method import Method
+from fedjax_fair.base import Aggregator, Model
 from fedjax_fair.data import Partitioner
-from fedjax_fair.simulate import Round
 from fedjax_fair.training import make_centralized
 
-__all__ = ["METHODS", "MODELS", "PARTITIONERS", "Method", "factories"]
-
-
-class Method(NamedTuple):
-    """A federated method: the roles in which it differs from federated averaging.
-
-    Attributes:
-        summary: One line for people.
-        selector: Factory of its selector, or None for uniform draws.
-        solver: Factory of its local solver, or None for SGD.
-        aggregator: Factory of its aggregator, or None for the average that follows.
-        average: Weights of the mean over a cohort as the method's paper has them: alike, or by
-            training examples. Another aggregator, or ``--aggregator.weights``, replaces them.
-        pooled: Makes its round of a model and a solver, for a method that is no federation.
-        from_solver: Settings of the solver that its other roles need, by their parameter there.
-    """
-
-    summary: str
-    selector: Callable[..., Selector] | None = None
-    solver: Callable[..., Solver] | None = None
-    aggregator: Callable[..., Aggregator] | None = None
-    average: Literal["uniform", "size"] = "size"
-    pooled: Callable[[Model, Solver], Round] | None = None
-    from_solver: Mapping[str, str] = {}
+__all__ = ["METHODS", "MODELS", "PARTITIONERS", "factories"]
 
 
 def _mean_by_mixture() -> Aggregator:
@@ -149,6 +127,8 @@ METHODS: dict[str, Method] = {
     ),
 }
 """Every method by name; ``fedjax-fair run --methods NAME ...`` runs them."""
+
+METHODS |= plugins.methods(METHODS)
 
 
 MODELS: dict[str, Callable[..., Model]] = {

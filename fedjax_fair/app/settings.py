@@ -6,8 +6,9 @@ import contextlib
 import difflib
 import io
 import json
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
@@ -16,9 +17,20 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.app.registry import METHODS
 from fedjax_fair.results.files import write_text
 
-__all__ = ["closest", "described", "load", "lookup", "override", "places", "read", "save"]
+__all__ = [
+    "closest",
+    "described",
+    "load",
+    "load_into",
+    "lookup",
+    "override",
+    "places",
+    "read",
+    "save",
+]
 
 T = TypeVar("T")
 
@@ -163,38 +175,85 @@ def load(path: str | Path) -> Config | Maximize:
         ValueError: If the file is not JSON, names a setting that does not exist, or holds a value
             of another kind than the setting's.
     """
-    try:
-        values = json.loads(Path(path).read_text(encoding="utf8"))
-        if not isinstance(values, dict):
-            raise ValueError(f"expected settings by name, got {values!r}")
+    with _naming(path):
+        values = _named(json.loads(Path(path).read_text(encoding="utf8")))
         if (command := values.pop("command", None)) is not None:
-            return _build(lookup("command", str(command), MAXIMIZE), values)
-        return _build(Config, values)
-    except ValueError as error:  # What is not JSON, or not text, raises one of its kinds.
+            return _build(lookup("command", str(command), MAXIMIZE)(), values)
+        return _build(Config(), values)
+
+
+def load_into(path: str | Path, start: Config) -> Config:
+    """Reads settings over others.
+
+    Args:
+        path: A TOML file, or the ``config.json`` of a run. It may leave out what ``start`` says.
+        start: Where settings come from that the file does not have.
+
+    Raises:
+        ValueError: As ``load``.
+        FileNotFoundError: If there is no such file.
+
+    Examples:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "short.toml"
+        >>> _ = file.write_text("training.rounds = 5")
+        >>> load_into(file, Config()).training.rounds
+        5
+    """
+    text = Path(path).read_bytes()
+    with _naming(path):
+        read = json.loads if Path(path).suffix == ".json" else tomllib.loads
+        values = _named(read(text.decode()))
+        if "command" in values:
+            raise ValueError(f"expected settings of a run, found those of {values['command']}")
+        return _build(start, values)
+
+
+@contextlib.contextmanager
+def _naming(path: str | Path) -> Iterator[None]:
+    """Says of a mistake in which file it is; what is no JSON, TOML or text raises one of them."""
+    try:
+        yield
+    except ValueError as error:
         raise ValueError(f"path={str(path)!r}: not a configuration: {error}.") from None
 
 
-def _build(kind: Any, values: Mapping[str, Any]) -> Any:
-    """The inverse of ``asdict``: sequences are tuples, sections are dataclasses."""
-    known = {item.name: item.name for item in fields(kind)}
-    kinds, built = get_type_hints(kind), {}
+def _named(values: Any) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise ValueError(f"expected settings by name, got {values!r}")
+    for method in _listed(values.get("methods")):
+        for name in str(method).partition(":")[0].split("+"):
+            if name not in METHODS:
+                raise ValueError(f"method={name!r}: a method of your own needs --plugin FILE")
+    return values
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _build(start: Any, values: Mapping[str, Any]) -> Any:
+    """A dataclass with other values; sequences become tuples, sections dataclasses."""
+    known = {item.name: item.name for item in fields(start)}
+    kinds, built = get_type_hints(type(start)), {}
     for name, value in values.items():
         lookup("setting", name, known)
-        if is_dataclass(kinds[name]):
+        kind = kinds[name]
+        if is_dataclass(kind):
             if not isinstance(value, dict):
                 raise ValueError(f"{name}={value!r}: expected settings by name")
-            built[name] = _build(kinds[name], value)
+            built[name] = _build(getattr(start, name), value)
             continue
         built[name] = tuple(value) if isinstance(value, list) else value
         try:
             check_type(
                 built[name],
-                kinds[name],
+                kind,
                 collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS,
             )
         except TypeCheckError:
-            raise ValueError(f"{name}={value!r}: expected {described(kinds[name])}") from None
-    return kind(**built)
+            raise ValueError(f"{name}={value!r}: expected {described(kind)}") from None
+    return replace(start, **built)
 
 
 def lookup(kind: str, name: str, table: Mapping[str, T], shown: Iterable[str] | None = None) -> T:

@@ -38,13 +38,13 @@ from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["sweep"]
+__all__ = ["Axis", "Group", "planned", "sweep"]
 
 
 _VALIDATION = 0.1
 
 
-class _Axis(NamedTuple):
+class Axis(NamedTuple):
     """A setting that is varied."""
 
     name: str
@@ -53,7 +53,7 @@ class _Axis(NamedTuple):
     values: tuple[Any, ...]
 
 
-class _Group(NamedTuple):
+class Group(NamedTuple):
     """Runs that can share a program: one method, and one choice of what decides shapes.
 
     Attributes:
@@ -72,8 +72,8 @@ class _Group(NamedTuple):
     data: FederatedData
     mesh: Mesh | None
     labels: dict[str, Any]
-    axes: list[_Axis]
-    unread: list[_Axis]
+    axes: list[Axis]
+    unread: list[Axis]
     runs: list[tuple[tuple[Any, ...], int]]
 
 
@@ -120,18 +120,9 @@ def sweep(
         >>> dict(runs.accuracy_mean_clients.sizes)
         {'algorithm': 1, 'prox': 3, 'seed': 2, 'round': 2}
     """
-    if seeds is not None:
-        checks.seeds("seeds", seeds)
-        base = replace(base, training=replace(base.training, seeds=tuple(seeds)))
-    if base.data.validation is None:
-        base = replace(base, data=replace(base.data, validation=_VALIDATION))
-    config = presets.resolve(base)
-    if config.distributed:
-        raise ValueError("distributed=True: expected False for a sweep.")
     if points_per_batch is not None:
         checks.positive_int("points_per_batch", points_per_batch)
-    axes = [_axis(config, name, values) for name, values in varied.items()]
-    groups = list(_groups(config, axes))
+    config, axes, groups = planned(base, seeds=seeds, **varied)
     store = _Store(folder, config, axes)
     parts = []
     with store.locked():
@@ -148,7 +139,32 @@ def sweep(
     return whole
 
 
-def _groups(config: Config, axes: list[_Axis]) -> Iterator[_Group]:
+def planned(
+    base: Config, *, seeds: Sequence[int] | None = None, **varied: Sequence[Any]
+) -> tuple[Config, list[Axis], list[Group]]:
+    """What a sweep would run: its resolved configuration, what is varied, and the groups of runs.
+
+    Args:
+        base: As for ``sweep``.
+        seeds: As for ``sweep``.
+        **varied: As for ``sweep``.
+
+    Raises:
+        ValueError: As ``sweep``.
+    """
+    if seeds is not None:
+        checks.seeds("seeds", seeds)
+        base = replace(base, training=replace(base.training, seeds=tuple(seeds)))
+    if base.data.validation is None:
+        base = replace(base, data=replace(base.data, validation=_VALIDATION))
+    config = presets.resolve(base)
+    if config.distributed:
+        raise ValueError("distributed=True: expected False for a sweep.")
+    axes = [_axis(config, name, values) for name, values in varied.items()]
+    return config, axes, list(_groups(config, axes))
+
+
+def _groups(config: Config, axes: list[Axis]) -> Iterator[Group]:
     traced = [axis for axis in axes if _is_traced(config, axis)]
     fixed = [axis for axis in axes if axis not in traced]
     data = None  # The same for all: settings of the data cannot be varied.
@@ -162,14 +178,14 @@ def _groups(config: Config, axes: list[_Axis]) -> Iterator[_Group]:
             unread = [axis for axis in traced if axis not in read]
             points = list(product(*(axis.values for axis in read)))
             runs = list(product(points, own.training.seeds))
-            group = _Group(name, own, data, experiment.mesh, labels, read, unread, runs)
+            group = Group(name, own, data, experiment.mesh, labels, read, unread, runs)
             for values in points:  # What is out of range is noticed before anything runs.
                 _round(group, values)
             yield group
 
 
 def _finish(
-    group: _Group,
+    group: Group,
     store: _Store,
     key: str,
     points_per_batch: int | None,
@@ -204,21 +220,21 @@ def _free_bytes() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _axis(config: Config, name: str, values: Sequence[Any]) -> _Axis:
+def _axis(config: Config, name: str, values: Sequence[Any]) -> Axis:
     section, field = lookup("setting", name, places(config))
     if not len(values) or len(set(values)) < len(values):
         raise ValueError(f"{name}={list(values)!r}: expected one or more different values.")
     if field == "seeds" or section == "data":
         raise ValueError(f"{name}: expected a setting of methods, model or training.")
-    return _Axis(name, section, field, tuple(values))
+    return Axis(name, section, field, tuple(values))
 
 
-def _setting(config: Config, name: str, axis: _Axis) -> Setting | None:
+def _setting(config: Config, name: str, axis: Axis) -> Setting | None:
     """The setting of a method that an axis varies, if the method reads it."""
     return method_settings(config, name).get(axis.section, {}).get(axis.field)
 
 
-def _is_traced(config: Config, axis: _Axis) -> bool:
+def _is_traced(config: Config, axis: Axis) -> bool:
     """Whether all methods that read a setting may trace it.
 
     Raises:
@@ -237,7 +253,7 @@ _OF_ALL_METHODS = {("model", "name"), ("model", "compute")}
 _OF_ALL_RUNS = ("training", "faults", "upload")
 
 
-def _with(config: Config, axes: Sequence[_Axis], values: Sequence[Any]) -> Config:
+def _with(config: Config, axes: Sequence[Axis], values: Sequence[Any]) -> Config:
     for axis, value in zip(axes, values, strict=True):
         # Not by the constructor, whose types are of what people write and not of what JAX traces.
         part, config = copy(getattr(config, axis.section)), copy(config)
@@ -246,13 +262,13 @@ def _with(config: Config, axes: Sequence[_Axis], values: Sequence[Any]) -> Confi
     return config
 
 
-def _round(group: _Group, values: tuple) -> Round:
+def _round(group: Group, values: tuple) -> Round:
     config = _with(group.config, group.axes, values)
     largest = largest_client(group.data)
     return method_round(config, group.name, group.data.num_classes, largest)
 
 
-def _run(group: _Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:
+def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:
     """Some runs of a group, with their numbers along ``run``."""
     points, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
     data, training = group.data, group.config.training
@@ -275,7 +291,7 @@ def _run(group: _Group, numbers: list[int], limit: int | None, callback: Callbac
     return part.drop_vars("seed").rename(seed="run").assign_coords(run=numbers)
 
 
-def _labeled(group: _Group, part: xr.Dataset, others: tuple) -> xr.Dataset:
+def _labeled(group: Group, part: xr.Dataset, others: tuple) -> xr.Dataset:
     """A batch whose runs know the method, the settings and the seed."""
     points, seeds = zip(*(group.runs[number] for number in part["run"].values), strict=True)
     unread = {axis.name: value for axis, value in zip(group.unread, others, strict=True)}
@@ -304,7 +320,7 @@ def _joined(parts: list[xr.Dataset], names: list[str]) -> xr.Dataset:
 class _Store:
     """Finished runs in a folder, if there is one."""
 
-    def __init__(self, folder: str | Path | None, config: Config, axes: list[_Axis]) -> None:
+    def __init__(self, folder: str | Path | None, config: Config, axes: list[Axis]) -> None:
         self._folder = None if folder is None else Path(folder)
         if self._folder is None:
             return

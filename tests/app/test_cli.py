@@ -20,6 +20,7 @@ from fedjax_fair import results
 from fedjax_fair.app import cli, console, experiment, presets, registry, settings, termination
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
+from fedjax_fair.app.commands.dispatch import COMMANDS
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.options import options_of, parse
 from fedjax_fair.app.termination import Terminated, interruptible
@@ -249,7 +250,7 @@ def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkey
 
 
 def test_what_may_be_written_is_said_in_words_of_people():
-    commands = (Config, cli.Sweep, cli.Exemplars, cli.Movielens, cli.Resume, cli.DataList)
+    commands = (Config, *COMMANDS.values())
     said = {settings.described(kind) for command in commands for _, kind in options_of(command)}
     assert {"an integer", "a number", "text", "integers", "words", "True or False"} < said
     for text in said:
@@ -441,7 +442,7 @@ def test_mistakes_in_a_sweep_end_in_one_line(words, message, tmp_path, capsys):
 def test_the_overview_names_every_command_and_preset(arguments, capsys):
     assert main(arguments) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in [*cli.COMMANDS, *presets.PRESETS])
+    assert all(name in shown for name in [*COMMANDS, *presets.PRESETS])
 
 
 def test_help_of_a_preset_shows_its_own_numbers(capsys, monkeypatch):

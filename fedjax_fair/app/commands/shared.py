@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from fedjax_fair.app import plugins
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.termination import Terminated
 from fedjax_fair.text import printable
@@ -33,7 +34,10 @@ def advice(text: str) -> Iterator[None]:
 
 def resumable(folder: RunFolder) -> contextlib.AbstractContextManager[None]:
     """Says after an end from outside how the run goes on."""
-    return advice(f"`fedjax-fair resume {shlex.quote(str(folder.path))}` continues")
+    words = ["resume", str(folder.path)]
+    for file in plugins.loaded():
+        words += ["--plugin", str(file)]
+    return advice(f"`fedjax-fair {shlex.join(words)}` continues")
 
 
 def say_where(**files: Path) -> None:

@@ -16,13 +16,14 @@ from fedjax_fair.app.commands.maximizing import maximize_in
 from fedjax_fair.app.commands.shared import RunPath, advice, fields_of, plain, resumable, say_where
 from fedjax_fair.app.config import Config, Maximize
 from fedjax_fair.app.console import tables
+from fedjax_fair.app.dry_run import as_toml, costs, costs_of_sweep
 from fedjax_fair.app.logs import Logged, require
-from fedjax_fair.app.options import HELP, integers, parse
+from fedjax_fair.app.options import HELP, integers, parse, value_of
 from fedjax_fair.app.presets import Preset, resolve
 from fedjax_fair.app.progress import watching
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.settings import described, lookup, places, read
-from fedjax_fair.app.sweep import sweep
+from fedjax_fair.app.settings import described, load_into, lookup, places, read
+from fedjax_fair.app.sweep import planned, sweep
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.parallel import processes
 from fedjax_fair.text import aligned, printable
@@ -37,6 +38,12 @@ Logs = tuple[str, ...]
 @dataclass(frozen=True)
 class Run(Config):
     """Compares methods, and leaves a folder with results, figures and a report."""
+
+    config: str | None = None
+    """File of settings, TOML or the config.json of a run; what is typed besides counts more."""
+
+    dry_run: bool = False
+    """Print the configuration, what would be compiled and what memory it takes, and stop."""
 
     quiet: bool = False
     """Show no progress."""
@@ -96,6 +103,12 @@ class Resume:
 class Sweep(Config):
     """Runs every combination of settings in few programs: `sweep digits lam=0,0.1 prox=0,0.1`."""
 
+    config: str | None = None
+    """File of settings, TOML or the config.json of a run; what is typed besides counts more."""
+
+    dry_run: bool = False
+    """Print the configuration, what would be compiled and what memory it takes, and stop."""
+
     output: str = "sweeps/latest"
     """Folder of the sweep; finished batches found there are not run again."""
 
@@ -110,17 +123,21 @@ def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     """Makes everything that can go wrong before it makes the run folder."""
     named = bool(arguments) and not arguments[0].startswith("-")
     preset = arguments[0] if named else DEFAULT_PRESET
-    config = lookup("preset", preset, presets).config
     options = arguments[named:]
+    base, start = _starts(preset, presets, options, named=named)
     if HELP & set(options):
-        config = resolve(config)  # Show the values that would be used.
-    # What the preset sets for methods or data that were replaced is left out; what was typed stays.
-    typed = parse(Run, options, f"run {preset}", Run(**fields_of(Config, config)))
-    config = relevant(resolve(plain(Config, typed)), base=config)
+        start = resolve(start)  # Show the values that would be used.
+    # What the preset sets for methods or data that were replaced is left out; what a file or a
+    # person says stays.
+    typed = parse(Run, options, f"run {preset}", Run(**fields_of(Config, start)))
+    config = relevant(resolve(plain(Config, typed)), base=base)
     _require_logs(typed.log)
     if config.distributed:
         processes.initialize()
     ready = build(config)
+    if typed.dry_run:
+        _print_dry_run(config, costs(ready))
+        return
     name = preset if named else config.data.name.replace("/", "-")
     folder = processes.broadcast_from_first(lambda: str(RunFolder.create(config, name).path))
     _execute(ready, RunFolder(folder), typed.log, quiet=typed.quiet)
@@ -132,22 +149,26 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     options = arguments[len(words) :]
     named = bool(words) and "=" not in words[0]
     preset = words[0] if named else DEFAULT_PRESET
-    config = lookup("preset", preset, presets).config
+    base, start = _starts(preset, presets, options, named=named)
     varied = {}
     for word in words[named:]:
         name, _, values = word.partition("=")
         if name in varied:
             raise ValueError(f"{name}: expected once, with values between commas.")
         texts = integers(values) if name == "seeds" else values.split(",")
-        varied[name] = [read(config, name, text) for text in texts]
+        varied[name] = [read(start, name, text) for text in texts]
     seeds = [seed for (seed,) in varied.pop("seeds")] if "seeds" in varied else None
     if HELP & set(options):
-        config = resolve(config)
-        print(f"NAME=VALUE,VALUE varies a setting:\n{aligned(_varied(config), indent='  ')}\n")
-    start = replace(Sweep(**fields_of(Config, config)), output=f"sweeps/{preset}")
-    settings = parse(Sweep, options, f"sweep {preset}", start)
-    chosen = replace(plain(Config, settings), output=config.output)
-    base = relevant(resolve(chosen), base=config)
+        start = resolve(start)
+        print(f"NAME=VALUE,VALUE varies a setting:\n{aligned(_varied(start), indent='  ')}\n")
+    default = replace(Sweep(**fields_of(Config, start)), output=f"sweeps/{preset}")
+    settings = parse(Sweep, options, f"sweep {preset}", default)
+    chosen = replace(plain(Config, settings), output=start.output)
+    base = relevant(resolve(chosen), base=base)
+    if settings.dry_run:
+        config, _, groups = planned(base, seeds=seeds, **varied)
+        _print_dry_run(config, costs_of_sweep(groups))
+        return
     print(f"Sweep folder: {printable(settings.output)}")
     own = None if any("batch_size" in name for name in varied) else base.solver.batch_size
     with (
@@ -166,6 +187,23 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     Console().print(*tables(swept))
     output = Path(settings.output)
     say_where(Results=output / "results.nc", Report=output / "report.html")
+
+
+def _starts(
+    preset: str, presets: Mapping[str, Preset], options: list[str], *, named: bool
+) -> tuple[Config, Config]:
+    """What a file of settings is laid over, and what options are laid over."""
+    base = lookup("preset", preset, presets).config
+    file = value_of("--config", options)
+    if file is None:
+        return base, base
+    base = base if named else Config()
+    return base, load_into(file, base)
+
+
+def _print_dry_run(config: Config, found: dict[str, str]) -> None:
+    print(as_toml(config))
+    print(*(f"# {line}" for line in aligned(found).splitlines()), sep="\n")
 
 
 def _require_logs(names: Logs) -> None:

@@ -1,0 +1,77 @@
+"""Which command is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from fedjax_fair.app.commands.federations import DataInfo, DataList, DataPrepare, DataShow
+from fedjax_fair.app.commands.maximizing import Exemplars, Movielens
+from fedjax_fair.app.commands.reading import Compare, Methods, Show
+from fedjax_fair.app.commands.training import Resume, Run, Sweep, run, sweep_settings
+from fedjax_fair.app.options import HELP, parse
+from fedjax_fair.app.presets import PRESETS, Preset
+from fedjax_fair.app.settings import lookup
+from fedjax_fair.text import aligned
+
+__all__ = ["COMMANDS", "dispatch"]
+
+COMMANDS: dict[str, Any] = {
+    "run": Run,
+    "sweep": Sweep,
+    "resume": Resume,
+    "show": Show,
+    "compare": Compare,
+    "maximize exemplars": Exemplars,
+    "maximize movielens": Movielens,
+    "methods": Methods,
+    "data list": DataList,
+    "data info": DataInfo,
+    "data show": DataShow,
+    "data prepare": DataPrepare,
+}
+
+
+def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) -> None:
+    """Runs one command.
+
+    Args:
+        arguments: What follows the name of the program.
+        presets: What ``run`` and ``sweep`` may start from, by name; by default the package's.
+
+    Raises:
+        ValueError: If there is no such command, or something behind it is wrong.
+    """
+    presets = PRESETS if presets is None else presets
+    if arguments == ["--version"]:
+        print("fedjax-fair", metadata.version("fedjax-fair"))
+        return
+    words = 2 if arguments[:1] in (["data"], ["maximize"]) else 1
+    name, rest = " ".join(arguments[:words]), arguments[words:]
+    if name not in COMMANDS and (not arguments or HELP & set(arguments)):
+        print(_overview(presets))
+    elif (command := lookup("command", name, COMMANDS)) is Run:
+        run(rest, presets)
+    elif command is Sweep:
+        sweep_settings(rest, presets)
+    else:
+        parse(command, rest, name)()
+
+
+def _overview(presets: Mapping[str, Preset]) -> str:
+    commands = {name: command.__doc__.splitlines()[0] for name, command in COMMANDS.items()}
+    summaries = {name: preset.summary for name, preset in presets.items()}
+    return f"""usage: fedjax-fair COMMAND [OPTIONS]
+
+Simulates fair federated learning.
+
+Commands:
+{aligned(commands, indent="  ")}
+
+Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:
+{aligned(summaries, indent="  ")}
+
+`fedjax-fair COMMAND --help` lists the options of a command,
+`fedjax-fair --version` the version. With `--plugin FILE`, each command knows
+the methods of a Python file too."""

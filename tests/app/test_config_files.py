@@ -1,0 +1,158 @@
+"""Settings in a file, and what a run would be before it is one."""
+
+from dataclasses import replace
+
+import jax
+import pytest
+
+import fedjax_fair as ff
+from fedjax_fair.app import settings
+from fedjax_fair.app.build import build, relevant
+from fedjax_fair.app.cli import main
+from fedjax_fair.app.config import Config, MaximizeExemplars
+from fedjax_fair.app.dry_run import as_toml, num_programs
+from fedjax_fair.app.presets import PRESETS, resolve
+from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.settings import load_into
+
+TINY = """
+methods = ["fedavg", "fedprox"]
+
+[data]
+clients = 10
+
+[model]
+name = "logistic"
+
+[solver]
+steps = 1
+prox = 0.5
+
+[training]
+rounds = 3
+eval_every = 2
+seeds = [4, 5]
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    file = tmp_path / "tiny.toml"
+    file.write_text(TINY)
+    return file
+
+
+def dry_run(capsys, *words):
+    status = main([*map(str, words), "--dry-run"])
+    shown = capsys.readouterr()
+    assert status == 0, shown.err
+    return shown.out
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_a_dry_run_prints_is_the_same_run(name, tmp_path, capsys):
+    """Also of settings that differ from what a configuration would have without the file."""
+    file = tmp_path / "same.toml"
+    config = relevant(resolve(PRESETS[name].config))
+    file.write_text(as_toml(config))
+    assert resolve(load_into(file, Config())) == config
+    if name == "groups":
+        file.write_text(dry_run(capsys, "run", name, "--solver.prox=0.7"))
+        again = resolve(load_into(file, Config()))
+        assert again == replace(config, solver=replace(config.solver, prox=0.7))
+
+
+def test_a_file_is_laid_over_a_preset_and_options_over_the_file(tiny, tmp_path, capsys):
+    shown = dry_run(capsys, "run", "--config", tiny, "--solver.prox=0.25", f"--output={tmp_path}")
+    (tmp_path / "shown.toml").write_text(shown)
+    found = load_into(tmp_path / "shown.toml", Config())
+    assert (found.solver.prox, found.solver.steps, found.training.seeds) == (0.25, 1, (4, 5))
+    assert (found.data.name, found.data.clients, found.solver.epochs) == ("digits", 10, None)
+    assert "runs      2 methods x 2 seeds, 3 rounds each" in shown
+    assert "programs  8, 4 a method" in shown  # One for the last round, which is a chunk alone.
+    # The preset's own hold where the file says nothing.
+    tiny.write_text(TINY.replace("steps = 1", "epochs = 1"))
+    of_groups = dry_run(capsys, "run", "groups", "--config", tiny, "--data.partition=iid")
+    assert "cohort_size = 4\n" in of_groups
+    assert "epochs = 1\n" in of_groups
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_the_configuration_of_a_run_is_such_a_file(tiny, tmp_path):
+    config = relevant(resolve(load_into(tiny, Config())))
+    folder = RunFolder.create(replace(config, output=str(tmp_path)), "tiny")
+    again = load_into(folder.path / "config.json", Config())
+    assert again == folder.config()
+    settings.save(MaximizeExemplars(), tmp_path / "other.json")
+    with pytest.raises(ValueError, match=r"found those of maximize exemplars"):
+        load_into(tmp_path / "other.json", Config())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("methods = [", "not a configuration: Invalid value"),
+        ("[solver]\nprx = 1.0", "setting='prx': did you mean 'prox'?"),
+        ("[solver]\nprox = 'much'", "prox='much': expected a number"),
+        ("solver = 3", "solver=3: expected settings by name"),
+        ("methods = 'fedavg'", "methods='fedavg': expected words"),
+        ("methods = ['newest']", "method='newest': a method of your own needs --plugin FILE"),
+        ("methods = ['fedavg']\n[solver]\nprox = -1.0", "prox=-1.0: expected"),
+        # Nothing in the file is ignored, though it may be a setting of another method.
+        ("methods = ['fedavg']\n[selector]\nlam = 1.0", "nothing in this run reads it"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_mistakes_in_a_file_end_in_one_line(command, text, message, tmp_path, capsys):
+    file = tmp_path / "wrong.toml"
+    file.write_text(text)
+    words = [f"--config={file}", f"--output={tmp_path / 'new'}"]
+    assert main([command, *words, "--training.rounds=1"]) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.count("\n") == 1
+    assert message in complaint
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_a_file_that_is_not_there_is_named(command, capsys):
+    assert main([command, "--config", "not_there.toml"]) == 2
+    assert "not_there.toml" in capsys.readouterr().err
+    assert main([command, "--config"]) == 2
+    assert "--config: expected text" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_a_sweep_counts_its_runs_and_programs(tiny, tmp_path, capsys):
+    """Two numbers of steps are two programs, bonuses share one; fedavg has none."""
+    words = ["steps=1,2", "lam=0,0.5,1", "--config", tiny, "--methods", "fedavg", "subtrunc"]
+    shown = dry_run(capsys, "sweep", *words, f"--output={tmp_path / 'new'}")
+    lines = [line.split(maxsplit=3)[2:] for line in shown.splitlines() if line.startswith("# ")]
+    assert [" ".join(line) for line in lines] == [
+        "fedavg 2 runs, 4 programs; steps=1",
+        "subtrunc 6 runs, 4 programs; steps=1; lam=0.0,0.5,1.0",
+        "fedavg 2 runs, 4 programs; steps=2",
+        "subtrunc 6 runs, 4 programs; steps=2; lam=0.0,0.5,1.0",
+        "all 16 runs, 16 programs",
+    ]
+    assert "validation = 0.1" in shown  # Which a sweep ranks by.
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(("rounds", "chunk"), [(4, 2), (5, 2), (2, 3)])
+def test_so_many_programs_are_compiled(rounds, chunk, tiny, monkeypatch):
+    config = resolve(load_into(tiny, Config()))
+    training = replace(config.training, rounds=rounds, eval_every=chunk)
+    config = replace(config, methods=("fedavg",), training=training)
+    config = replace(config, solver=replace(config.solver, prox=None))
+    experiment = build(config)
+    compiled, compile_one = [], jax.stages.Lowered.compile
+
+    def counted(*arguments, **options):
+        compiled.append(arguments)
+        return compile_one(*arguments, **options)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", counted)
+    ff.fit(
+        experiment.rounds["fedavg"], experiment.data, rounds=rounds, eval_every=chunk, seeds=(0,)
+    )
+    assert len(compiled) == num_programs(config)

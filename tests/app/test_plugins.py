@@ -1,0 +1,217 @@
+"""Methods from outside the package, of files and of installed packages."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedjax_fair import results
+from fedjax_fair.app import plugins
+from fedjax_fair.app.commands.shared import resumable
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.run_folder import RunFolder
+
+LARGEST = '''
+"""The clients with the most examples."""
+
+from __future__ import annotations
+
+import helper
+import jax
+import jax.numpy as jnp
+
+from fedjax_fair.app.method import Method
+from fedjax_fair.base import Cohort, Selector, empty_state
+
+
+def largest(cohort_size: int, noise: float = 0.0) -> Selector:
+    """Picks them.
+
+    Args:
+        cohort_size: Clients per round.
+        noise: How much luck there is; may be traced.
+    """
+
+    def select(key, state, context):
+        luck = noise * jax.random.normal(key, context.sizes.shape)
+        chosen = jax.lax.top_k(context.sizes + luck, cohort_size)[1].astype(jnp.int32)
+        return Cohort(chosen, jnp.full(cohort_size, helper.ONE / cohort_size)), state, {}
+
+    return Selector(empty_state, select)
+
+
+METHODS = {"largest": Method("The clients with the most examples", selector=largest)}
+'''
+
+# Several commands in one process, as it takes longest to start.
+PROGRAM = """
+import sys
+from fedjax_fair.app.cli import main
+for line in sys.stdin.read().splitlines():
+    try:
+        print("status", main(line.split("|")), flush=True)
+    except SystemExit as end:  # After help.
+        print("status", end.code or 0, flush=True)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A plugin with a module beside it, and a package that is installed in a folder."""
+    (tmp_path / "my_methods.py").write_text(LARGEST)
+    (tmp_path / "helper.py").write_text("ONE = 1.0\n")
+    site = tmp_path / "site"
+    installed = site / "their_package-1.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1\n")
+    (installed / "entry_points.txt").write_text(
+        "[fedjax_fair.methods]\ntheir_turn = their_package:turn\n"
+    )
+    (site / "their_package.py").write_text(
+        "from fedjax_fair import selectors\n"
+        "from fedjax_fair.app.method import Method\n"
+        'turn = Method("In turn", selector=selectors.round_robin, average="uniform")\n'
+    )
+    return tmp_path
+
+
+def commands(folder: Path, *lines: list[str]) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(folder / "site"), *sys.path])
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input="\n".join("|".join(line) for line in lines),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "200"},
+        check=False,
+    )
+
+
+def test_methods_from_outside_are_methods_like_others(folder):
+    small = [
+        "--data.clients=12",
+        "--model.name=logistic",
+        "--solver.steps=1",
+        "--training.rounds=1",
+    ]
+    chosen = ["--plugin", "my_methods.py", *small, "--training.seeds=0"]
+    run = ["run", *chosen, "--methods", "largest:noise=2.5", "their_turn", "--dry-run"]
+    sweep = ["sweep", "noise=0,1", *chosen, "--methods=largest", "--output=swept", "--quiet"]
+    listed = ["methods", "--plugin=my_methods.py"]
+    done = commands(folder, listed, ["run", "--help"], run, sweep)
+    assert done.stdout.count("status 0") == 4, done.stderr
+    assert "The clients with the most examples" in done.stdout
+    assert "their_turn" in done.stdout
+    assert "How much luck there is (largest; 0.0)" in done.stdout  # Among the options of `run`.
+    assert "2 methods x 1 seeds" in done.stdout
+    swept = results.open(folder / "swept")
+    assert swept["noise"].values.tolist() == [0.0, 1.0]
+    assert swept["algorithm"].values.tolist() == ["largest"]
+
+
+def test_a_run_folder_names_no_code_that_is_then_run(folder):
+    made = RunFolder.create(Config(methods=("largest",), output=str(folder)), "own").path
+    done = commands(folder, ["resume", str(made)], ["resume", str(made), "--plugin"])
+    assert done.stdout.count("status 2") == 2
+    first, second = done.stderr.splitlines()
+    assert "method='largest': a method of your own needs --plugin FILE" in first
+    assert "--plugin: expected a Python file" in second
+
+
+def test_an_interruption_says_which_plugins_the_run_needs(tmp_path, monkeypatch):
+    run = RunFolder.create(Config(output=str(tmp_path)), "own")
+    monkeypatch.setattr(plugins, "_files", {Path("/my methods.py"): {}})
+    with pytest.raises(KeyboardInterrupt) as end, resumable(run):
+        raise KeyboardInterrupt
+    (note,) = end.value.__notes__
+    assert note == f"`fedjax-fair resume {run.path} --plugin '/my methods.py'` continues"
+
+
+@pytest.fixture
+def new(monkeypatch):
+    """As in a process in which no method has been looked up."""
+    monkeypatch.delitem(sys.modules, "fedjax_fair.app.registry", raising=False)
+    monkeypatch.setattr(plugins, "_files", {})
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+HEAD = """
+from fedjax_fair.app.method import Method
+from fedjax_fair import selectors
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("METHODS = [1]", "expected METHODS, a dict of methods by name"),
+        ("x = 1", "expected METHODS"),
+        ("METHODS = {}\nnonsense", "line 2: NameError: name 'nonsense' is not defined"),
+        ("METHODS = {", "line 1: SyntaxError"),
+        ("import not_there", "line 1: ModuleNotFoundError"),
+        ("METHODS = {'a': 1}", "a=1: expected a Method"),
+        ("METHODS = {'a+b': Method('x')}", "'a\\+b': expected a name of letters"),
+        ("METHODS = {1: Method('x')}", "1: expected a name of letters"),
+        (
+            "METHODS = {'a': Method('x', selector=selectors.full())}",
+            "a.selector=Selector.*expected a factory",
+        ),
+        (
+            "def own(cohort_size): ...\nMETHODS = {'a': Method('x', selector=own)}",
+            "a.selector: cohort_size: expected an annotation",
+        ),
+        (
+            "def own(power: float): ...\nMETHODS = {'a': Method('x', aggregator=own)}",
+            "a.aggregator: power: expected a default",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_name(text, message, tmp_path, new):
+    file = tmp_path / "wrong_methods.py"
+    file.write_text(HEAD + text if "Method(" in text else text)
+    with pytest.raises(ValueError, match=f"plugin=.*wrong_methods.py.*{message}"):
+        plugins.load(str(file))
+    assert plugins.loaded() == []
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path, new):
+    file = tmp_path / "same_methods.py"
+    file.write_text(HEAD + "METHODS = {'fedavg': Method('x')}")
+    plugins.load(str(file))
+    plugins.load(str(file))  # The same again is no mistake.
+    assert plugins.loaded() == [file]
+    assert plugins.methods([])["fedavg"].summary == "x"
+    with pytest.raises(ValueError, match="'fedavg': expected a name that no other method has"):
+        plugins.methods(["fedavg"])
+
+
+@pytest.mark.parametrize("name", ["json.py", "not there.py", "missing.py", "methods.txt"])
+def test_a_plugin_is_a_file_with_a_name_of_its_own(name, tmp_path, new):
+    if name != "missing.py":
+        (tmp_path / name).write_text("METHODS = {}")
+    with pytest.raises(ValueError, match=r"plugin=.*expected a"):
+        plugins.load(str(tmp_path / name))
+
+
+def test_a_plugin_that_comes_too_late_is_refused(tmp_path):
+    import fedjax_fair.app.registry  # noqa: F401
+
+    (tmp_path / "late.py").write_text("METHODS = {}")
+    with pytest.raises(ValueError, match="before methods were first looked up"):
+        plugins.load(str(tmp_path / "late.py"))
+
+
+def test_a_package_whose_method_is_broken_is_named(tmp_path, new, monkeypatch):
+    broken = plugins.metadata.EntryPoint("theirs", "not_there:method", plugins.GROUP)
+    other = plugins.metadata.EntryPoint("theirs", "json:dumps", plugins.GROUP)
+    for point, message in ((broken, "ModuleNotFoundError"), (other, "expected a Method")):
+        monkeypatch.setattr(plugins.metadata, "entry_points", lambda group, point=point: [point])
+        with pytest.raises(ValueError, match=f"entry point 'theirs' = .*{message}"):
+            plugins.methods([])
