@@ -224,7 +224,10 @@ def _named(values: Any) -> dict[str, Any]:
     for method in _listed(values.get("methods")):
         for name in str(method).partition(":")[0].split("+"):
             if name not in METHODS:
-                raise ValueError(f"method={name!r}: a method of your own needs --plugin FILE")
+                raise ValueError(
+                    f"method={name!r}: a method of your own needs --plugin FILE "
+                    "(in Python, fedjax_fair.app.plugins.load(FILE) first)"
+                )
     return values
 
 

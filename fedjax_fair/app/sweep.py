@@ -314,6 +314,10 @@ def _joined(parts: list[xr.Dataset], names: list[str]) -> xr.Dataset:
     whole = runs.set_index(run=["algorithm", *names, "seed"]).unstack("run")
     first = parts[0]
     shared = {name: first[name].variable for name in first if "run" not in first[name].dims}
+    # A partition of a run's own depends on its seed alone.
+    point = dict.fromkeys(("algorithm", *names), 0)
+    owned = [name for name in results.OWNERSHIP if name in whole]
+    shared |= {name: whole[name].isel(point).variable for name in owned}
     return whole.assign(shared).transpose("algorithm", *names, "seed", ...)
 
 

@@ -31,11 +31,12 @@ run has a partition of its own.
 from fedjax_fair.results.compared import by_mix, combine, final, merge_runs
 from fedjax_fair.results.comparison import compare, differences, noise_floor
 from fedjax_fair.results.files import open, save
-from fedjax_fair.results.recorded import RECORDED, History, ownership, to_dataset
+from fedjax_fair.results.recorded import OWNERSHIP, RECORDED, History, ownership, to_dataset
 from fedjax_fair.results.tables import to_text
 from fedjax_fair.results.trained import model
 
 __all__ = [
+    "OWNERSHIP",
     "RECORDED",
     "History",
     "by_mix",

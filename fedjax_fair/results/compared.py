@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedjax_fair import checks, metrics
+from fedjax_fair.results.recorded import OWNERSHIP
 
 if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = ["by_mix", "combine", "final", "merge_runs"]
-
-_SHARED = ("train_examples", "test_examples", "validation_examples", "group")
 
 
 def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
@@ -31,7 +30,7 @@ def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
     """
     import xarray as xr
 
-    shared = list(_SHARED)
+    shared = list(OWNERSHIP)
     own = [dataset.drop_vars(shared, errors="ignore") for dataset in datasets.values()]
     names = xr.DataArray(list(datasets), dims="algorithm", name="algorithm")
     combined = xr.concat(own, names, join="outer", combine_attrs="override")

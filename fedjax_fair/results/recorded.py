@@ -17,7 +17,10 @@ from fedjax_fair.simulate import RoundInfo
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["RECORDED", "History", "described", "ownership", "to_dataset"]
+__all__ = ["OWNERSHIP", "RECORDED", "History", "described", "ownership", "to_dataset"]
+
+OWNERSHIP = ("train_examples", "test_examples", "validation_examples", "group")
+"""What belongs to a partition and not to a method."""
 
 RECORDED = {
     "test_accuracy": ("client", "Test accuracy", "1"),

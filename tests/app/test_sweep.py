@@ -101,9 +101,11 @@ def test_data_is_read_once(base, monkeypatch):
     assert len(read) == 1
 
 
-def test_batches_and_partitions_change_nothing(base):
+def test_batches_and_partitions_change_nothing(base, tmp_path):
     config = replace(base, methods=("subtrunc",), data=replace(base.data, per_run=True))
-    whole = sweep(config, lam=[0.0, 1.0, 2.0])
+    whole = sweep(config, lam=[0.0, 1.0, 2.0], folder=tmp_path)
+    assert whole["train_examples"].dims == ("seed", "client", "class")
+    assert (tmp_path / "report.html").exists()
     parts = sweep(config, lam=[0.0, 1.0, 2.0], points_per_batch=4)
     np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
     assert (whole["train_examples"].sel(seed=0) != whole["train_examples"].sel(seed=5)).any()
