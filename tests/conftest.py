@@ -14,6 +14,7 @@ import pytest
 from fedjax_fair.base import Context, Model, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 from fedjax_fair.parallel import collectives
+from fedjax_fair.training import checkpoints
 
 # Nothing may rely on silent broadcasting or promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -23,6 +24,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 # nobody reads in compiled programs: a seventh less processor time.
 jax.config.update("jax_traceback_in_locations_limit", 0)
 gc.set_threshold(200_000, 20, 50)
+
+# Runs of tests take a second and go on from every evaluation.
+checkpoints.SECONDS_BETWEEN = 0.0
 
 SIZES = (3, 8, 5, 1, 6, 9)
 NUM_CLASSES = 3

@@ -46,7 +46,8 @@ def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
 
     with TemporaryDirectory() as name:
         stopped, file = Path(name) / "stopped", Path(name) / "results.nc"
-        train(2, stopped)
+        for rounds in (1, 2):  # Each leaves a checkpoint.
+            train(rounds, stopped)
         whole = train(3, shutil.copytree(stopped, Path(name) / "whole"))
         results.save(whole, file)
         for number in range(first, first + count):

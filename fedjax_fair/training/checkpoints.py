@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import jax
@@ -18,6 +19,9 @@ from fedjax_fair.training.best import Best
 from fedjax_fair.training.fingerprint import differences
 
 __all__ = ["Checkpoints"]
+
+SECONDS_BETWEEN = 30.0
+"""Between two checkpoints, at least: a kill costs no more, and writing them hardly anything."""
 
 
 class Checkpoints:
@@ -61,6 +65,7 @@ class Checkpoints:
             self._folder,
             options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False),
         )
+        self._written = monotonic()
         self.history: History | None = None
         while (recorded := self._newest_intact()) is not None:
             self._require_the_same(recorded)
@@ -81,6 +86,12 @@ class Checkpoints:
         """The round of the latest checkpoint, or None."""
         return self._manager.latest_step()
 
+    @property
+    def due(self) -> bool:
+        """Whether the last one was written long ago; all processes are of the same opinion."""
+        long_ago = monotonic() - self._written >= SECONDS_BETWEEN
+        return processes.broadcast_from_first(lambda: "yes" if long_ago else "no") == "yes"
+
     def save(self, state: RoundState, history: History, best: Best | None = None) -> None:
         """Writes a checkpoint for the round the history has reached, with the best model so far.
 
@@ -100,6 +111,7 @@ class Checkpoints:
         self._manager.save(history.round, args=self._arguments.Composite(**saved))
         if processes.is_first():
             sign_folder(self._folder / str(history.round))
+        self._written = monotonic()
 
     def restore(self, state: RoundState, best: Best | None = None) -> RoundState:
         """Reads the state that belongs to ``history``.

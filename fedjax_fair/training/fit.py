@@ -138,9 +138,9 @@ def fit(
             others' weights are renormalized, and without others the model stays. Results say whose
             updates they were (``cohort_nonfinite``).
         callbacks: Called at the start, every evaluation and the end; any may stop the run.
-        checkpoints: A folder for checkpoints, one after every evaluation. If it holds one already,
-            the run continues from there and ends exactly as an uninterrupted one. A finished run
-            is extended by a larger ``rounds``.
+        checkpoints: A folder for checkpoints, written at the end and after evaluations that are
+            half a minute apart. If it holds one already, the run continues from there and ends
+            exactly as an uninterrupted one. A finished run is extended by a larger ``rounds``.
         metrics: What evaluations measure besides: a `Metric` is a number of what is known of all
             clients, a `ClientMetric` a number of each client's predictions
             (`fedjax_fair.metrics.predictions`).
@@ -466,7 +466,7 @@ def _run(
             warn_of_clients(recorded.selector, history.round, seeds)
             history.add_rounds(recorded)
             stop = record(recorded.clients[:, -1], recorded)
-            if store is not None:
+            if store is not None and (stop or history.round == rounds or store.due):
                 store.save(state, history, finest)
 
     shapes = jax.tree.map(

@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 
 import fedjax_fair as ff
+from fedjax_fair.training import checkpoints
 from fedjax_fair.training.fit import Callback
 
 
@@ -69,6 +70,30 @@ def flip(path, position):
 
 def test_two_are_kept(kept):
     assert sorted(path.name for path in kept.iterdir() if path.name.isdigit()) == ["2", "4"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "took", "written"),
+    [
+        (6, [0, 0, 0], ["6"]),  # The end is kept however short the run.
+        (4, [0, 0], ["4"]),  # And so is a stop, which is how a signal ends a run.
+        (6, [20, 11, 29], ["4", "6"]),  # Half a minute counts from the last one.
+        (6, [31, 29, 0], ["2", "6"]),
+    ],
+)
+def test_they_are_half_a_minute_apart(stop, took, written, train, tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checkpoints, "monotonic", lambda: now[0])
+    monkeypatch.setattr(checkpoints, "SECONDS_BETWEEN", 30.0)
+
+    class Clock(Stop):
+        def on_evaluation(self, evaluation):
+            if evaluation.round:
+                now[0] += took[evaluation.round // 2 - 1]
+            return super().on_evaluation(evaluation)
+
+    train(tmp_path / "kept", [Clock(stop)])
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()) == written
 
 
 @pytest.mark.parametrize("number", range(3))
