@@ -10,8 +10,8 @@ from jaxtyping import Array
 
 from fedjax_fair import checks
 from fedjax_fair.base import Number, Selector, empty_state
-from fedjax_fair.selectors.divfl import Term, representatives
 from fedjax_fair.selectors.gradients import GradientSource
+from fedjax_fair.selectors.representatives import Term, representatives
 from fedjax_fair.submodular import truncated_modular
 
 __all__ = ["PHI", "subtrunc"]

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from fedjax_fair import checks
 from fedjax_fair.base import Integer, Number, Selector
-from fedjax_fair.selectors.divfl import Term, representatives
 from fedjax_fair.selectors.gradients import GradientSource
+from fedjax_fair.selectors.representatives import Term, representatives
 from fedjax_fair.submodular import union_penalty
 
 __all__ = ["unionfl"]
