@@ -16,6 +16,7 @@ def divfl(
     *,
     candidates: int | Literal["auto", "all"] = "auto",
     pool: int | None = None,
+    points: int | None = None,
     gradients: Literal["fresh", "stale"] | GradientSource = "fresh",
     scale: Literal["mean", "sum"] = "mean",
 ) -> Selector:
@@ -47,6 +48,24 @@ def divfl(
     centered gradients, so that those below 3e-4 of their lengths are not resolved. The phantom is
     as far as the farthest client of the pool, which lowers the objective of all cohorts alike.
 
+    With ``points`` a choice costs the same among any number of clients. Each round draws that many
+    of the :math:`M` clients outside of the pool, uniformly and without replacement, to stand for
+    all of these; the pool stands for itself. With distances :math:`d_i` from the nearest member,
+    or from the phantom if it is nearer, the gain of candidate :math:`e`,
+
+    .. math:: \sum_{i \in \text{pool}} c_i + \frac{M}{n} \sum_{i \in \text{points}} c_i,
+        \quad c_i = \max(0, d_i - D_{ie}),
+
+    is unbiased, and its standard error is :math:`M \sqrt{(1 - n / M) \, s^2 / n}` for :math:`n`
+    points, with the variance :math:`s^2` of :math:`c_i` among the :math:`M` clients (denominator
+    :math:`M - 1`). Both are divided by the number of clients where :math:`G` is. Only the pool and
+    the points are read: with fresh gradients, no others are computed. The weights of the cohort and
+    the info of a round then are estimates from the same sample, ``not_finite`` counts among those
+    that are read, and there is one more, ``standard_error``, that of ``representation_bound`` for
+    a given cohort. The cohort suits the points that it was chosen for: on average,
+    ``representation`` is a little too high and ``representation_bound`` too low
+    (``docs/performance.md`` says by how much).
+
     Args:
         cohort_size: Clients per round.
         candidates: Clients drawn anew at each step of stochastic greedy, of which it takes the
@@ -54,6 +73,9 @@ def divfl(
             a ``pool``, where that is the better use.
         pool: Clients drawn in each round, among whom the cohort is chosen; None chooses among
             all clients, from a matrix of all distances.
+        points: Clients outside of the pool that are drawn in each round to stand for all of these;
+            at most all clients, and all outside of the pool where they are fewer. None takes every
+            client for itself. Needs a ``pool``.
         gradients: Gradients of all clients at every model (``"fresh"``), only of those that train
             (``"stale"``), or another source of `fedjax_fair.selectors.gradients`.
         scale: ``"mean"`` divides :math:`G` by the number of clients, ``"sum"`` does not. Alone it
@@ -76,7 +98,7 @@ def divfl(
     """
     nothing = Term(
         init=empty_state,
-        function=lambda memory, context, losses, items: None,
+        function=lambda memory, context, losses, clients: None,
         info=lambda memory, context, losses, clients: {},
     )
-    return representatives(cohort_size, nothing, candidates, pool, gradients, scale)
+    return representatives(cohort_size, nothing, candidates, pool, points, gradients, scale)
