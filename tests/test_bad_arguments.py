@@ -271,6 +271,8 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
         (lambda: selectors.unionfl(2, window=1.5), r"window=1\.5: expected an integer >= 1"),
         (lambda: selectors.unionfl(2, window=2**40), "window=1099511627776: expected an integer"),
         (lambda: selectors.divfl(2, candidates="some"), "expected an integer >= 1 or 'auto'"),
+        (lambda: selectors.divfl(2, pool=3, points=0), "points=0: expected an integer >= 1"),
+        (lambda: selectors.subtrunc(2, points=5), "points=5: expected None where pool=None"),
         (lambda: selectors.divfl(2, gradients=[1]), r"gradients=\[1\]: expected one of 'fresh'"),
         (lambda: aggregators.mean(np.array(["size"])), "weights=array"),
         (lambda: solvers.sgd(0.1, 2, steps=2**31), "steps=2147483648: expected an integer"),

@@ -49,8 +49,12 @@ SELECTORS = {
         pool=4,
         gradients=selectors.gradients.stale(count_sketch(4)),
     ),
+    "divfl, of points": partial(
+        selectors.divfl, 3, pool=4, points=5, gradients=selectors.gradients.stale(count_sketch(4))
+    ),
     "subtrunc": partial(selectors.subtrunc, 3, 0.5, candidates=4),
     "subtrunc, of a pool": partial(selectors.subtrunc, 3, 0.5, candidates=2, pool=4),
+    "subtrunc, of points": partial(selectors.subtrunc, 3, 0.5, pool=4, points=5),
     "unionfl": partial(selectors.unionfl, 3, 0.5, 2, candidates=4),
     "unionfl, of a pool": partial(selectors.unionfl, 3, 0.5, 2, candidates="all", pool=4),
     "unionfl, by updates": partial(

@@ -1,9 +1,10 @@
-"""Rounds among a thousand to a million clients: ``python -m experiments.benchmarks.million``.
+"""Rounds among a thousand to ten million clients: ``python -m experiments.benchmarks.million``.
 
 Synthetic federations with lognormal sizes, 20 examples a client on average, a logistic model, 100
-participants a round. Every size and method runs in a process of its own, so that its peak memory is
-its own too, and adds a line to ``docs/million.csv``; what is there already is not run again. Then
-``docs/million.png`` is drawn.
+participants a round; beyond a million clients, each has two training examples and one for testing.
+Every size and method runs in a process of its own, so that its peak memory is its own too, and adds
+a line to ``docs/million.csv``; what is there already is not run again. Then ``docs/million.png`` is
+drawn.
 
 ``--loss`` measures instead what a pool costs: the representation that a cohort of 100 out of 10,000
 clients reaches, against greedy among all of them with full gradients.
@@ -31,7 +32,7 @@ from fedjax_fair.base import Selector
 from fedjax_fair.client_evaluation import client_gradients, client_performance
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 from fedjax_fair.numerics.sketch import count_sketch
-from fedjax_fair.selectors.gradients import stale
+from fedjax_fair.selectors.gradients import fresh, stale
 from fedjax_fair.submodular import (
     facility_location_from_distances,
     facility_location_from_features,
@@ -39,7 +40,7 @@ from fedjax_fair.submodular import (
 )
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
-COHORT, POOL, WIDTH, MEAN_SIZE, ROUNDS = 100, 1_000, 32, 20, 3
+COHORT, POOL, POINTS, WIDTH, MEAN_SIZE, ROUNDS = 100, 1_000, 20_000, 32, 20, 3
 COLUMNS: tuple[str, ...] = (
     "clients", "examples", "method", "start_s", "round_s", "round_cpu_s", "evaluation_s",
     "data_gib", "peak_gib",
@@ -50,18 +51,28 @@ LABELS = {
     "divfl": "DivFL",
     "subtrunc": "SubTrunc",
     "unionfl": "UnionFL",
+    "divfl_points": "DivFL, points",
+    "subtrunc_points": "SubTrunc, points",
+    "unionfl_points": "UnionFL, points",
+    "divfl_fresh_points": "DivFL, points, fresh",
 }
 
 
-def make_selector(method: str) -> Selector:
-    """The methods compared; those that represent gradients do so with stale sketches."""
+def make_selector(method: str, num_clients: int) -> Selector:
+    """The methods compared; those that represent gradients do so with sketches."""
     pooled: Any = {"candidates": "all", "pool": POOL, "gradients": stale(count_sketch(WIDTH))}
+    sampled = pooled | {"points": min(POINTS, num_clients)}
+    current = sampled | {"gradients": fresh(count_sketch(WIDTH))}
     return {
         "fedavg": partial(ff.selectors.uniform, COHORT),
         "power_of_choice": partial(ff.selectors.power_of_choice, COHORT, 2 * COHORT),
         "divfl": partial(ff.selectors.divfl, COHORT, **pooled),
         "subtrunc": partial(ff.selectors.subtrunc, COHORT, 0.5, **pooled),
         "unionfl": partial(ff.selectors.unionfl, COHORT, 0.001, 5, **pooled),
+        "divfl_points": partial(ff.selectors.divfl, COHORT, **sampled),
+        "subtrunc_points": partial(ff.selectors.subtrunc, COHORT, 0.5, **sampled),
+        "unionfl_points": partial(ff.selectors.unionfl, COHORT, 0.001, 5, **sampled),
+        "divfl_fresh_points": partial(ff.selectors.divfl, COHORT, **current),
     }[method]()
 
 
@@ -69,7 +80,7 @@ def federation(num_clients: int, cache: Path) -> FederatedData:
     """Made once, then mapped from files: making a million clients takes longer than measuring."""
     folder = cache / str(num_clients)
     if not (folder / "done").exists():
-        _save(_make(num_clients), folder)
+        _save(make_federation(num_clients), folder)
 
     def part(name: str) -> ClientExamples:
         paths = {path.stem.removeprefix(f"{name}_"): path for path in folder.glob(f"{name}_*.npy")}
@@ -89,7 +100,10 @@ def _save(data: FederatedData, folder: Path) -> None:
     (folder / "done").touch()
 
 
-def _make(num_clients: int) -> FederatedData:
+def make_federation(num_clients: int) -> FederatedData:
+    """In memory."""
+    if num_clients > 1_000_000:
+        return ff.data.synthetic(1.0, 1.0, num_clients, mean_size=3, test_fraction=1 / 3)
     return ff.data.synthetic(
         1.0, 1.0, num_clients, mean_size=MEAN_SIZE, spread=1.0, max_size=10_000
     )
@@ -100,7 +114,7 @@ def measure(method: str, num_clients: int, cache: Path) -> dict[str, Any]:
     data = federation(num_clients, cache)
     round = ff.make_round(
         ff.models.logistic(10),
-        make_selector(method),
+        make_selector(method, num_clients),
         ff.solvers.sgd(0.05, 10, epochs=1),
         ff.aggregators.mean(),
     )
@@ -198,7 +212,7 @@ def draw(table: Path, image: Path) -> None:
 
 def compare_pools(seeds: int) -> None:
     """What choosing from a pool, and from sketches, costs the objective at 10,000 clients."""
-    data = jax.tree.map(jnp.asarray, _make(10_000))
+    data = jax.tree.map(jnp.asarray, make_federation(10_000))
     round = ff.make_round(
         ff.models.logistic(10),
         ff.selectors.uniform(COHORT),

@@ -71,7 +71,9 @@ def gifair(strength: Number = 0.1) -> Aggregator:
 
     def prepare(state, cohort, context):
         shares = weights_before("size", cohort, context)
-        factors = _factors(strength, shares, context.groups[cohort.clients], state)
+        groups, labels = _groups_of(cohort, context)
+        levels = jnp.zeros(labels.shape, state.dtype).at[labels].set(state[groups])
+        factors = _factors(strength, shares, labels, levels)
         return cohort._replace(instructions=cohort.instructions | {"loss_weight": factors})
 
     def aggregate(state, cohort, results, context):
@@ -83,8 +85,9 @@ def gifair(strength: Number = 0.1) -> Aggregator:
             else cohort.answers & jnp.isfinite(losses)
         )
         losses = jnp.where(counts, losses, jnp.nan)
-        latest = by_group.means(losses, context.groups[cohort.clients], context.num_clients)
-        state = jnp.where(jnp.isnan(latest), state, latest)
+        groups, labels = _groups_of(cohort, context)
+        latest = by_group.means(losses, labels, labels.shape[0])[labels]
+        state = state.at[groups].set(jnp.where(jnp.isnan(latest), state[groups], latest))
         update = context.weighted_sum(weights, results.update)
         return (
             update,
@@ -93,6 +96,18 @@ def gifair(strength: Number = 0.1) -> Aggregator:
         )
 
     return Aggregator(init, aggregate, prepare, sees="numbers")
+
+
+def _groups_of(
+    cohort: Cohort, context: Context
+) -> tuple[Int[Array, " cohort"], Int[Array, " cohort"]]:
+    """The group of each member, and a label below the cohort's size that stands for it.
+
+    There may be as many groups as clients, of which a round then touches those of its members only.
+    """
+    assert context.groups is not None
+    groups = context.groups[cohort.clients]
+    return groups, jnp.searchsorted(jnp.sort(groups), groups).astype(jnp.int32)
 
 
 def _factors(

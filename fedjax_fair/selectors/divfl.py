@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
-
-from fedjax_fair import checks
-from fedjax_fair.base import (
-    ClientGradients,
-    Cohort,
-    Context,
-    Info,
-    InitFn,
-    Selector,
-    empty_state,
-)
-from fedjax_fair.numerics.distances import nearest, pairwise_distances
-from fedjax_fair.selectors import gradients as sources
+from fedjax_fair.base import Selector, empty_state
 from fedjax_fair.selectors.gradients import GradientSource
-from fedjax_fair.selectors.uniform import draw
-from fedjax_fair.submodular import (
-    SetFunction,
-    facility_location_from_distances,
-    facility_location_from_features,
-    greedy,
-    scaled,
-    stochastic_greedy,
-    sum_of,
-)
+from fedjax_fair.selectors.representatives import Term, representatives
 
-__all__ = ["Term", "divfl", "representatives"]
+__all__ = ["divfl"]
 
 
 def divfl(
@@ -42,6 +16,7 @@ def divfl(
     *,
     candidates: int | Literal["auto", "all"] = "auto",
     pool: int | None = None,
+    points: int | None = None,
     gradients: Literal["fresh", "stale"] | GradientSource = "fresh",
     scale: Literal["mean", "sum"] = "mean",
 ) -> Selector:
@@ -73,6 +48,24 @@ def divfl(
     centered gradients, so that those below 3e-4 of their lengths are not resolved. The phantom is
     as far as the farthest client of the pool, which lowers the objective of all cohorts alike.
 
+    With ``points`` a choice costs the same among any number of clients. Each round draws that many
+    of the :math:`M` clients outside of the pool, uniformly and without replacement, to stand for
+    all of these; the pool stands for itself. With distances :math:`d_i` from the nearest member,
+    or from the phantom if it is nearer, the gain of candidate :math:`e`,
+
+    .. math:: \sum_{i \in \text{pool}} c_i + \frac{M}{n} \sum_{i \in \text{points}} c_i,
+        \quad c_i = \max(0, d_i - D_{ie}),
+
+    is unbiased, and its standard error is :math:`M \sqrt{(1 - n / M) \, s^2 / n}` for :math:`n`
+    points, with the variance :math:`s^2` of :math:`c_i` among the :math:`M` clients (denominator
+    :math:`M - 1`). Both are divided by the number of clients where :math:`G` is. Only the pool and
+    the points are read: with fresh gradients, no others are computed. The weights of the cohort and
+    the info of a round then are estimates from the same sample, ``not_finite`` counts among those
+    that are read, and there is one more, ``standard_error``, that of ``representation_bound`` for
+    a given cohort. The cohort suits the points that it was chosen for: on average,
+    ``representation`` is a little too high and ``representation_bound`` too low
+    (``docs/performance.md`` says by how much).
+
     Args:
         cohort_size: Clients per round.
         candidates: Clients drawn anew at each step of stochastic greedy, of which it takes the
@@ -80,6 +73,9 @@ def divfl(
             a ``pool``, where that is the better use.
         pool: Clients drawn in each round, among whom the cohort is chosen; None chooses among
             all clients, from a matrix of all distances.
+        points: Clients outside of the pool that are drawn in each round to stand for all of these;
+            at most all clients, and all outside of the pool where they are fewer. None takes every
+            client for itself. Needs a ``pool``.
         gradients: Gradients of all clients at every model (``"fresh"``), only of those that train
             (``"stale"``), or another source of `fedjax_fair.selectors.gradients`.
         scale: ``"mean"`` divides :math:`G` by the number of clients, ``"sum"`` does not. Alone it
@@ -102,153 +98,7 @@ def divfl(
     """
     nothing = Term(
         init=empty_state,
-        function=lambda memory, context, losses, items: None,
+        function=lambda memory, context, losses, clients: None,
         info=lambda memory, context, losses, clients: {},
     )
-    return representatives(cohort_size, nothing, candidates, pool, gradients, scale)
-
-
-def _keep_memory(memory: PyTree, context: Context, clients: Int[Array, " cohort"]) -> PyTree:
-    return memory
-
-
-class Term(NamedTuple):
-    """What a method adds to the objective of ``divfl``.
-
-    Attributes:
-        init: ``init(context) -> memory``.
-        function: ``function(memory, context, losses, items) -> SetFunction`` of the clients
-            ``items``, in this order, or None for nothing.
-        info: ``info(memory, context, losses, clients) -> Info`` of the chosen cohort, in the order
-            of choice.
-        remember: ``remember(memory, context, clients) -> memory``.
-    """
-
-    init: InitFn
-    function: Callable[..., SetFunction | None]
-    info: Callable[..., Info]
-    remember: Callable[[PyTree, Context, Int[Array, " cohort"]], PyTree] = _keep_memory
-
-
-def representatives(
-    cohort_size: int,
-    term: Term,
-    candidates: int | Literal["auto", "all"],
-    pool: int | None,
-    gradients: str | GradientSource,
-    scale: Literal["mean", "sum"],
-) -> Selector:
-    """What `divfl`, `subtrunc` and `unionfl` share; they differ in ``term``."""
-    checks.positive_int("candidates", candidates, words=("auto", "all"))
-    if candidates == "auto":
-        candidates = cohort_size if pool is None else "all"
-    _check_sizes(cohort_size, candidates, pool)
-    checks.one_of("scale", scale, ("mean", "sum"))
-    source = sources.as_source(gradients)
-
-    def init(context):
-        _check_sizes(cohort_size, candidates, pool, at_most=context.num_clients)
-        return source.init(context), term.init(context)
-
-    def select(key, state, context):
-        memory, own = state
-        known, memory = source.read(memory, context)
-        known, finite = _without_non_finite(known)
-        key_pool, key = (key, key) if pool is None else jax.random.split(key)
-        items = _pool(key_pool, context, pool)
-        eligible = finite if context.available is None else finite & context.available
-        factor = 1 / context.num_clients if scale == "mean" else 1.0
-        function = represent = scaled(_representation(known, finite, items, pool), factor)
-        if (added := term.function(own, context, known.loss, items)) is not None:
-            function = sum_of(represent, added)
-        if candidates in ("all", function.size):
-            chosen = greedy(function, cohort_size, available=eligible[items])
-        else:
-            chosen = stochastic_greedy(
-                key, function, cohort_size, candidates=candidates, available=eligible[items]
-            )
-        clients = items[chosen.items]
-        mask = jnp.zeros(function.size, bool).at[chosen.items].set(True)
-        shares, info = _quality(known.gradient, clients, finite)
-        info |= {
-            "objective": chosen.value,
-            "representation": chosen.value - (0.0 if added is None else added.value(mask)),
-            "not_finite": jnp.sum(~finite, dtype=jnp.int32),
-            "first_not_finite": jnp.where(finite.all(), -1, jnp.argmin(finite).astype(jnp.int32)),
-        }
-        info |= term.info(own, context, known.loss, clients)
-        cohort = Cohort(clients, shares)
-        return cohort, (memory, own), info
-
-    def observe(state, cohort, results, context):
-        memory, own = state
-        memory = source.observe(memory, cohort, results, context)
-        return memory, term.remember(own, context, cohort.answered)
-
-    return Selector(init, select, observe)
-
-
-def _check_sizes(
-    cohort_size: int,
-    candidates: int | Literal["all"],
-    pool: int | None,
-    at_most: float = math.inf,
-) -> None:
-    """A cohort comes from a pool of the clients; candidates are of the pool as well."""
-    if pool is not None:
-        checks.positive_int("pool", pool, at_most=at_most)
-        at_most = pool
-    checks.positive_int("cohort_size", cohort_size, at_most=at_most)
-    if candidates != "all":
-        checks.positive_int("candidates", candidates, at_most=at_most)
-
-
-def _pool(key: Key[Array, ""], context: Context, pool: int | None) -> Int[Array, " items"]:
-    """Ids of the clients among which the cohort is chosen, ascending."""
-    if pool is None or pool == context.num_clients:
-        return jnp.arange(context.num_clients, dtype=jnp.int32)
-    return jnp.sort(draw(key, pool, context))
-
-
-def _representation(
-    known: ClientGradients,
-    finite: Bool[Array, " clients"],
-    items: Int[Array, " items"],
-    pool: int | None,
-) -> SetFunction:
-    """How much closer a set of items is to all clients than the empty set."""
-    if pool is not None:
-        return facility_location_from_features(known.gradient, items, finite)
-    distances = pairwise_distances(known.gradient)
-    distances = jnp.where(finite[:, None] & finite[None, :], distances, 0.0)
-    return facility_location_from_distances(distances)
-
-
-def _without_non_finite(known: ClientGradients) -> tuple[ClientGradients, Bool[Array, " clients"]]:
-    """Clears losses and gradients that are not finite; also which clients are finite."""
-    finite = jnp.isfinite(known.loss) & jnp.isfinite(known.gradient).all(axis=1)
-    cleared = ClientGradients(
-        jnp.where(finite, known.loss, 0.0), jnp.where(finite[:, None], known.gradient, 0.0)
-    )
-    return cleared, finite
-
-
-def _quality(
-    gradients: Float[Array, "clients width"],
-    cohort: Int[Array, " cohort"],
-    finite: Bool[Array, " clients"],
-) -> tuple[Float[Array, " cohort"], dict[str, Float[Array, ""]]]:
-    """The share of clients that each member represents, and how well the cohort does it."""
-    member, distance = nearest(gradients, cohort)
-    counted = finite.astype(jnp.float32)
-    counted = counted / jnp.maximum(jnp.sum(counted), 1)
-    shares = jax.ops.segment_sum(counted, member, cohort.shape[0])
-    # Products rather than means over the first axis, which are slow on a CPU.
-    mean = counted @ gradients
-    chosen = gradients[cohort]
-    uniform = jnp.full(cohort.shape[0], 1 / cohort.shape[0], jnp.float32)
-    return shares, {
-        "approximation_error": jnp.linalg.norm(uniform @ chosen - mean),
-        "representation_error": jnp.linalg.norm(shares @ chosen - mean),
-        "representation_bound": counted @ distance,
-    }
+    return representatives(cohort_size, nothing, candidates, pool, points, gradients, scale)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.base import (
@@ -42,10 +42,12 @@ Project = Callable[[PyTree], Float[Array, " width"]]
 
 
 class ReadFn(Protocol):
-    """Reads the gradients of all clients before the choice."""
+    """Reads gradients of clients before the choice."""
 
-    def __call__(self, memory: PyTree, context: Context) -> tuple[ClientGradients, PyTree]:
-        """Returns the gradients and the new memory."""
+    def __call__(
+        self, memory: PyTree, context: Context, clients: Int[Array, " ids"] | None = None
+    ) -> tuple[ClientGradients, PyTree]:
+        """Returns the gradients of these clients, or of all, and the new memory."""
         ...
 
 
@@ -54,8 +56,8 @@ class GradientSource(NamedTuple):
 
     Attributes:
         init: ``init(context) -> memory``.
-        read: ``read(memory, context) -> (ClientGradients, memory)`` of all clients, before the
-            choice.
+        read: ``read(memory, context, clients=None) -> (ClientGradients, memory)`` of some clients
+            or of all, before the choice. Selectors name clients where they have ``points``.
         observe: ``observe(memory, cohort, results, context) -> memory``, after local training; the
             context is that of the start of the round.
     """
@@ -90,8 +92,8 @@ def fresh(project: Project = ravel) -> GradientSource:
         >>> selector = divfl(10, gradients=fresh(project=last_layer()))
     """
 
-    def read(memory, context):
-        return context.gradients(context.variables, project=project), memory
+    def read(memory, context, clients=None):
+        return context.gradients(context.variables, clients, project=project), memory
 
     return GradientSource(empty_state, read)
 
@@ -177,9 +179,11 @@ def _remembered(project: Project, renew: Callable) -> GradientSource:
     def init(context):
         return context.gradients(context.variables, project=project)
 
-    def read(memory, context):
+    def read(memory, context, clients=None):
         memory = renew(memory, context)
-        return memory, memory
+        if clients is None:
+            return memory, memory
+        return jax.tree.map(lambda rows: rows[clients], memory), memory
 
     def observe(state, cohort, results, context):
         new = context.gradients(context.variables, cohort.clients, project)

@@ -10,8 +10,8 @@ from jaxtyping import Array
 
 from fedjax_fair import checks
 from fedjax_fair.base import Number, Selector, empty_state
-from fedjax_fair.selectors.divfl import Term, representatives
 from fedjax_fair.selectors.gradients import GradientSource
+from fedjax_fair.selectors.representatives import Term, representatives
 from fedjax_fair.submodular import truncated_modular
 
 __all__ = ["PHI", "subtrunc"]
@@ -28,6 +28,7 @@ def subtrunc(
     phi: Literal["log1p", "identity"] | Callable[[Array], Array] = "log1p",
     candidates: int | Literal["auto", "all"] = "auto",
     pool: int | None = None,
+    points: int | None = None,
     gradients: Literal["fresh", "stale"] | GradientSource = "fresh",
     scale: Literal["mean", "sum"] = "mean",
 ) -> Selector:
@@ -57,6 +58,7 @@ def subtrunc(
             and a function may be any that is increasing and not negative.
         candidates: As for `divfl`.
         pool: As for `divfl`.
+        points: As for `divfl`; the bonus of a cohort stays exact.
         gradients: As for `divfl`; losses are as old as gradients are.
         scale: Whether :math:`G` is a mean or a sum over clients.
 
@@ -80,11 +82,11 @@ def subtrunc(
         checks.one_of("phi", phi, tuple(PHI))
     worth_of = phi if callable(phi) else PHI[phi]
 
-    def function(memory, context, losses, items):
-        return truncated_modular(worth_of(losses[items]), b, lam)
+    def function(memory, context, losses, clients):
+        return truncated_modular(worth_of(losses), b, lam)
 
     def info(memory, context, losses, clients):
-        worth = worth_of(losses)[clients]
+        worth = worth_of(losses)
         total = jnp.cumsum(worth)
         return {
             "bonus": lam * jnp.minimum(b, total[-1]),
@@ -92,4 +94,4 @@ def subtrunc(
         }
 
     bonus = Term(empty_state, function, info)
-    return representatives(cohort_size, bonus, candidates, pool, gradients, scale)
+    return representatives(cohort_size, bonus, candidates, pool, points, gradients, scale)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from fedjax_fair import checks
 from fedjax_fair.base import Integer, Number, Selector
-from fedjax_fair.selectors.divfl import Term, representatives
 from fedjax_fair.selectors.gradients import GradientSource
+from fedjax_fair.selectors.representatives import Term, representatives
 from fedjax_fair.submodular import union_penalty
 
 __all__ = ["unionfl"]
@@ -24,6 +24,7 @@ def unionfl(
     *,
     candidates: int | Literal["auto", "all"] = "auto",
     pool: int | None = None,
+    points: int | None = None,
     gradients: Literal["fresh", "stale"] | GradientSource = "fresh",
     scale: Literal["mean", "sum"] = "mean",
 ) -> Selector:
@@ -49,6 +50,7 @@ def unionfl(
             round in which each client was last chosen.
         candidates: As for `divfl`.
         pool: As for `divfl`.
+        points: As for `divfl`; the penalty of a cohort stays exact.
         gradients: As for `divfl`.
         scale: Whether :math:`G` is a mean or a sum over clients.
 
@@ -75,16 +77,15 @@ def unionfl(
     def union(last, context):
         return context.round - last <= window
 
-    def function(last, context, losses, items):
-        return union_penalty(union(last, context)[items], mu)
+    def function(last, context, losses, clients):
+        return union_penalty(union(last[clients], context), mu)
 
     def info(last, context, losses, clients):
-        repeated = jnp.sum(union(last, context)[clients], dtype=jnp.int32)
+        repeated = jnp.sum(union(last[clients], context), dtype=jnp.int32)
         return {"penalty": mu * repeated.astype(jnp.float32), "repeated": repeated}
 
     def remember(last, context, clients):
         return last.at[clients].set(context.round, mode="drop")
 
-    return representatives(
-        cohort_size, Term(init, function, info, remember), candidates, pool, gradients, scale
-    )
+    penalty = Term(init, function, info, remember)
+    return representatives(cohort_size, penalty, candidates, pool, points, gradients, scale)

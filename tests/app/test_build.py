@@ -165,6 +165,8 @@ def test_cohorts_of_few_clients_need_no_other_setting():
         ("power_of_choice:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
         ("divfl:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
         ("unionfl:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
+        ("divfl:points=5", "points=5: expected None where pool=None"),
+        ("unionfl:pool=5,points=11", "points=11: expected an integer >= 1 and <= 10"),
         ("subtrunc:pool=5,candidates=6", "candidates=6: expected an integer >= 1 and <= 5"),
         ("divfl:candidates=0", "candidates=0: expected an integer >= 1"),
         ("fedavg:alpha=9", "setting='alpha': expected one of learning_rate, batch_size"),

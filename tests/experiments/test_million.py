@@ -8,7 +8,7 @@ from experiments.benchmarks import million
 
 def test_a_federation_comes_back_from_its_files(tmp_path):
     made, kept = (million.federation(120, tmp_path) for _ in range(2))
-    expected = jax.tree.leaves(million._make(120))
+    expected = jax.tree.leaves(million.make_federation(120))
     for found in (made, kept):
         jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(found), expected)
 

@@ -41,6 +41,8 @@ METHODS = (
     ("divfl, greedy and stale", "sgd", "equitable"),
     ("divfl, every other round", "sgd", "mean by size"),
     ("unionfl", "sgd", "mean by size"),
+    ("divfl, of points", "sgd", "mean by cohort"),
+    ("subtrunc, of points", "sgd", "mean"),
     ("agnostic", "sgd", "mean by cohort"),
     ("drfa", "sgd, momentum, decay and prox", "mean"),
     ("uniform", "sgd", "fltrust"),

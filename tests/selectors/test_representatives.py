@@ -1,6 +1,5 @@
 """SubTrunc, UnionFL and DivFL: golden values, limits that coincide, and a second implementation."""
 
-import importlib
 import itertools
 from functools import cache, partial
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from fedjax_fair import selectors
 from fedjax_fair.base import ClientGradients, LocalResult, Variables
+from fedjax_fair.selectors import representatives
 from fedjax_fair.selectors.gradients import refresh_every, updates
 
 LINE = np.array([[0.0], [1.0], [10.0], [11.0]], np.float32)
@@ -265,12 +265,9 @@ def test_finite_clients_choose_as_if_the_others_were_not_there():
 
 def drawn(seed, pool, count=12):
     """Who is in the pool that a selector draws with this seed."""
-    from fedjax_fair.selectors import divfl
-
-    # By its path, since the package calls a function by the name of the module.
-    module = importlib.import_module(divfl.__module__)
     context = nobody_in_particular(count)
-    return np.asarray(module._pool(jax.random.split(jax.random.key(seed))[0], context, pool))
+    key, _ = jax.random.split(jax.random.key(seed))
+    return np.asarray(representatives._pool(key, context, pool))
 
 
 @cache

@@ -1,0 +1,131 @@
+"""A round among a million clients touches few of them, unless its method is about all of them.
+
+Rounds are traced, not compiled, on shapes alone.
+"""
+
+from collections import Counter
+
+import jax
+import numpy as np
+import pytest
+from conftest import linear_model
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from test_conformance import AGGREGATORS, SELECTORS, SOLVERS
+
+from fedjax_fair import faults
+from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.simulate import make_round
+
+CLIENTS, EXAMPLES = 1_000_003, 2_000_003
+
+ALL = {
+    "all clients train": {"full", "agnostic"},
+    "they are drawn in proportion to size, without replacement": {
+        "power_of_choice",
+        "power_of_choice, minibatch",
+        "power_of_choice, reported",
+    },
+    "slots have distributions over all clients": {
+        "clustered_by_size",
+        "clustered_by_similarity",
+    },
+    "a mixture of all clients is projected": {"drfa"},
+    "all clients are represented": {
+        "divfl",
+        "divfl, greedy and stale",
+        "divfl, every other round",
+        "divfl, sketched",
+        "divfl, of a pool",
+        "subtrunc",
+        "subtrunc, of a pool",
+        "unionfl",
+        "unionfl, of a pool",
+        "unionfl, by updates",
+    },
+    "its set function is of all clients": {"submodular"},
+}
+"""Why a selector touches all clients."""
+FEW = SELECTORS.keys() - set().union(*ALL.values())
+
+
+def federation():
+    def array(*shape, dtype=np.int32):
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    def part():
+        return ClientExamples(
+            array(EXAMPLES, 4, dtype=np.float32),
+            array(EXAMPLES),
+            array(EXAMPLES),
+            array(CLIENTS),
+            array(CLIENTS),
+        )
+
+    return FederatedData(part(), part(), array(CLIENTS), 3, "shapes")
+
+
+def operations(program):
+    """All of them, those of loops and of inner functions too."""
+    for equation in program.eqns:
+        parts = jax.tree.leaves(list(equation.params.values()))
+        inner = [part for part in parts if isinstance(part, ClosedJaxpr | Jaxpr)]
+        if equation.primitive.name.startswith("scatter") or not inner:
+            yield equation
+        else:
+            for part in inner:
+                yield from operations(part.jaxpr if isinstance(part, ClosedJaxpr) else part)
+
+
+def touches_all(round):
+    """Names of the operations of a round that have a result as large as the population."""
+    data = federation()
+    state = jax.eval_shape(round.init, jax.random.key(0), data)
+    program = jax.make_jaxpr(round.step)(state, data).jaxpr
+    large = Counter(
+        equation.primitive.name
+        for equation in operations(program)
+        if any(result.aval.size >= CLIENTS for result in equation.outvars)
+    )
+    kept = [leaf for leaf in jax.tree.leaves(state) if leaf.shape[:1] == (CLIENTS,)]
+    return large, len(kept)
+
+
+def round_of(selector="uniform", aggregator="mean", **options):
+    return make_round(
+        linear_model(),
+        SELECTORS[selector](),
+        SOLVERS["sgd"](),
+        AGGREGATORS[aggregator](),
+        **options,
+    )
+
+
+def assert_updates_in_place(found):
+    """What is kept of every client is updated in a few places, and nothing else is large."""
+    large, kept = found
+    assert set(large) <= {"scatter", "scatter-add"}
+    assert large.total() <= kept
+
+
+@pytest.mark.parametrize("selector", sorted(FEW))
+def test_a_selector_touches_few_clients(selector):
+    assert_updates_in_place(touches_all(round_of(selector)))
+
+
+@pytest.mark.parametrize("aggregator", sorted(AGGREGATORS.keys() - {"mean"}))
+def test_an_aggregator_touches_few_clients(aggregator):
+    assert_updates_in_place(touches_all(round_of(aggregator=aggregator)))
+
+
+def test_dropped_clients_are_those_of_the_cohort():
+    assert_updates_in_place(touches_all(round_of(faults=faults.dropout(0.2))))
+
+
+def test_what_touches_all_clients_is_found():
+    large, kept = touches_all(round_of("drfa"))
+    assert {"sort", "cumsum"} <= set(large)
+    assert large.total() > kept
+
+
+def test_every_exemption_is_of_a_selector():
+    assert set().union(*ALL.values()) <= SELECTORS.keys()
