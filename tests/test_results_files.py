@@ -1,5 +1,7 @@
 """Files of results: any damage is noticed, and other programs read them."""
 
+import sys
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -55,6 +57,19 @@ def test_foreign_files_are_refused(tmp_path, content):
     (tmp_path / "foreign.nc").write_bytes(content)
     with pytest.raises(ValueError, match=r"foreign\.nc'.*expected undamaged results"):
         results.open(tmp_path / "foreign.nc")
+
+
+@pytest.mark.parametrize("place", [96, 160, 1296, 6512])
+def test_what_is_wrong_is_said_once(place, file, tmp_path, monkeypatch):
+    """Half an object of h5netcdf would print a traceback when it goes."""
+    complaints = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda own: complaints.append(own.exc_value))
+    content = bytearray(file.read_bytes()[:-40])  # Without the digest, which would notice sooner.
+    content[place : place + 16] = b"\xff" * 16  # Structures of the format.
+    (tmp_path / "foreign.nc").write_bytes(content)
+    with pytest.raises(ValueError, match=r"foreign\.nc'.*expected undamaged results"):
+        results.open(tmp_path / "foreign.nc")
+    assert not complaints
 
 
 def test_a_truncated_file_is_refused(file, tmp_path):

@@ -46,6 +46,7 @@ def open(path: str | Path) -> xr.Dataset:
     Raises:
         ValueError: If there are no results, or the file is damaged.
     """
+    import h5py
     import xarray as xr
 
     path = Path(path)
@@ -54,6 +55,9 @@ def open(path: str | Path) -> xr.Dataset:
         raise ValueError(f"path={str(path)!r}: expected a run folder or a results.nc file.")
     try:
         _require_intact(file)
+        # Where these fail, h5netcdf leaves half an object that prints a traceback when it goes.
+        with h5py.File(file, "r") as content:
+            content.attrs.get("_nc3_strict")
         # How numbers were stored says nothing about what they may become, such as NaN.
         return xr.load_dataset(file, engine="h5netcdf").drop_encoding()
     except Exception as error:  # HDF5, h5py and xarray each have their own.
