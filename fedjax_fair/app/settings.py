@@ -170,7 +170,8 @@ def load(path: str | Path) -> Config | Maximize:
         if (command := values.pop("command", None)) is not None:
             return _build(lookup("command", str(command), MAXIMIZE), values)
         return _build(Config, values)
-    except ValueError as error:  # What is not JSON, or not text, raises one of its kinds.
+    # What is not JSON, or not text, raises a kind of the one, what is nested too deep the other.
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"path={str(path)!r}: not a configuration: {error}.") from None
 
 
