@@ -16,7 +16,7 @@ from fedjax_fair.app.memory import require_memory
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, Method, factories
 from fedjax_fair.app.settings import lookup, override
 from fedjax_fair.app.signatures import Setting, settings_of
-from fedjax_fair.base import Faults, Sees
+from fedjax_fair.base import Faults, Model, Sees
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import cores_if_any
 from fedjax_fair.parallel.mesh import client_mesh
@@ -85,8 +85,10 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
     classes, largest = federation.num_classes, largest_client(federation)
     rounds = {name: method_round(config, name, classes, largest) for name in config.methods}
     for name, method in rounds.items():
+        _, own = _variant(config, name)
+        _require_network(str(own.model.name), method.model, federation)
         state = jax.eval_shape(method.init, jax.random.key(0), federation.partition(0))
-        require_memory(name, state, _variant(config, name)[1].solver, config.training, federation)
+        require_memory(name, state, own.solver, config.training, federation)
     return Experiment(config, federation, rounds, mesh)
 
 
@@ -105,6 +107,17 @@ def load_data(config: Config) -> FederatedData:
     partitioner = _make(partition, config.data, names=DATA_NAMES)
     own = config.data
     return data.load(own.name, partitioner, seed, own.dir, validation=own.validation or 0.0)
+
+
+def _require_network(name: str, model: Model, federation: FederatedData) -> None:
+    """Requires that a network takes the data, such as images as small as they are."""
+    shape = federation.train.features.shape[1:]
+    try:
+        jax.eval_shape(model.init, jax.random.key(0), federation.train.features[:1])
+    except ValueError as error:
+        raise ValueError(
+            f"model.name={name!r}: expected a network for features of shape {shape}: {error}"
+        ) from None
 
 
 def largest_client(data: FederatedData) -> int:
