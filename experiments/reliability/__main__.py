@@ -14,10 +14,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.reliability import bits, inputs, kills
+from experiments.reliability import bits, disks, inputs, kills
 
-KINDS = {"kills": kills.trials, "inputs": inputs.trials, "bits": bits.trials}
-KEPT = {"kills": "same", "inputs": "good", "bits": "kept"}
+KINDS = {
+    "kills": kills.trials,
+    "disks": disks.trials,
+    "inputs": inputs.trials,
+    "bits": bits.trials,
+}
+KEPT = {"kills": "same", "disks": "kept", "inputs": "good", "bits": "kept"}
 """Whether the promise of a trial was kept, by its column."""
 
 
