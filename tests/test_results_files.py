@@ -59,13 +59,13 @@ def test_foreign_files_are_refused(tmp_path, content):
         results.open(tmp_path / "foreign.nc")
 
 
-@pytest.mark.parametrize("place", [96, 160, 1296, 6512])
+@pytest.mark.parametrize("place", [96, 128, 160])
 def test_what_is_wrong_is_said_once(place, file, tmp_path, monkeypatch):
     """Half an object of h5netcdf would print a traceback when it goes."""
     complaints = []
     monkeypatch.setattr(sys, "unraisablehook", lambda own: complaints.append(own.exc_value))
     content = bytearray(file.read_bytes()[:-40])  # Without the digest, which would notice sooner.
-    content[place : place + 16] = b"\xff" * 16  # Structures of the format.
+    content[place : place + 16] = b"\xff" * 16  # Of the root group.
     (tmp_path / "foreign.nc").write_bytes(content)
     with pytest.raises(ValueError, match=r"foreign\.nc'.*expected undamaged results"):
         results.open(tmp_path / "foreign.nc")
