@@ -89,7 +89,7 @@ def execute(kind: Kind, executions: int, seed: int) -> tuple[Counter[bool | None
         phases=[Phase.generate],
         database=None,
         deadline=None,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[*HealthCheck],  # type: ignore
     )
     @hypothesis.given(kind.cases)
     def each(case: Any) -> None:
