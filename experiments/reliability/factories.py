@@ -177,9 +177,7 @@ def given() -> dict[str, Any]:
         "local_steps": 1,
         "make": lambda point: None,
         "matroid": matroids.uniform(1, 3),
-        "messages": federated.Messages(
-            (np.array([0]),), (np.ones(1, np.float32),), (np.array([0]),)
-        ),
+        "messages": federated.Messages((jnp.array([0]),), (jnp.ones(1),), (jnp.array([0]),)),
         "model": models.logistic(2),
         "mu": 1.0,
         "name": "digits",
