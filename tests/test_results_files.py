@@ -1,12 +1,18 @@
 """Files of results: any damage is noticed, and other programs read them."""
 
+import sys
+
 import numpy as np
 import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.reliability.disks import REASON, full_disk
 from fedjax_fair import results
+from fedjax_fair.base import Variables
+from fedjax_fair.results.files import require_intact_folder, write_text
+from fedjax_fair.results.trained import save_model
 
 RNG = np.random.default_rng(0)
 DATASET = xr.Dataset(
@@ -26,6 +32,30 @@ def file(tmp_path_factory):
 def test_they_come_back(file):
     xr.testing.assert_identical(results.open(file), DATASET)
     xr.testing.assert_identical(results.open(file.parent), DATASET)
+
+
+def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path, capfd):
+    """HDF5 itself would print hundreds of lines, or end the process."""
+    results.save(DATASET, tmp_path / "results.nc")
+    write_text(tmp_path / "config.json", "{}")
+    with full_disk(4000), pytest.raises(OSError, match=rf"{REASON}: .*results\.nc'"):
+        results.save(DATASET + 1, tmp_path / "results.nc")
+    with full_disk(), pytest.raises(OSError, match=rf"{REASON}: .*config\.json'"):
+        write_text(tmp_path / "config.json", "[]")
+    xr.testing.assert_identical(results.open(tmp_path), DATASET)
+    assert (tmp_path / "config.json").read_text() == "{}"
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("room", [0, 300, 600])
+def test_a_model_that_a_full_disk_has_no_room_for_is_named(room, tmp_path, capfd):
+    variables = Variables({"kernel": np.arange(2000.0)}, {})
+    with full_disk(room), pytest.raises((OSError, ValueError), match=REASON) as error:
+        save_model(variables, tmp_path / "model")
+    assert str(tmp_path / "model") in str(error.value)
+    assert capfd.readouterr().err == ""
+    save_model(variables, tmp_path / "model")
+    require_intact_folder(tmp_path / "model")
 
 
 def test_other_programs_read_them_and_theirs_are_read(file, tmp_path):
@@ -55,6 +85,19 @@ def test_foreign_files_are_refused(tmp_path, content):
     (tmp_path / "foreign.nc").write_bytes(content)
     with pytest.raises(ValueError, match=r"foreign\.nc'.*expected undamaged results"):
         results.open(tmp_path / "foreign.nc")
+
+
+@pytest.mark.parametrize("place", [96, 128, 160])
+def test_what_is_wrong_is_said_once(place, file, tmp_path, monkeypatch):
+    """Half an object of h5netcdf would print a traceback when it goes."""
+    complaints = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda own: complaints.append(own.exc_value))
+    content = bytearray(file.read_bytes()[:-40])  # Without the digest, which would notice sooner.
+    content[place : place + 16] = b"\xff" * 16  # Of the root group.
+    (tmp_path / "foreign.nc").write_bytes(content)
+    with pytest.raises(ValueError, match=r"foreign\.nc'.*expected undamaged results"):
+        results.open(tmp_path / "foreign.nc")
+    assert not complaints
 
 
 def test_a_truncated_file_is_refused(file, tmp_path):

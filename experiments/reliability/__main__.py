@@ -14,15 +14,21 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.reliability import bits, inputs, kills
+from experiments.reliability import bits, disks, fuzz, inputs, kills
 
-KINDS = {"kills": kills.trials, "inputs": inputs.trials, "bits": bits.trials}
-KEPT = {"kills": "same", "inputs": "good", "bits": "kept"}
+KINDS = {
+    "kills": kills.trials,
+    "disks": disks.trials,
+    "fuzz": fuzz.trials,
+    "inputs": inputs.trials,
+    "bits": bits.trials,
+}
+KEPT = {"kills": "same", "disks": "kept", "fuzz": "kept", "inputs": "good", "bits": "kept"}
 """Whether the promise of a trial was kept, by its column."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Kills, bad inputs and flipped bits.")
+    parser = argparse.ArgumentParser(description="What is promised, tried many times over.")
     parser.add_argument("what", choices=tuple(KINDS))
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--output", type=Path, default=Path("docs/reliability"))

@@ -1,7 +1,8 @@
 """Bad inputs, and whether each is answered in one line that names what is wrong.
 
-Values of the wrong kind for every option of the command line and for every setting of a run folder,
-and data files that are damaged or do not fit. An answer is
+Values of the wrong kind for every option of the command line, for every setting of a run folder and
+for every number that a public factory takes, and data files that are damaged or do not fit. An
+answer is
 
 * good: a line (on the command line with status 2) or a ``ValueError`` that names the setting or the
   file;
@@ -29,6 +30,7 @@ from unittest import mock
 
 import numpy as np
 
+from experiments.reliability import factories
 from fedjax_fair import data
 from fedjax_fair.app import cli, experiment, maximize, presets
 from fedjax_fair.app.commands.maximizing import Exemplars
@@ -121,6 +123,7 @@ def cases(folder: Path) -> Iterator[Case]:
     yield from _of_options(folder)
     yield from _of_settings(folder)
     yield from _of_files(folder)
+    yield from _of_factories(folder)
 
 
 def _bad_words(kind: Any) -> tuple[str, ...]:
@@ -245,6 +248,17 @@ def _of_files(folder: Path) -> Iterator[Case]:
         path.write_bytes(content[:cut] if number % 2 else rng.bytes(cut))
         said = f"cut at {cut}" if number % 2 else f"{cut} random bytes"
         yield Case("data file", said, (path.name,), lambda path=path: _read(path))
+
+
+def _of_factories(folder: Path) -> Iterator[Case]:
+    """Calls of public functions with one argument that is no number, or not one of its kind."""
+    for function, name in factories.TAKES_NUMBERS:
+        for said, value in factories.bad_values(function, name):
+
+            def call(function: Any = function, name: str = name, value: Any = value) -> None:
+                factories.call_with(function, name, value, folder)
+
+            yield Case("factory", f"{function.__name__}({name}={said})", (name,), call)
 
 
 def _read(path: Path) -> str | None:

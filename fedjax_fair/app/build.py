@@ -17,7 +17,7 @@ from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
 from fedjax_fair.app.settings import lookup, override
 from fedjax_fair.app.signatures import Setting, settings_of
-from fedjax_fair.base import Faults, Sees
+from fedjax_fair.base import Faults, Model, Sees
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import cores_if_any
 from fedjax_fair.parallel.mesh import client_mesh
@@ -86,6 +86,8 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
         federation = load_data(config)
     classes, largest = federation.num_classes, largest_client(federation)
     rounds = {name: method_round(config, name, classes, largest) for name in config.methods}
+    for name, method in rounds.items():
+        _require_network(str(_variant(config, name)[1].model.name), method.model, federation)
     experiment = Experiment(config, federation, rounds, mesh)
     for name, least in memory_of(experiment).items():
         require_memory(name, least, _variant(config, name)[1].solver, config.training)
@@ -121,6 +123,17 @@ def load_data(config: Config) -> FederatedData:
     partitioner = _make(partition, config.data, names=DATA_NAMES)
     own = config.data
     return data.load(own.name, partitioner, seed, own.dir, validation=own.validation or 0.0)
+
+
+def _require_network(name: str, model: Model, federation: FederatedData) -> None:
+    """Requires that a network takes the data, such as images as small as they are."""
+    shape = federation.train.features.shape[1:]
+    try:
+        jax.eval_shape(model.init, jax.random.key(0), federation.train.features[:1])
+    except ValueError as error:
+        raise ValueError(
+            f"model.name={name!r}: expected a network for features of shape {shape}: {error}"
+        ) from None
 
 
 def largest_client(data: FederatedData) -> int:

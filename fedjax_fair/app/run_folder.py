@@ -113,7 +113,7 @@ class RunFolder:
         file = self.path / "env.json"
         try:
             return dict(json.loads(file.read_text(encoding="utf8")))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             warnings.warn(f"{file} is missing or damaged; written anew.", stacklevel=2)
             found = environment()
             write_text(file, _as_text(found))
@@ -253,8 +253,10 @@ def _complete_lines(path: Path) -> list[dict[str, Any]]:
     for number, text in enumerate(content[:end].splitlines(), start=1):
         try:
             line = json.loads(text)
-            _identity(line)
-        except (ValueError, TypeError, KeyError):
+            kinds = [type(part) for part in _identity(line)]
+            if kinds != [str, int, int]:
+                raise TypeError
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise ValueError(
                 f"path={str(path)!r}: line {number} is damaged; expected JSON with algorithm, seed "
                 "and round. Without the file, its lines are written anew."

@@ -214,7 +214,8 @@ def _naming(path: str | Path) -> Iterator[None]:
     """Says of a mistake in which file it is; what is no JSON, TOML or text raises one of them."""
     try:
         yield
-    except ValueError as error:
+    # What is nested too deep raises the other.
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"path={str(path)!r}: not a configuration: {error}.") from None
 
 

@@ -334,8 +334,10 @@ class _Store:
             default=str,
         )
         file = self._folder / "sweep.json"
-        if file.exists() and file.read_text() != described:
-            raise ValueError(f"folder={str(folder)!r}: expected this sweep, found another one.")
+        if file.exists() and file.read_bytes() != described.encode():
+            raise ValueError(
+                f"folder={str(folder)!r}: expected this sweep, found another one in {file.name}."
+            )
         self._folder.mkdir(parents=True, exist_ok=True)
         write_text(file, described)
 
@@ -346,7 +348,11 @@ class _Store:
     def parts(self, key: str) -> list[xr.Dataset]:
         """What is finished of a group."""
         files = [] if self._folder is None else sorted(self._folder.glob(f"{key}-*.nc"))
-        return [results.open(file) for file in files]
+        parts = [results.open(file) for file in files]
+        for file, part in zip(files, parts, strict=True):
+            if "run" not in part.coords:
+                raise ValueError(f"path={str(file)!r}: expected runs of this sweep.")
+        return parts
 
     def put(self, key: str, part: xr.Dataset) -> None:
         """Keeps finished runs of a group."""

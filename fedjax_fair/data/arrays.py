@@ -329,9 +329,10 @@ def _num_classes(given: np.ndarray | None) -> int | None:
 
 
 def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    size = os.path.getsize(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            _require_contents(archive, os.path.getsize(path))
+            _require_contents(archive, size)
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except _DAMAGED as error:
@@ -340,7 +341,7 @@ def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
-    *(TypeError, ValueError),
+    *(TypeError, ValueError, OSError),  # The last, nameless, of a place before the file.
 )
 
 

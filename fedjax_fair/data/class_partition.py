@@ -15,6 +15,7 @@ from fedjax_fair.data.ownership import (
     equal_parts,
     generator,
     owned,
+    require_enough,
     shuffled_by_class,
 )
 
@@ -58,6 +59,7 @@ def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
             raise ValueError(
                 f"{classes=}: expected at most the {len(present)} classes in the labels."
             )
+        require_enough(len(labels), num_clients, classes)
         rng = generator(seed)
         uses = rng.permutation(equal_parts(num_clients * classes, len(present)))
         slots = present[_draw_slots(num_clients, uses, rng)]
@@ -192,13 +194,15 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
             checks.non_negative_int("classes", label)
         if len(set(cluster.classes)) != len(cluster.classes) or not cluster.classes:
             raise ValueError(f"classes={list(cluster.classes)}: expected some, each once.")
-    holders = [cluster for cluster in clusters for _ in range(cluster.num_clients)]
-    groups = np.repeat(np.arange(len(clusters)), [cluster.num_clients for cluster in clusters])
-    widths = np.array([len(cluster.classes) for cluster in holders], np.int64)
-    slots = np.concatenate([list(cluster.classes) for cluster in holders])
-    at_most = np.repeat([cluster.at_most for cluster in holders], widths)
+    num_clients = sum(cluster.num_clients for cluster in clusters)
 
     def split(labels, /, seed, **columns):
+        require_enough(len(labels), num_clients)
+        holders = [cluster for cluster in clusters for _ in range(cluster.num_clients)]
+        groups = np.repeat(np.arange(len(clusters)), [cluster.num_clients for cluster in clusters])
+        widths = np.array([len(cluster.classes) for cluster in holders], np.int64)
+        slots = np.concatenate([list(cluster.classes) for cluster in holders])
+        at_most = np.repeat([cluster.at_most for cluster in holders], widths)
         order, lengths = _split_over_slots(labels, slots, at_most, generator(seed))
         sizes = np.add.reduceat(lengths, np.cumsum(widths) - widths)
         return owned(order, sizes, len(labels), groups)

@@ -61,10 +61,10 @@ def dirichlet(
         raise ValueError(
             f"alpha of shape {np.shape(alpha)}: expected one or {num_clients=} numbers."
         )
-    concentration = np.broadcast_to(np.asarray(alpha, float), (num_clients,))
 
     def split(labels, /, seed, **columns):
         require_enough(len(labels), num_clients, min_size)
+        concentration = np.broadcast_to(np.asarray(alpha, float), (num_clients,))
         rng = generator(seed)
         for _ in range(ATTEMPTS):
             owners = _owners(labels, concentration, rng)

@@ -130,9 +130,8 @@ def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> Originals
         else:
             heads = {split: _idx_pair(*present[split]) for split in present}
             if len({head[1:] for head in heads.values()}) > 1:
-                raise DamagedError(
-                    f"{present['test'][0]}: expected images as large as in training."
-                )
+                train, test = (present[split][0] for split in ("train", "test"))
+                raise DamagedError(f"{test}: expected images as large as in {train}.")
             shape = (*heads["train"][1:], 1)
             sizes = {split: head[0] for split, head in heads.items()}
         return Originals(name, folder, present, shape, own.num_classes, sizes)
@@ -156,15 +155,12 @@ def read(found: Originals) -> Splits:
     splits = {}
     for split, paths in found.files.items():
         if label_bytes:
-            images, labels = _read_cifar(paths, label_bytes)
+            images, labels = _read_cifar(paths, label_bytes, found.num_classes)
         else:
             images, labels = (_read_idx(path) for path in paths)
             images, labels = images[..., None], labels[:, None]
+            _require_classes(paths[1], labels, found.num_classes)
         own = labels[:, -1].astype(np.int32)
-        if own.size and own.max() >= found.num_classes:
-            raise DamagedError(
-                f"{paths[-1]}: class {own.max()}: expected one in [0, {found.num_classes - 1}]."
-            )
         columns = {"coarse_label": labels[:, 0].astype(np.int32)} if label_bytes == 2 else {}
         splits[split] = Examples(images, own, columns)
     return Splits(splits["train"], splits["test"], found.num_classes)
@@ -180,8 +176,10 @@ def _variant(folder: Path, file: str) -> Path | None:
 def _idx_pair(images: Path, labels: Path) -> tuple[int, ...]:
     """Number, height and width of images that have as many labels."""
     shape, (count,) = _idx_shape(images, 3), _idx_shape(labels, 1)
-    if shape[0] != count or min(shape) < 1:
-        raise DamagedError(f"{labels}: {count:,} labels: expected one for each of {shape} images.")
+    if shape[0] != count:
+        raise DamagedError(
+            f"{labels}: {count:,} labels: expected one for each of {shape[0]:,} images in {images}."
+        )
     return shape
 
 
@@ -191,6 +189,8 @@ def _idx_shape(path: Path, dims: int) -> tuple[int, ...]:
     if head[:4] != bytes([0, 0, _IDX_BYTES, dims]) or len(head) < 4 + 4 * dims:
         raise DamagedError(f"{path}: expected an IDX file of bytes in {dims} dimensions.")
     shape = tuple(int.from_bytes(head[4 * i : 4 * i + 4], "big") for i in range(1, dims + 1))
+    if 0 in shape:
+        raise DamagedError(f"{path}: nothing in {shape}: expected examples.")
     expected, held = len(head) + int(np.prod(shape, dtype=object)), path.stat().st_size
     fits = expected <= _MOST_DEFLATED * held if path.suffix == ".gz" else expected == held
     if not fits:
@@ -222,12 +222,24 @@ def _cifar_rows(own: _Format) -> Callable[[Path], int]:
     return count
 
 
-def _read_cifar(paths: tuple[Path, ...], label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+def _read_cifar(
+    paths: tuple[Path, ...], label_bytes: int, num_classes: int
+) -> tuple[np.ndarray, np.ndarray]:
     height, width, channels = _CIFAR_SHAPE
-    rows = [np.fromfile(path, np.uint8) for path in paths]
-    table = np.concatenate(rows).reshape(-1, label_bytes + height * width * channels)
+    row = label_bytes + height * width * channels
+    tables = [np.fromfile(path, np.uint8).reshape(-1, row) for path in paths]
+    for path, own in zip(paths, tables, strict=True):
+        _require_classes(path, own[:, :label_bytes], num_classes)
+    table = np.concatenate(tables)
     pixels = table[:, label_bytes:].reshape(-1, channels, height, width)
     return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)), table[:, :label_bytes]
+
+
+def _require_classes(path: Path, labels: np.ndarray, num_classes: int) -> None:
+    """Requires that the last labels of examples, ``[examples, labels]``, are classes."""
+    largest = labels[:, -1].max()
+    if largest >= num_classes:
+        raise DamagedError(f"{path}: class {largest}: expected one in [0, {num_classes - 1}].")
 
 
 def _content(path: Path, most: int) -> bytes:

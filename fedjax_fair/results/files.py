@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["open", "require_intact_folder", "save", "sign_folder", "write_text"]
+__all__ = [
+    "naming",
+    "open",
+    "require_intact_folder",
+    "save",
+    "sign_folder",
+    "write_text",
+    "written_by_orbax",
+]
 
 _MARK = b"SHA-256:"
 """Stands between a file and its digest. Readers of HDF5 ignore what follows the end of its data."""
@@ -24,14 +36,20 @@ def save(dataset: xr.Dataset, path: str | Path) -> None:
 
     The file ends with a digest of itself, so that ``open`` notices any damage; other programs read
     it as they read any NetCDF.
+
+    Raises:
+        OSError: If it cannot be written; the message names it.
     """
+    import h5netcdf
+    from xarray.backends import H5NetCDFStore
+
     path = Path(path)
-    partial = path.with_name(f".{path.name}.partial")
-    dataset.to_netcdf(partial, engine="h5netcdf")
-    digest = _digest(partial, os.path.getsize(partial))
-    with partial.open("ab") as file:
-        file.write(_MARK + digest)
-    partial.replace(path)
+    # HDF5 itself, on a disk that fills up, prints hundreds of lines and may end the process.
+    content = io.BytesIO()
+    with h5netcdf.File(content, "w") as store:
+        dataset.dump_to_store(H5NetCDFStore(store, mode="w"))
+    whole = content.getvalue()
+    _write(path, whole + _MARK + hashlib.sha256(whole).digest())
 
 
 def open(path: str | Path) -> xr.Dataset:
@@ -46,6 +64,7 @@ def open(path: str | Path) -> xr.Dataset:
     Raises:
         ValueError: If there are no results, or the file is damaged.
     """
+    import h5py
     import xarray as xr
 
     path = Path(path)
@@ -54,6 +73,9 @@ def open(path: str | Path) -> xr.Dataset:
         raise ValueError(f"path={str(path)!r}: expected a run folder or a results.nc file.")
     try:
         _require_intact(file)
+        # Where these fail, h5netcdf leaves half an object that prints a traceback when it goes.
+        with h5py.File(file, "r") as content:
+            content.attrs.get("_nc3_strict")
         # How numbers were stored says nothing about what they may become, such as NaN.
         return xr.load_dataset(file, engine="h5netcdf").drop_encoding()
     except Exception as error:  # HDF5, h5py and xarray each have their own.
@@ -62,10 +84,42 @@ def open(path: str | Path) -> xr.Dataset:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file that a reader sees whole or not at all."""
+    """Writes a file that a reader sees whole or not at all.
+
+    Raises:
+        OSError: If it cannot be written; the message names it.
+    """
+    _write(path, text.encode())
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Adds a name to an error of the system that lacks one, as those of a full disk do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
+def written_by_orbax(path: Path) -> Iterator[None]:
+    """Raises an error of Orbax with a name, and without the tracebacks that Orbax logs as well."""
+    logger = logging.getLogger("absl")
+    before, logger.disabled = logger.disabled, True
+    try:
+        with naming(path):
+            yield
+    finally:
+        logger.disabled = before
+
+
+def _write(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf8")
-    partial.replace(path)
+    with naming(path):
+        partial.write_bytes(content)
+        partial.replace(path)
 
 
 def sign_folder(folder: Path) -> None:

@@ -12,7 +12,12 @@ import numpy as np
 from fedjax_fair import checks
 from fedjax_fair.base import Variables
 from fedjax_fair.parallel import processes
-from fedjax_fair.results.files import open, require_intact_folder, sign_folder
+from fedjax_fair.results.files import (
+    open,
+    require_intact_folder,
+    sign_folder,
+    written_by_orbax,
+)
 
 if TYPE_CHECKING:
     from fedjax_fair.training.fitted import Fitted
@@ -32,8 +37,11 @@ def save_model(variables: Variables, path: Path) -> None:
     """
     import orbax.checkpoint as ocp
 
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path.absolute(), variables._asdict(), force=True)
+    # Not in the background, where Python would print what goes wrong.
+    writer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+    with written_by_orbax(path), writer as checkpointer:
+        arguments = ocp.args.StandardSave(variables._asdict())
+        checkpointer.save(path.absolute(), arguments, force=True)
     if processes.is_first():
         sign_folder(path)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_fair.parallel import processes
 from fedjax_fair.results import History
-from fedjax_fair.results.files import require_intact_folder, sign_folder
+from fedjax_fair.results.files import require_intact_folder, sign_folder, written_by_orbax
 from fedjax_fair.simulate import RoundState
 from fedjax_fair.training.best import Best
 from fedjax_fair.training.fingerprint import differences
@@ -108,7 +108,8 @@ class Checkpoints:
         if best is not None:
             items["best"] = best.kept
         saved = {name: self._arguments.StandardSave(item) for name, item in items.items()}
-        self._manager.save(history.round, args=self._arguments.Composite(**saved))
+        with written_by_orbax(self._folder):
+            self._manager.save(history.round, args=self._arguments.Composite(**saved))
         if processes.is_first():
             sign_folder(self._folder / str(history.round))
         self._written = monotonic()

@@ -296,6 +296,7 @@ def test_widths_of_the_mlp_are_those_of_the_configuration():
         ({"model": replace(SMALL.model, hidden=(5,))}, r"model.hidden=\(5,\): nothing in this"),
         ({"aggregator": AggregatorConfig(beta=1.0)}, "aggregator.beta=1.0: .* methods fedavg"),
         ({"model": ModelConfig(name="lenett")}, "did you mean 'lenet'"),
+        ({"model": ModelConfig(name="femnist_cnn")}, r"model\.name='femnist_cnn'.* \(8, 8, 1\)"),
         ({"data": replace(SMALL.data, partition="dirichlt")}, "did you mean 'dirichlet'"),
         ({"data": replace(SMALL.data, clients=0)}, "num_clients=0"),
         ({"solver": SolverConfig(0.1, 10)}, "steps"),

@@ -101,6 +101,7 @@ def test_configurations_survive_the_file(tmp_path_factory, data):
         (b"null", "expected settings by name, got None"),
         (b"[1]", r"expected settings by name, got \[1\]"),
         (b"\xff\xfe", "can't decode"),
+        (b"[" * 100_000, "maximum recursion depth exceeded"),
         (b'{"dta": {}}', "did you mean 'data'"),
         (b'{"data": {"nme": "digits"}}', "did you mean 'name'"),
         (b'{"data": null}', "data=None: expected settings by name"),
@@ -338,7 +339,16 @@ def test_a_second_sigterm_ends_at_once():
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("line", ["[1]", "null", '{"algorithm": "fedavg"}', "{", "\x00"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("[1]", "null", '{"algorithm": "fedavg"}', "{", "\x00", "[" * 100_000),
+        '{"algorithm": [], "seed": 0, "round": 1}',
+        '{"algorithm": "fedavg", "seed": "0", "round": 1}',
+        '{"algorithm": "fedavg", "seed": 0, "round": 1e400}',
+        '{"algorithm": "fedavg", "seed": true, "round": 1}',
+    ],
+)
 def test_foreign_lines_of_metrics_are_refused(tmp_path, line):
     path = tmp_path / "metrics.jsonl"
     good = '{"algorithm": "fedavg", "seed": 0, "round": 0}'

@@ -173,8 +173,15 @@ def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
     again = sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
     assert len(calls) == 4
     np.testing.assert_array_equal(whole["test_loss"], again["test_loss"])
-    with pytest.raises(ValueError, match="found another one"):
+    with pytest.raises(ValueError, match=r"found another one in sweep\.json"):
         sweep(config, folder=tmp_path, prox=[0.0, 0.1], points_per_batch=2)
+    foreign = next(iter(tmp_path.glob("000-*.nc")))
+    whole.to_netcdf(foreign, engine="h5netcdf")
+    with pytest.raises(ValueError, match=rf"{foreign.name}': expected runs of this sweep"):
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+    (tmp_path / "sweep.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"found another one in sweep\.json"):
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
 
 
 @pytest.mark.parametrize(

@@ -240,9 +240,11 @@ def test_a_damaged_file_is_refused(tmp_path):
     path = tmp_path / "bad.npz"
     np.savez(path, **ARRAYS)
     whole = path.read_bytes()
-    for damaged in (b"", b"text", whole[: len(whole) // 2], whole.replace(b"NUMPY", b"numpy")):
+    # Without its first byte, arrays begin one before the file.
+    spoiled = (whole[: len(whole) // 2], whole.replace(b"NUMPY", b"numpy"), whole[1:])
+    for damaged in (b"", b"text", *spoiled):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"expected an \.npz file"):
+        with pytest.raises(ValueError, match=r"bad\.npz: expected an \.npz file"):
             data.from_npz(path)
     np.save(tmp_path / "single.npy", np.arange(3))
     with pytest.raises(ValueError, match=r"expected an \.npz file"):

@@ -238,6 +238,7 @@ def test_natural_owners():
 
 
 FEW = np.arange(12) % 3
+MANY = data.Cluster(10**30, [0], 5)
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -255,9 +256,13 @@ FEW = np.arange(12) % 3
         (lambda: data.dirichlet(3, 1.0, 5).split(FEW, 0), "expected at least 15"),
         (lambda: data.classes_per_client(2, 4).split(FEW, 0), "classes=4: expected at most the 3"),
         (
-            lambda: data.classes_per_client(9, 2).split(FEW, 0),
-            "class 0 has 4 examples: expected at least 6",
+            lambda: data.classes_per_client(5, 2).split(np.arange(12) // 5, 0),
+            "class 2 has 2 examples: expected at least 3",
         ),
+        # More clients than memory could hold are counted before they are made.
+        (lambda: data.classes_per_client(2**40, 2).split(FEW, 0), "12 examples for num_clients="),
+        (lambda: data.planted_clusters([MANY]).split(FEW, 0), "12 examples for num_clients="),
+        (lambda: data.dirichlet(10**30).split(FEW, 0), "12 examples for num_clients="),
         (lambda: data.planted_clusters("svhn"), "clusters='svhn'"),
         (lambda: data.planted_clusters([data.Cluster(2, [1, 1], 5)]), r"classes=\[1, 1\]"),
         (lambda: data.planted_clusters([]), r"clusters=\[\]"),

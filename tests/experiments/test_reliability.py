@@ -1,14 +1,24 @@
 """What is tried many times over, a few times; and what the committed counts say."""
 
+import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
+from hypothesis import strategies as st
 
-from experiments.reliability import bits, inputs
+from experiments.reliability import bits, disks, fuzz, fuzz_files, fuzz_partitions, inputs
 from experiments.reliability.__main__ import KEPT, KINDS
+from experiments.reliability.commands import COMMANDS, Ended, contents
+from fedjax_fair import data
+from fedjax_fair.app import cli, experiment
+from fedjax_fair.app.run_folder import MetricsLog
+from fedjax_fair.app.signatures import settings_of
 
 PAGES = Path(__file__).parents[2] / "docs" / "reliability"
 
@@ -48,6 +58,130 @@ def test_outcomes_are_told_apart(said, expected):
         return said
 
     assert inputs.outcome(inputs.Case("", "", ("x",), call)) == expected
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (Ended(2, f"[Errno 27] {disks.REASON}: '/runs/7/results.nc'\n", 3), True),
+        (Ended(2, f"[Errno 27] {disks.REASON}\n", 3), False),
+        (Ended(2, "something is wrong: '/runs/7/results.nc'\n", 3), False),
+        (Ended(2, f"a line\n[Errno 27] {disks.REASON}: '/runs/7/results.nc'\n", 3), False),
+        (Ended(1, f"[Errno 27] {disks.REASON}: '/runs/7/results.nc'\n", 3), False),
+        (Ended(0, "", 3), False),
+    ],
+)
+def test_what_a_full_disk_is_answered_with(ended, expected):
+    assert disks.says_why(ended, Path("/runs/7")) == expected
+
+
+def test_a_run_goes_on_after_its_disk_was_full(tmp_path, monkeypatch, capsys):
+    """From the log of the second evaluation on, there is no room for a checkpoint."""
+    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
+    command = [*COMMANDS["run"], "--quiet", "--output"]
+    assert cli.main([*command, str(tmp_path / "undisturbed")]) == 0
+    write, limit = MetricsLog.on_evaluation, ExitStack()
+
+    def fill_up(log, evaluation):
+        write(log, evaluation)
+        if evaluation.round == 2:
+            limit.enter_context(disks.full_disk())
+
+    monkeypatch.setattr(MetricsLog, "on_evaluation", fill_up)
+    with limit:
+        status = cli.main([*command, str(tmp_path / "full")])
+    (folder,) = (tmp_path / "full").iterdir()
+    ended = Ended(status, capsys.readouterr().err, 0)
+    assert disks.says_why(ended, folder / "checkpoints"), ended
+    monkeypatch.setattr(MetricsLog, "on_evaluation", write)
+    assert cli.main(["resume", str(folder), "--quiet"]) == 0
+    assert contents(tmp_path / "full") == contents(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("name", sorted(set(fuzz.KINDS) - {"sweep.json", "part of a sweep"}))
+def test_what_is_drawn_is_refused_by_name_or_is_what_it_says(name, as_users_call):
+    executions = 3 if name == "configuration" else 10
+    counts, failure = fuzz.execute(fuzz.KINDS[name], executions, seed=0)
+    assert not failure
+    assert counts.total() == executions
+
+
+def test_a_judge_that_is_not_content_is_counted():
+    def judge(number):
+        if number > 600:
+            raise KeyError(number)
+        return number > 300
+
+    kind = fuzz.Kind(st.integers(0, 900), judge)
+    counts, failure = fuzz.execute(kind, 100, seed=0)
+    assert counts.total() == 100
+    assert min(counts[None], counts[True], counts[False]) > 10
+    assert re.fullmatch(r"([6-9]\d\d): KeyError: \1", failure)
+    assert fuzz.execute(kind, 100, seed=0) == (counts, failure)
+    assert fuzz.execute(kind, 100, seed=1) != (counts, failure)
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (fuzz_files.Case("results.nc", [("flip", 40, 1)]), "something else"),
+        (fuzz_files.Case("config.json", [("cut", 9)]), "ValueError: nothing"),
+    ],
+)
+def test_readers_that_take_anything_are_caught(case, said, monkeypatch):
+    """Of a reader that reads what is not there, and of one that does not name the file."""
+
+    def anything(folder):
+        if case.reader == "config.json":
+            raise ValueError("nothing")
+        return xr.Dataset({"accuracy": 1.0})
+
+    fuzz_files.judge(case)  # The files are made by the real one.
+    reader = fuzz_files.READERS[case.reader]._replace(read=anything)
+    monkeypatch.setitem(fuzz_files.READERS, case.reader, reader)
+    with pytest.raises(AssertionError, match=said):
+        fuzz_files.judge(case)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda part: part._replace(order=np.append(part.order[:-1], part.order[0])),
+        lambda part: part._replace(sizes=part.sizes + 1),
+        lambda part: part._replace(dropped=np.array([0], np.int32)),
+        lambda part: part._replace(
+            sizes=part.sizes - np.array([1, -1, 0]), groups=np.zeros(3, np.int32)
+        ),
+        lambda part: part._replace(groups=np.zeros(2, np.int32)),
+    ],
+)
+def test_wrong_partitions_are_caught(wrong, monkeypatch):
+    case = fuzz_partitions.Case("iid", {"num_clients": 3}, (4, 5), 0)
+    assert fuzz_partitions.judge(case)
+
+    def spoiled(num_clients):
+        made = data.iid(num_clients)
+        return made._replace(split=lambda *given, **more: wrong(made.split(*given, **more)))
+
+    monkeypatch.setitem(fuzz_partitions.PARTITIONERS, "iid", spoiled)
+    monkeypatch.setattr(fuzz_partitions, "settings_of", lambda factory: settings_of(data.iid))
+    with pytest.raises(AssertionError):
+        fuzz_partitions.judge(case)
+
+
+@pytest.mark.slow
+def test_commands_whose_disk_fills_up_say_so_and_go_on():
+    """In a process of its own, which forks before JAX has started."""
+    program = (
+        "from experiments.reliability import disks\n"
+        "assert all(row['kept'] for row in disks.trials(3))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=PAGES.parents[1])
+
+
+@pytest.mark.slow
+def test_many_draws_are_refused_or_what_they_say():
+    assert all(row["kept"] for row in fuzz.trials(len(fuzz.KINDS)))
 
 
 @pytest.mark.slow

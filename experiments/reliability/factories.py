@@ -1,0 +1,233 @@
+"""The numbers that every public factory takes, and values that are none of its kind."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_fair import (
+    aggregators,
+    data,
+    faults,
+    fit,
+    fit_batch,
+    make_round,
+    models,
+    run,
+    selectors,
+    solvers,
+    sweep,
+    train,
+    uploads,
+)
+from fedjax_fair import submodular as sets
+from fedjax_fair.app.config import Config
+from fedjax_fair.data.partition import from_indices
+from fedjax_fair.metrics import bytes_per_round
+from fedjax_fair.numerics.sketch import count_sketch
+from fedjax_fair.parallel import client_mesh, core_mesh
+from fedjax_fair.submodular import federated, matroids, multilinear
+
+__all__ = ["TAKES_NUMBERS", "bad_values", "call_with", "given"]
+
+_MODULES = (
+    selectors,
+    selectors.gradients,
+    solvers,
+    aggregators,
+    faults,
+    models,
+    data,
+    sets,
+    federated,
+    uploads,
+)
+_OTHERS = (
+    matroids.uniform,
+    matroids.allocation,
+    matroids.from_oracle,
+    multilinear.sample_size,
+    count_sketch,
+    bytes_per_round,
+    client_mesh,
+    core_mesh,
+    fit,
+    fit_batch,
+    make_round,
+    run,
+    sweep,
+    train,
+)
+_PUBLIC = [
+    *(getattr(module, name) for module in _MODULES for name in module.__all__),
+    *_OTHERS,
+]
+_NUMBER = re.compile(r"\b(int|float|Number|Integer)\b")
+TAKES_NUMBERS: list[tuple[Callable[..., Any], str]] = [
+    (function, name)
+    for function in _PUBLIC
+    if isinstance(function, FunctionType) or function in _OTHERS
+    for name, parameter in inspect.signature(function).parameters.items()
+    if _NUMBER.search(str(parameter.annotation))
+]
+"""Every public function that takes a number, and the name of that parameter."""
+
+_LABELS = np.arange(4) % 2
+_VECTOR = np.array([1, 2])
+_VERY_NEGATIVE = -1e30
+
+
+def bad_values(function: Callable[..., Any], name: str) -> Iterator[tuple[str, Any]]:
+    """Values that are none for a parameter, and what they are called.
+
+    Args:
+        function: One of those in ``TAKES_NUMBERS``.
+        name: Its parameter.
+    """
+    annotation = str(inspect.signature(function).parameters[name].annotation)
+    bad = {repr(value): value for value in (1j, float("nan"), float("inf"), "1", True, {"a": 1})}
+    bad |= {"[[1], [2, 3]]": [[1], [2, 3]], "an object": object(), "a key": jax.random.key(0)}
+    if not re.search(r"(Sequence|tuple)\[(int|float)", annotation):
+        bad["an array"] = _VECTOR
+    if function is not faults.dropout:  # One number for each client is fine.
+        bad["[0.1]"] = [0.1]
+    if name not in ("tilt", "stop"):
+        bad["-1e30"] = _VERY_NEGATIVE
+    if not re.search(r"\b(float|Number)\b", annotation):
+        bad |= {repr(value): value for value in (1.5, 2.0, -1, 10**30 + 0.5)}
+    if "None" not in annotation:
+        bad["None"] = None
+    yield from bad.items()
+
+
+def call_with(function: Callable[..., Any], name: str, value: Any, folder: Path) -> Any:
+    """Calls a function with one argument given, and with what else it requires.
+
+    Args:
+        function: One of those in ``TAKES_NUMBERS``.
+        name: Its parameter.
+        value: What it gets.
+        folder: Where a file is written, if it reads one.
+    """
+    required = [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is inspect.Parameter.empty
+    ]
+    others = {each: given().get(each) for each in required} | _own().get(function, {})
+    if name == "budget":
+        others["costs"] = given()["costs"]
+    if function is data.from_npz:
+        others["path"] = folder / "wards.npz"
+        np.savez(others["path"], features=np.eye(4), labels=_LABELS, client=_LABELS)
+    for one, other in _EITHER:
+        if other == name:
+            others.pop(one, None)
+    return function(**others | {name: value})
+
+
+# Of the first a value is given, unless the second is tried.
+_EITHER = (("steps", "epochs"), ("candidates", "epsilon"), ("kappa", "epsilon"))
+
+
+@cache  # And no constants, which would start JAX in those who only import this.
+def given() -> dict[str, Any]:
+    """An argument for every required parameter, by its name."""
+    function = sets.modular(np.ones(3, np.float32))
+    problem = federated.facility_location(np.ones((2, 3), np.float32))
+    selector, solver = selectors.full(), solvers.sgd(0.1, 1, steps=1)
+    return {
+        "aggregator": aggregators.mean(),
+        "answers": 1.0,
+        "attack": "noise",
+        "base": Config(),
+        "batch_size": 1,
+        "bound": 1.0,
+        "client_data": np.ones(2, np.float32),
+        "client_indices": [[0, 1], [2, 3]],
+        "clients": [0],
+        "clip": 1.0,
+        "cohort_size": 2,
+        "costs": np.ones(3, np.float32),
+        "data": None,
+        "deadline_steps": 1,
+        "delta": 0.1,
+        "epsilon": 0.1,
+        "factor": 1.0,
+        "factors": np.ones(2, np.float32),
+        "features": np.eye(4, dtype=np.float32),
+        "function": function,
+        "function_of_context": lambda context: function,
+        "history": np.ones(3, bool),
+        "independent": lambda mask: True,
+        "items": [0],
+        "k": 1,
+        "key": jax.random.key(0),
+        "labels": _LABELS,
+        "learning_rate": 0.1,
+        "local_steps": 1,
+        "make": lambda point: None,
+        "matroid": matroids.uniform(1, 3),
+        "messages": federated.Messages((jnp.array([0]),), (jnp.ones(1),), (jnp.array([0]),)),
+        "model": models.logistic(2),
+        "mu": 1.0,
+        "name": "digits",
+        "noise_multiplier": 1.0,
+        "num_agents": 2,
+        "num_classes": 2,
+        "num_clients": 2,
+        "num_items": 2,
+        "points": (),
+        "privacy": uploads.privacy(1.0, 1.0),
+        "period": 2,
+        "probability": 0.5,
+        "problem": problem,
+        "rank": 1,
+        "root": (np.eye(4, dtype=np.float32), _LABELS),
+        "round": make_round(models.logistic(2), selector, solver, aggregators.mean()),
+        "rounds": 1,
+        "run": None,
+        "saturation": 0.5,
+        "seed": 0,
+        "seeds": (0,),
+        "selector": selector,
+        "sigma": 0.1,
+        "similarity": np.eye(3, dtype=np.float32),
+        "size": 3,
+        "solver": solver,
+        "alpha": 1.0,
+        "beta": 1.0,
+        "test": None,
+        "test_labels": _LABELS,
+        "train": from_indices([[0, 1], [2, 3]]).split(_LABELS, 0),
+        "train_labels": _LABELS,
+        "value_fn": lambda mask, own: jnp.sum(mask) * own,
+        "variables": None,
+        "weights": np.ones(3, np.float32),
+    }
+
+
+@cache
+def _own() -> dict[Callable[..., Any], dict[str, Any]]:
+    """Arguments of functions to whom a name means something else, or that need one of several."""
+    return {
+        solvers.sgd: {"steps": 1},
+        data.federate: {"train": (np.eye(4), _LABELS, given()["train"])},
+        data.flip_labels: {"data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]])},
+        data.hold_out: {
+            "data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]]),
+            "validation": 0.5,
+        },
+        federated.feature_selection: {"features": [np.ones((4, 1), int)], "labels": [_LABELS]},
+        sets.stochastic_greedy: {"k": 2, "candidates": 1},
+        federated.discrete_greedy: {"kappa": 1.0},
+    }

@@ -1,0 +1,94 @@
+"""Configurations of any methods, partition, network, faults and uploads, in and out of range.
+
+One is refused by `build` in a line that names a setting, or one round of each of its methods can be
+traced, which is all that happens before compilation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, get_type_hints
+
+import jax
+from hypothesis import strategies as st
+
+from experiments.reliability.values import require_named, values
+from fedjax_fair.app import presets
+from fedjax_fair.app.build import DATA_NAMES, build, method_settings
+from fedjax_fair.app.config import Config, DataConfig, ModelConfig, TrainingConfig
+from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS
+from fedjax_fair.app.signatures import settings_of
+
+__all__ = ["configurations", "judge"]
+
+_COMBINED = ("subtrunc+equitable", "divfl+tilted", "power_of_choice+median", "fedprox+krum")
+# Settings of a run that are given together, or that stand alone.
+_TOGETHER = (
+    *(("faults", "dropout"), ("faults", "stragglers", "deadline_steps")),
+    *(("faults", "late", "late_rounds"), ("faults", "byzantine", "attack", "strength")),
+    *(("faults", "byzantine", "attack"), ("faults", "period")),
+    *(("upload", "aggregation", "limit"), ("upload", "top_k"), ("upload", "bits")),
+    *(("upload", "clip", "noise_multiplier"), ("upload", "clip", "clip_quantile")),
+    *(("upload", "aggregation"), ("training", "clients_per_batch"), ("training", "seeds")),
+    *(("training", "rounds"), ("training", "eval_every"), ("data", "seed"), ("data", "per_run")),
+    *(("data", "validation"), ("solver", "epochs"), ("model", "compute")),
+)
+_MODELS = ("logistic", "logistic", "mlp", *MODELS)  # The small ones are traced sooner.
+
+
+@st.composite
+def configurations(draw: st.DrawFn) -> Config:
+    """Draws a configuration: what it is made of, and up to five changes of its settings."""
+    method = st.sampled_from((*METHODS, *_COMBINED))
+    methods = draw(st.lists(method, min_size=1, max_size=2, unique=True))
+    partition = draw(st.sampled_from(sorted(PARTITIONERS)))
+    config = Config(
+        methods=tuple(methods),
+        data=DataConfig(partition=partition),
+        model=ModelConfig(name=draw(st.sampled_from(_MODELS))),
+        training=TrainingConfig(rounds=1, seeds=(0,)),
+    )
+    if partition == "planted_clusters":
+        config = replace(config, data=replace(config.data, clusters="digits"))
+    groups = [*_TOGETHER, *_settings(config)]
+    for section, *names in draw(st.lists(st.sampled_from(groups), max_size=5)):
+        part = getattr(config, section)
+        kinds = get_type_hints(type(part))
+        changed = {name: draw(values(kinds[name])) for name in names}
+        config = replace(config, **{section: replace(part, **changed)})
+    return config
+
+
+def _settings(config: Config) -> list[tuple[str, str]]:
+    """Section and name of what the methods, the network and the partition read."""
+    partition = settings_of(PARTITIONERS[str(config.data.partition)])
+    found = [("data", DATA_NAMES.get(name, name)) for name in partition]
+    for method in config.methods:
+        read = method_settings(presets.resolve(config), method)
+        found += [(section, name) for section, names in read.items() for name in names]
+    return list(dict.fromkeys(found))
+
+
+def judge(config: Config) -> bool:
+    """Whether one round of each method can be traced; False if the configuration was refused.
+
+    Raises:
+        AssertionError: If the message of the refusal names no setting.
+    """
+    config = presets.resolve(config)
+    try:
+        ready = build(config)
+    except ValueError as error:
+        require_named(error, ["method", "methods", *_names(config), *DATA_NAMES])
+        return False
+    data = ready.data.partition(0)
+    for method in ready.rounds.values():
+        state = jax.eval_shape(method.init, jax.random.key(0), data)
+        jax.eval_shape(partial(method.step, drop_nonfinite=True), state, data)
+    return True
+
+
+def _names(config: Any) -> list[str]:
+    sections = (getattr(config, section.name) for section in fields(config))
+    return [item.name for part in sections if hasattr(part, "__dict__") for item in fields(part)]

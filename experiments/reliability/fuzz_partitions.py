@@ -1,0 +1,106 @@
+"""Partitioners with settings in and out of range, over labels of any number and mix."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from experiments.reliability.values import require_named, values
+from fedjax_fair import data
+from fedjax_fair.app.registry import PARTITIONERS
+from fedjax_fair.app.signatures import settings_of
+from fedjax_fair.data.ownership import Partition
+
+__all__ = ["Case", "judge", "partitions"]
+
+_MOST_CLASSES = 12
+_CLUSTERS = st.sampled_from(sorted(data.PLANTED)) | st.lists(
+    st.builds(
+        data.Cluster,
+        values(int),
+        st.lists(st.integers(0, _MOST_CLASSES) | values(int), max_size=4),
+        values(int),
+    ),
+    max_size=3,
+)
+
+
+class Case(NamedTuple):
+    """A partitioner and what it splits.
+
+    Attributes:
+        name: The partitioner, of the command line's.
+        settings: Its settings.
+        counts: Examples of each class.
+        seed: Seed of the partition.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    counts: tuple[int, ...]
+    seed: int
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> Case:
+    """Draws a partitioner, its settings, and the labels that it splits."""
+    name = draw(st.sampled_from(sorted(PARTITIONERS)))
+    readable = settings_of(PARTITIONERS[name])
+    given = {
+        setting: draw(_CLUSTERS if setting == "clusters" else values(own.kind))
+        for setting, own in readable.items()
+        if setting in ("num_clients", "clusters") or draw(st.booleans())
+    }
+    counts = draw(st.lists(st.integers(0, 60), min_size=1, max_size=_MOST_CLASSES))
+    return Case(name, given, tuple(counts), draw(st.integers(0, 2**40)))
+
+
+def judge(case: Case) -> bool:
+    """Whether a partition was made, and was one; False if it was refused by name.
+
+    Raises:
+        AssertionError: If it was neither.
+    """
+    labels = np.repeat(np.arange(len(case.counts)), case.counts)
+    labels = np.random.default_rng(case.seed).permutation(labels)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            partitioner = PARTITIONERS[case.name](**case.settings)
+            made, again = (partitioner.split(labels, seed=case.seed) for _ in range(2))
+    except ValueError as error:
+        words = [*settings_of(PARTITIONERS[case.name]), *data.Cluster._fields, r"class \d+"]
+        require_named(error, words)
+        return False
+    _require_partition(made, len(labels), _least(case, len(labels)))
+    for one, other in zip(made, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+    return True
+
+
+def _require_partition(made: Partition, total: int, least: int) -> None:
+    """Requires that every example has one owner at most, and every client enough."""
+    owners = np.bincount(made.order, minlength=total)
+    assert owners.max(initial=0) <= 1
+    assert len(owners) == total
+    assert np.array_equal(made.dropped, np.flatnonzero(owners == 0))
+    assert made.sizes.sum() == len(made.order)
+    assert made.sizes.min() >= least, (made.sizes.min(), least)
+    assert made.groups is None or len(made.groups) == len(made.sizes)
+
+
+def _least(case: Case, total: int) -> int:
+    """The fewest examples that a client is promised."""
+    given = {name: own.default for name, own in settings_of(PARTITIONERS[case.name]).items()}
+    given |= case.settings
+    if case.name == "iid":
+        return total // given["num_clients"]
+    if case.name == "shards":
+        each = given["shards_per_client"]
+        return total // (given["num_clients"] * each) * each
+    if case.name == "classes_per_client":
+        return given["classes"]
+    return given.get("min_size", 1)  # Planted clients have one of each of their classes.
