@@ -24,6 +24,7 @@ from fedjax_fair.base import (
     Variables,
 )
 from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.numerics import target
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 
@@ -36,18 +37,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-# Examples in a chunk of a flat pass: enough for full speed, few enough for activations to stay in a
-# processor's cache, or far below an accelerator's memory. Convolutions fill the cache with fewer.
-_FLAT_VECTORS_ON_CPU = 250
-_FLAT_IMAGES_ON_CPU = 50
-_FLAT_CHUNK = 2000
-
-# Examples of one client in a chunk, at most, for the same reasons; a core that is a device of its
-# own has a smaller cache.
-_CHUNK_ON_CPU = 200
-_CHUNK_ON_CORE = 50
-_CHUNK = 512
 
 # On a CPU clients go side by side if they are so small that starting a pass costs more than the
 # pass: as many as make a thousand examples, if what is summed for them stays in the cache. (From
@@ -317,9 +306,8 @@ def _flat(
 ) -> tuple[T, Int[Array, " positions"], Int[Array, " positions"]]:
     """A measurement of every example, with its row and its owner, in the order of owners."""
     owned = examples.order.shape[0]
-    chunk = _FLAT_CHUNK
-    if jax.default_backend() == "cpu":
-        chunk = _FLAT_IMAGES_ON_CPU if examples.features.ndim > 2 else _FLAT_VECTORS_ON_CPU
+    here = target.current()
+    chunk = here.flat_images if examples.features.ndim > 2 else here.flat_vectors
     chunk = max(1, min(owned, chunk))
     no_client = examples.num_clients
 
@@ -408,7 +396,7 @@ def _shapes(measure: Callable[..., T], chunk: int) -> T:
 
 def _side_by_side(measure: Callable[..., PyTree], examples: ClientExamples) -> int | None:
     """How many clients share a pass; None for the default of an accelerator."""
-    if jax.default_backend() != "cpu":
+    if not target.current().is_cpu:
         return None
     chunk = _chunk(examples)
     if chunk > _CPU_SMALL:
@@ -420,7 +408,4 @@ def _side_by_side(measure: Callable[..., PyTree], examples: ClientExamples) -> i
 def _chunk(examples: ClientExamples) -> int:
     """Divides a client of mean size into equal chunks."""
     mean = max(1, -(-collectives.num_examples(examples) // examples.num_clients))
-    most = _CHUNK
-    if jax.default_backend() == "cpu":
-        most = _CHUNK_ON_CPU if jax.local_device_count() == 1 else _CHUNK_ON_CORE
-    return -(-mean // -(-mean // most))
+    return -(-mean // -(-mean // target.current().client_examples))

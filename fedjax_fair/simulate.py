@@ -31,6 +31,7 @@ from fedjax_fair.client_evaluation import client_gradients, client_means, client
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults import applied
 from fedjax_fair.metrics.communication import bytes_per_round
+from fedjax_fair.numerics import target
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.secure_sum import Secure, as_secure
 from fedjax_fair.numerics.sketch import ravel
@@ -50,15 +51,6 @@ __all__ = [
     "make_round",
     "run",
 ]
-
-
-# With two cores as one device, ten LeNets or MLPs of 200,000 parameters side by side train as fast
-# as one after the other or up to a quarter faster; ResNet-18, of which one fills the cache, does
-# not gain. With a device for each core only the smallest networks gain, whose operations are done
-# sooner than started.
-_CPU_CACHE = 8 * 2**20
-_CORE_CACHE = 2**18
-_MOST_ON_CPU = 16
 
 
 class Purpose(IntEnum):
@@ -484,13 +476,14 @@ def _known(cohort: Cohort) -> Bool[Array, " cohort"]:
 
 
 def _default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:
-    if jax.default_backend() != "cpu":
-        return cohort_size
-    if not solver.same_steps:
+    here = target.current()
+    if here.is_cpu and not solver.same_steps:
         return 1
-    model_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(variables))
-    room = _CPU_CACHE if jax.local_device_count() == 1 else _CORE_CACHE
-    return max(1, min(_MOST_ON_CPU, room // max(1, model_bytes)))
+    most = cohort_size if here.clients_trained is None else here.clients_trained
+    if here.models_bytes is not None:
+        model_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(variables))
+        most = min(most, here.models_bytes // max(1, model_bytes))
+    return max(1, most)
 
 
 def _occurrences(clients: Int[Array, " cohort"]) -> Int[Array, " cohort"]:

@@ -29,6 +29,7 @@ from fedjax_fair.data.sources import (
     load,
     prepare,
 )
+from fedjax_fair.data.stored import on_device
 from fedjax_fair.data.validation import hold_out
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "hold_out",
     "iid",
     "load",
+    "on_device",
     "planted_clusters",
     "prepare",
     "quantity_skew",

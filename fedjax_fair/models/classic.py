@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair.base import Model
@@ -27,7 +26,7 @@ class _Body(nn.Module):
         convolutions: Channels of each convolution and whether 2 x 2 max-pooling follows it.
         kernel: Side of the kernels.
         padding: Padding of the convolutions.
-        smallest_side: Smaller images are framed by zeros up to this side.
+        smallest_side: In place of it, the first frames smaller images by zeros up to this side.
         dropout: Probability with which a flattened activation is dropped in training.
     """
 
@@ -42,12 +41,11 @@ class _Body(nn.Module):
     def __call__(self, x: Float[Array, "batch ..."], train: bool) -> Float[Array, "batch width"]:
         if self.convolutions and x.ndim != 4:
             raise ValueError(f"x has shape {x.shape}: expected [batch, height, width, channels].")
-        if self.convolutions:
-            x = _framed(x, self.smallest_side)
+        padding = _frame(x.shape, self.smallest_side) if self.smallest_side else self.padding
         for channels, pooled in self.convolutions:
             shape = (self.kernel, self.kernel)
-            x = Conv(channels, shape, padding=self.padding, relu_pool=pooled)(x)
-            x = x if pooled else nn.relu(x)
+            x = Conv(channels, shape, padding=padding, relu_pool=pooled)(x)
+            x, padding = x if pooled else nn.relu(x), self.padding
         x = x.reshape(x.shape[0], -1)
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
         for width in self.hidden:
@@ -55,9 +53,10 @@ class _Body(nn.Module):
         return x
 
 
-def _framed(x: Array, side: int) -> Array:
-    missing = [max(0, side - n) for n in x.shape[1:3]]
-    return jnp.pad(x, ((0, 0), *((n // 2, n - n // 2) for n in missing), (0, 0)))
+def _frame(shape: Sequence[int], side: int) -> tuple[tuple[int, int], ...]:
+    """Zeros before and after rows and columns that make up a side."""
+    missing = [max(0, side - n) for n in shape[1:3]]
+    return tuple((n // 2, n - n // 2) for n in missing)
 
 
 def logistic(num_classes: int) -> Model:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from fedjax_fair.data.federated import ClientExamples, Replicated
+from fedjax_fair.numerics import target
 
 __all__ = [
     "AXIS",
@@ -38,9 +39,6 @@ AXIS = "clients"
 
 T = TypeVar("T")
 S = TypeVar("S")
-
-# Clients side by side on an accelerator. On a CPU one client's chunk fills the cores and the cache.
-_SIDE_BY_SIDE = 16
 
 
 def map_local_clients(
@@ -143,8 +141,8 @@ def map_clients(
         ...             jnp.array([3, 1]), jnp.array([1, 0])).shape
         (2,)
     """
-    if batch_size is None and jax.default_backend() != "cpu":
-        batch_size = _SIDE_BY_SIDE
+    if batch_size is None:
+        batch_size = target.current().clients_measured
     return all_reduce(examples, map_local_clients(examples, function, clients, values, batch_size))
 
 

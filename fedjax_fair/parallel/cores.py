@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from fedjax_fair import checks
+from fedjax_fair.numerics import target
 
 __all__ = ["CORES", "core_mesh", "cores_if_any", "over_runs", "shared"]
 
@@ -75,7 +76,7 @@ def cores_if_any() -> Mesh | None:
     If JAX has not started yet, it will with a device for each core.
     """
     _request_devices(_num_usable_cores())
-    if jax.default_backend() != "cpu" or jax.process_count() > 1 or jax.device_count() == 1:
+    if not target.current().is_cpu or jax.process_count() > 1 or jax.device_count() == 1:
         return None
     return core_mesh(min(_num_usable_cores(), jax.device_count()))
 

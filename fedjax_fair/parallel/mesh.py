@@ -13,6 +13,7 @@ from jaxtyping import Int, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, Replicated, moved
+from fedjax_fair.data.stored import stored
 from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.cores import CORES, shared
 
@@ -185,7 +186,7 @@ def _shard(
     offsets -= starts.astype(sizes.dtype)[devices]
     local = np.arange(capacity, dtype=np.int32)
     return ClientExamples(
-        features=split(np.asarray(examples.features)),
+        features=jax.tree.map(split, stored(np.asarray(examples.features))),
         labels=split(np.asarray(examples.labels)),
         order=_sharded_array((mesh.size * capacity,), mesh, lambda index: local),
         offsets=_array(offsets, mesh),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from fedjax_fair.numerics import target
 from fedjax_fair.submodular.arrays import (
     as_finite,
     as_items,
@@ -30,10 +31,9 @@ __all__ = [
     "facility_location_from_features",
 ]
 
-# Up to so many similarities, and on devices other than these, recomputing all gains at every step
-# is faster than caching them.
+# Up to so many similarities, and on an accelerator always, recomputing all gains at every step is
+# faster than caching them.
 _SMALL = 300 * 300
-_CACHES_GAINS = {"cpu": True}
 
 # Points whose rows are read together: for a matrix few enough to stay in the nearest cache, for
 # features enough to make a matrix product of.
@@ -251,7 +251,7 @@ def _of_matrix(
         return reduce(add, (jnp.clip(rows(points[i]), old[i], new[i]) - old[i] for i in block))
 
     few = floor.shape[0] * size <= _SMALL
-    if not few and _CACHES_GAINS.get(jax.default_backend(), False):
+    if not few and target.current().is_cpu:
         return caching_gains(size, floor, column, value, Passes(served, lost, _ROWS))
     return SetFunction(
         size=size,

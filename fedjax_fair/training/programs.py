@@ -18,6 +18,8 @@ from fedjax_fair import metrics, simulate
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Model
 from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.federated import FederatedData, moved, ownership, with_ownership
+from fedjax_fair.data.stored import on_device
+from fedjax_fair.numerics import target
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.cores import CORES, shared
 from fedjax_fair.parallel.mesh import over_mesh, replicate, shard_federation
@@ -33,7 +35,7 @@ _COPIES_OF_RECORDS = 2.5
 
 # The initial state is computed once. Compiled with less effort it is ready in a third of the time,
 # and what a selector measures of all clients there takes at most a fifth longer.
-_INIT_OPTIONS: dict[str, dict[str, str | bool]] = {"cpu": {"xla_backend_optimization_level": "1"}}
+_CPU_INIT_OPTIONS: dict[str, str | bool] = {"xla_backend_optimization_level": "1"}
 
 
 class Programs:
@@ -88,7 +90,7 @@ class Programs:
             return mapped(one)((state, points), data)
 
         if mesh is None:
-            self._data, self._points = moved(data, jax.device_put), jax.device_put(points)
+            self._data, self._points = on_device(data), jax.device_put(points)
         elif self._run_a_core:
             self._data = moved(data, lambda data: shared(data, mesh))
             self._points = shared(points, mesh)
@@ -108,7 +110,7 @@ class Programs:
             self._state = init_run.out_info
             self.bytes_up = one.bytes_up(_of_one_run(self._state.variables))
             require_outputs(model, self._state.variables, data)
-            options = _INIT_OPTIONS.get(jax.default_backend())
+            options = _CPU_INIT_OPTIONS if target.current().is_cpu else None
             initializing = pool.submit(init_run.compile, options)
             traced = self._trace(eval_every)
             chunk = traced.lower()
@@ -144,7 +146,7 @@ class Programs:
         recorded = (rounds * _bytes(self._info) + (rounds + self._length) * _bytes(evaluation)) // (
             self._length
         )
-        on_host = jax.default_backend() != "cpu"
+        on_host = not target.current().is_cpu
         copies = 1 if self._run_a_core else self._cores
         resident = copies * _bytes((self._state, self._points)) + self.shared_bytes
         return resident + transient + (0 if on_host else int(_COPIES_OF_RECORDS * recorded))
@@ -240,7 +242,7 @@ def over_runs(
         return function(batch, data if owned is None else with_ownership(data, owned))
 
     def over(runs, data):
-        if jax.default_backend() != "cpu" and mesh is None:
+        if mesh is None and not target.current().is_cpu:
             return jax.vmap(one_run, (0, None))(runs, data)
         return jax.lax.map(lambda run: one_run(run, data), runs)
 

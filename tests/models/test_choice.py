@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedjax_fair.models import Conv
-from fedjax_fair.models.conv import blocks, native, tiles, winograd
+from fedjax_fair.models.conv import blocks, native, rows, tiles, winograd
 from fedjax_fair.models.conv.choice import choose
+from fedjax_fair.numerics import target
 
 FUNCTIONS = {
     "blocks": (blocks, "in_chunks", "vjp_in_chunks"),
@@ -29,6 +30,7 @@ def called(monkeypatch):
 
         return run
 
+    monkeypatch.setattr(rows, "pooled", noted(rows.pooled, "rows", "forward"))
     for name, (module, forward, backward) in FUNCTIONS.items():
         monkeypatch.setattr(module, forward, noted(getattr(module, forward), name, "forward"))
         monkeypatch.setattr(module, backward, noted(getattr(module, backward), name, "backward"))
@@ -47,65 +49,81 @@ LAYERS = {
 }
 
 
+def layer_of(platform, x, kernel, *settings):
+    with target.tracing_for(platform):
+        return choose(x, kernel, *settings)
+
+
 @pytest.mark.parametrize(
-    ("layer", "alone", "pooled"),
+    ("layer", "alone", "pooled", "on_tpu"),
     [
-        ("LeNet's first", "tiles", "blocks"),
-        ("LeNet's second", "tiles", "blocks"),
-        ("wide", "winograd", "winograd"),
-        ("wide, with blocks", "winograd", "blocks"),
-        ("strided", "tiles", "tiles"),
-        ("strided and narrow", "tiles", "tiles"),
-        ("one tap", "tiles", "tiles"),
-        ("too small to pool", "tiles", "tiles"),
+        ("LeNet's first", "tiles", "blocks", "rows"),
+        ("LeNet's second", "tiles", "blocks", "rows"),
+        ("wide", "winograd", "winograd", "native"),
+        ("wide, with blocks", "winograd", "blocks", "native"),
+        ("strided", "tiles", "tiles", "native"),
+        ("strided and narrow", "tiles", "tiles", "native"),
+        ("one tap", "tiles", "tiles", "native"),
+        ("too small to pool", "tiles", "tiles", "native"),
     ],
 )
-def test_choice(layer, alone, pooled, called):
+def test_choice(layer, alone, pooled, on_tpu, called):
     image, kernel, strides, side = LAYERS[layer]
     x, kernel, bias = jnp.zeros(image), jnp.zeros(kernel), jnp.zeros(kernel[3])
     padding = ((side, side), (side, side))
     for relu_pool, platform, expected in [
         (False, "cpu", alone),
         (True, "cpu", pooled),
-        (False, "default", "native"),
+        (False, "tpu", "native"),
+        (True, "tpu", on_tpu),
         (True, "gpu", "native"),
     ]:
-        form = choose(x, kernel, strides, padding, relu_pool, platform)
+        chosen = layer_of(platform, x, kernel, strides, padding, relu_pool)
         operands = (x, kernel, bias) if relu_pool else (x, kernel)
-        y, kept = jax.eval_shape(form.forward, *operands)
-        gradients = jax.eval_shape(form.backward, *operands, kept, y)
-        assert called == [(expected, "forward"), (expected, "backward")]
-        assert [own.shape for own in gradients] == [operand.shape for operand in operands]
+
+        def gradients(*operands, chosen=chosen):
+            y, backward = jax.vjp(chosen, *operands)
+            return backward(y)
+
+        shapes = [each.shape for each in jax.eval_shape(gradients, *operands)]
+        assert shapes == [operand.shape for operand in operands]
+        ways = ("forward",) if expected == "rows" else ("forward", "backward")
+        assert called == [(expected, way) for way in ways]
         called.clear()
 
 
 def test_half_precision_is_not_transformed(called):
     x, kernel = jnp.zeros((32, 16, 16, 64), jnp.bfloat16), jnp.zeros((3, 3, 64, 64), jnp.bfloat16)
-    form = choose(x, kernel, (1, 1), ((1, 1), (1, 1)), False, "cpu")
-    jax.eval_shape(form.forward, x, kernel)
+    jax.eval_shape(choose(x, kernel, (1, 1), ((1, 1), (1, 1)), False), x, kernel)
     assert called == [("tiles", "forward")]
 
 
 @pytest.mark.parametrize("relu_pool", [False, True])
 def test_accelerators_take_the_native_convolution_and_the_cpu_none(relu_pool):
-    layer, x = Conv(6, (5, 5), relu_pool=relu_pool), jnp.ones((2, 12, 12, 1))
+    layer, x = Conv(64, (5, 5), relu_pool=relu_pool), jnp.ones((2, 12, 12, 1))
     params = jax.eval_shape(layer.init, jax.random.key(0), x)["params"]
     slopes = jax.jit(jax.grad(lambda params: layer.apply({"params": params}, x).sum()))
-    for platform, present in (("cpu", False), ("cuda", True), ("tpu", True)):
-        text = slopes.trace(params).lower(lowering_platforms=(platform,)).as_text()
+    for platform, name, present in [
+        ("cpu", "cpu", False),
+        ("gpu", "cuda", True),
+        ("tpu", "tpu", True),
+    ]:
+        with target.tracing_for(platform):
+            text = slopes.trace(params).lower(lowering_platforms=(name,)).as_text()
         assert ("stablehlo.convolution" in text) == present
 
 
-def test_a_pooled_layer_of_accelerators_is_that_of_the_cpu():
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_a_pooled_layer_of_accelerators_is_that_of_the_cpu(platform):
     keys = jax.random.split(jax.random.key(0), 4)
     shapes = (2, 12, 12, 1), (5, 5, 1, 6), (6,), (2, 4, 4, 6)
     *operands, cotangent = (jax.random.normal(*args) for args in zip(keys, shapes, strict=True))
 
     def results(platform):
-        form = choose(*operands[:2], (1, 1), ((0, 0), (0, 0)), True, platform)
-        y, kept = form.forward(*operands)
-        return y, form.backward(*operands, kept, cotangent)
+        layer = layer_of(platform, *operands[:2], (1, 1), ((0, 0), (0, 0)), True)
+        y, backward = jax.vjp(layer, *operands)
+        return y, backward(cotangent)
 
-    ours, theirs = jax.jit(lambda: (results("cuda"), results("cpu")))()
+    ours, theirs = jax.jit(lambda: (results(platform), results("cpu")))()
     # Sums of up to 32 products of size one in another order.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), ours, theirs)

@@ -17,6 +17,7 @@ import pytest
 from conftest import QUICK_COMPILATION
 
 from fedjax_fair import submodular as sm
+from fedjax_fair.numerics import target
 
 # By its path, since the package calls a function by the name of the module.
 sieve_module = importlib.import_module("fedjax_fair.submodular.sieve_streaming")
@@ -182,11 +183,11 @@ def test_batches_of_large_functions_need_no_gains_of_all_items(monkeypatch):
     """Facility location that caches them keeps those of a batch, which others know nothing of."""
     module = importlib.import_module("fedjax_fair.submodular.facility_location")
     monkeypatch.setattr(module, "_SMALL", 0)
-    monkeypatch.setattr(module, "_CACHES_GAINS", {jax.default_backend(): True})
     similarity = random_location(3)
-    whole = sifted(similarity, np.arange(N, dtype=np.int32), 3, 0.1)
-    batches = np.split(similarity.T, 2)
-    chosen = sm.sieve_batches(lambda rows: sm.facility_location(rows.T), batches, 3, 0.1)
+    with target.tracing_for("cpu"):
+        whole = sifted(similarity, np.arange(N, dtype=np.int32), 3, 0.1)
+        batches = np.split(similarity.T, 2)
+        chosen = sm.sieve_batches(lambda rows: sm.facility_location(rows.T), batches, 3, 0.1)
     np.testing.assert_array_equal(chosen.items, whole.items)
 
 

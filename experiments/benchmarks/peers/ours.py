@@ -33,7 +33,7 @@ def make(workload, path):
         test_labels=arrays["test_y"],
         test_client_indices=np.array_split(np.arange(len(arrays["test_y"])), workload.clients),
     )
-    data = jax.device_put(data) if mesh is None else shard_federation(data, mesh)
+    data = ff.data.on_device(data) if mesh is None else shard_federation(data, mesh)
     model = NETWORKS[workload.network]()
     round = ff.make_round(
         model,

@@ -10,7 +10,8 @@ problem. So on a CPU a convolution is a matrix product, of one of three kinds:
 * after `winograd`, where that saves most of the multiplications;
 * square `blocks` of images, for a narrow layer that ReLU and max-pooling follow.
 
-Elsewhere it is the `native` one, as long as all examples share the kernel.
+On a TPU such a layer is a product of whole `rows` of images, up to a width. All else is the
+`native` convolution on an accelerator, as long as all examples share the kernel.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array
 
-from fedjax_fair.models.conv import blocks, native, tiles, winograd
+from fedjax_fair.models.conv import blocks, native, rows, tiles, winograd
 from fedjax_fair.models.conv.geometry import Padding, Pair
 from fedjax_fair.models.conv.pooling import max_pool
+from fedjax_fair.numerics import target
 
-__all__ = ["Form", "by_platform", "choose"]
+__all__ = ["Form", "choose"]
 
 
 class Form(NamedTuple):
@@ -47,9 +47,9 @@ class Form(NamedTuple):
 
 
 def choose(
-    x: Array, kernel: Array, strides: Pair, padding: Padding, relu_pool: bool, platform: str
-) -> Form:
-    """Chooses the fastest form of a layer.
+    x: Array, kernel: Array, strides: Pair, padding: Padding, relu_pool: bool
+) -> Callable[..., Array]:
+    """Chooses the fastest form of a layer on the `target` that programs are traced for.
 
     Args:
         x: Images ``[batch, height, width, in]``, of which only shape and type are looked at.
@@ -57,19 +57,18 @@ def choose(
         strides: Steps between windows.
         padding: Zeros before and after rows and columns.
         relu_pool: Whether a bias, ReLU and max-pooling follow.
-        platform: "cpu", or any other.
 
     Returns:
-        The form.
+        The layer, a function of the operands of a `Form`, which reverse mode can differentiate.
     """
-    sizes = {"strides": strides, "padding": padding}
-    if platform != "cpu":
+    here, sizes = target.current(), {"strides": strides, "padding": padding}
+    if here.platform == "tpu" and relu_pool and rows.is_faster(x, kernel, strides, padding):
+        return partial(rows.pooled, padding=padding)
+    if not here.is_cpu:
         pair = partial(native.convolve, **sizes), partial(native.vjp, **sizes)
     elif relu_pool and blocks.is_faster(x, kernel, strides, padding):
-        return Form(
-            partial(blocks.in_chunks, padding=padding),
-            partial(blocks.vjp_in_chunks, padding=padding),
-        )
+        forms = blocks.in_chunks, blocks.vjp_in_chunks
+        return _differentiable(Form(*(partial(form, padding=padding) for form in forms)))
     elif winograd.is_faster(x, kernel, strides, padding):
         pair = (
             partial(winograd.in_chunks, padding=padding),
@@ -77,7 +76,7 @@ def choose(
         )
     else:
         pair = partial(tiles.in_chunks, **sizes), partial(tiles.vjp_in_chunks, **sizes)
-    return _with_relu_pool(*pair) if relu_pool else _alone(*pair)
+    return _differentiable(_with_relu_pool(*pair) if relu_pool else _alone(*pair))
 
 
 def _alone(convolve: Callable, vjp: Callable) -> Form:
@@ -106,43 +105,18 @@ def _with_relu_pool(convolve: Callable, vjp: Callable) -> Form:
     return Form(forward, backward)
 
 
-def by_platform(cpu: Form, default: Form) -> Callable[..., Array]:
-    """The layer that a form of the platform computes, whichever a program is compiled for.
-
-    The gradient is defined around this choice, because `native` has none otherwise. Both forms then
-    have to return arrays of the same shapes: for what only the other keeps, each returns zeros,
-    which nothing reads, so that they are gone once compiled.
-
-    Args:
-        cpu: The form for a CPU.
-        default: The form for any other platform.
-
-    Returns:
-        A function from operands to outputs, which reverse mode can differentiate.
-    """
-    # Under `jit` each is traced once, for its shapes and for its results.
-    forwards = [jax.jit(form.forward, inline=True) for form in (cpu, default)]
-
+def _differentiable(form: Form) -> Callable[..., Array]:
     @jax.custom_vjp
     def layer(*operands):
-        return forward(*operands)[0]
+        return form.forward(*operands)[0]
 
     def forward(*operands):
-        shapes = {}
-        for one in forwards:
-            shapes |= jax.eval_shape(one, *operands)[1]
-
-        def filled(one, *operands):
-            y, kept = one(*operands)
-            return y, jax.tree.map(jnp.zeros_like, shapes) | kept
-
-        on_cpu, elsewhere = (partial(filled, one) for one in forwards)
-        y, kept = lax.platform_dependent(*operands, cpu=on_cpu, default=elsewhere)
-        return y, (*operands, kept)
+        y, kept = form.forward(*operands)
+        return y, (operands, kept)
 
     def backward(residuals, cotangent):
-        forms = {"cpu": cpu.backward, "default": default.backward}
-        return lax.platform_dependent(*residuals, cotangent, **forms)
+        operands, kept = residuals
+        return form.backward(*operands, kept, cotangent)
 
     layer.defvjp(forward, backward)
     return layer

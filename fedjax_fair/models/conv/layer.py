@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from flax.linen.dtypes import promote_dtype
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_fair.models.conv.choice import by_platform, choose
+from fedjax_fair.models.conv.choice import choose
 from fedjax_fair.models.conv.geometry import Padding, Pair
 
 __all__ = ["Conv"]
@@ -40,9 +39,10 @@ class Conv(nn.Module):
     Images are ``[batch, height, width, channels]``, parameters are ``kernel [kh, kw, in, out]`` and
     ``bias [out]``, initialized as Flax does, so variables move freely between the two classes.
 
-    On CPU, and under a ``vmap`` over kernels on any device, it is a product of image tiles and a
-    banded matrix of the kernel; elsewhere XLA's convolution. Reverse mode works once, under any
-    nesting of ``vmap``, ``scan`` and ``jit``; forward mode works only over that gradient.
+    On a CPU, and for narrow layers under a ``vmap`` over kernels on any device, it is a product of
+    parts of images and a banded matrix of the kernel; elsewhere XLA's convolution, never grouped.
+    Reverse mode works once, under any nesting of ``vmap``, ``scan`` and ``jit``; forward mode works
+    only over that gradient.
 
     Attributes:
         features: Output channels.
@@ -94,8 +94,7 @@ class Conv(nn.Module):
         )
         bias = self.param("bias", self.bias_init, (self.features,)) if self.use_bias else None
         x, kernel, bias = promote_dtype(x, kernel, bias)
-        chosen = partial(choose, x, kernel, self.strides, padding, self.relu_pool)
-        layer = by_platform(cpu=chosen("cpu"), default=chosen("default"))
+        layer = choose(x, kernel, self.strides, padding, self.relu_pool)
         if self.relu_pool:
             return layer(x, kernel, jnp.zeros(self.features, x.dtype) if bias is None else bias)
         y = layer(x, kernel)

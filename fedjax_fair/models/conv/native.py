@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 from jax import lax
@@ -13,11 +15,16 @@ from fedjax_fair.models.conv.geometry import Padding, Pair
 
 __all__ = ["convolve", "vjp"]
 
+# Channels on both sides from which a convolution fills a matrix unit by itself.
+_WIDE = 64
+
 
 def convolve(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
-    """XLA's convolution, except under a ``vmap`` over kernels, where `tiles` take its place.
+    """XLA's convolution, in a form of its own under a ``vmap`` over kernels.
 
-    It has no gradient of its own: reverse mode does not pass through a rule for ``vmap``.
+    There, `tiles` take its place if the layer is narrow, and a wide one is computed for one kernel
+    after another. It has no gradient of its own: reverse mode does not pass through a rule for
+    ``vmap``.
 
     Args:
         x: Images ``[batch, height, width, in]``.
@@ -36,9 +43,8 @@ def convolve(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
     @shared.def_vmap
     def _(axis_size, batched, x, kernel):
         if batched[1]:
-            axes = (0 if batched[0] else None, 0)
             tiled = partial(tiles.convolve, strides=strides, padding=padding)
-            return jax.vmap(tiled, axes)(x, kernel), True
+            return _of_each(kernel, shared, tiled, batched, (x, kernel)), True
         y = shared(x.reshape(-1, *x.shape[2:]), kernel)  # One larger batch.
         return y.reshape(axis_size, -1, *y.shape[1:]), True
 
@@ -48,7 +54,7 @@ def convolve(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
 def vjp(
     x: Array, kernel: Array, cotangent: Array, strides: Pair, padding: Padding
 ) -> tuple[Array, Array]:
-    """Gradients by images and kernel: XLA's, except under any ``vmap``.
+    """Gradients by images and kernel: XLA's, in forms of their own under any ``vmap``.
 
     Even where the kernel is shared, a ``vmap`` asks for a gradient by it per element.
     """
@@ -60,11 +66,30 @@ def vjp(
 
     @alone.def_vmap
     def _(_axis_size, batched, *args):
-        axes = tuple(0 if yes else None for yes in batched)
         tiled = partial(tiles.vjp, strides=strides, padding=padding)
-        return jax.vmap(tiled, axes)(*args), (True, True)
+        return _of_each(kernel, alone, tiled, batched, args), (True, True)
 
     return alone(x, kernel, cotangent)
+
+
+def _of_each(
+    kernel: Array,
+    alone: Callable[..., Any],
+    tiled: Callable[..., Any],
+    batched: Sequence[bool],
+    args: Sequence[Array],
+) -> Any:
+    """Maps over the leading axis of the arguments that have one."""
+    if min(kernel.shape[2:]) < _WIDE:
+        return jax.vmap(tiled, tuple(0 if yes else None for yes in batched))(*args)
+
+    def one(own):
+        of_one = iter(own)
+        return alone(
+            *(next(of_one) if yes else arg for yes, arg in zip(batched, args, strict=True))
+        )
+
+    return lax.map(one, [arg for yes, arg in zip(batched, args, strict=True) if yes])
 
 
 def _convolve(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
