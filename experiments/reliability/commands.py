@@ -25,6 +25,7 @@ import xarray as xr
 from fedjax_fair import data, report, results
 from fedjax_fair.app import cli, experiment, maximize
 from fedjax_fair.report import maximization_page
+from fedjax_fair.training import checkpoints
 
 __all__ = ["COMMANDS", "Ended", "Whole", "contents", "ends_as", "run_folder", "start", "whole"]
 
@@ -120,6 +121,7 @@ def _be_the_command(
     disturb: Callable[[], None] | None,
 ) -> NoReturn:
     _draw_nothing()
+    checkpoints.SECONDS_BETWEEN = 0.0  # Runs are short, and are to be ended between checkpoints.
     done = 0
 
     def watch(event: str, given: tuple[Any, ...]) -> None:
@@ -147,7 +149,6 @@ def _be_the_command(
 def _draw_nothing() -> None:
     """Leaves out figures and pages, which would take most of the time, and come last."""
     experiment.draw = lambda dataset, folder: None
-    checkpoints.SECONDS_BETWEEN = 0.0  # Runs are short, and are to be ended between checkpoints.
     maximize.figures = lambda compared: {}
     report.page = maximization_page.page = lambda *given: ""
 
