@@ -1,7 +1,8 @@
 """Rounds among a thousand to ten million clients: ``python -m experiments.benchmarks.million``.
 
 Synthetic federations with lognormal sizes, 20 examples a client on average, a logistic model, 100
-participants a round; beyond a million clients, each has two training examples and one for testing.
+participants a round; beyond a million clients, each has two training examples and one for testing,
+of one distribution, because those of their own take long to make.
 Every size and method runs in a process of its own, so that its peak memory is its own too, and adds
 a line to ``docs/million.csv``; what is there already is not run again. Then ``docs/million.png`` is
 drawn.
@@ -52,8 +53,6 @@ LABELS = {
     "subtrunc": "SubTrunc",
     "unionfl": "UnionFL",
     "divfl_points": "DivFL, points",
-    "subtrunc_points": "SubTrunc, points",
-    "unionfl_points": "UnionFL, points",
     "divfl_fresh_points": "DivFL, points, fresh",
 }
 
@@ -70,8 +69,6 @@ def make_selector(method: str, num_clients: int) -> Selector:
         "subtrunc": partial(ff.selectors.subtrunc, COHORT, 0.5, **pooled),
         "unionfl": partial(ff.selectors.unionfl, COHORT, 0.001, 5, **pooled),
         "divfl_points": partial(ff.selectors.divfl, COHORT, **sampled),
-        "subtrunc_points": partial(ff.selectors.subtrunc, COHORT, 0.5, **sampled),
-        "unionfl_points": partial(ff.selectors.unionfl, COHORT, 0.001, 5, **sampled),
         "divfl_fresh_points": partial(ff.selectors.divfl, COHORT, **current),
     }[method]()
 
@@ -103,7 +100,9 @@ def _save(data: FederatedData, folder: Path) -> None:
 def make_federation(num_clients: int) -> FederatedData:
     """In memory."""
     if num_clients > 1_000_000:
-        return ff.data.synthetic(1.0, 1.0, num_clients, mean_size=3, test_fraction=1 / 3)
+        return ff.data.synthetic(
+            1.0, 1.0, num_clients, mean_size=3, test_fraction=1 / 3, independent=True
+        )
     return ff.data.synthetic(
         1.0, 1.0, num_clients, mean_size=MEAN_SIZE, spread=1.0, max_size=10_000
     )

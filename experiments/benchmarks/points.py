@@ -217,7 +217,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="*", default=[10_000, 100_000])
     parser.add_argument("--seeds", type=int, default=5, help="pools, each with a sample of its own")
     options = parser.parse_args()
-    print(environment(), end="\n\n")
+    print(environment(), end="\n\n", flush=True)
     measured = {"loss": print_losses, "designs": print_designs}[options.part]
     measured(options.seeds, options.clients)
 
