@@ -195,12 +195,12 @@ def _federation(workload: Workload) -> FederatedData:
         features = jax.ShapeDtypeStruct(
             (total, *workload.shape), np.float32 if vectors else np.uint8
         )
-        integers = partial(jax.ShapeDtypeStruct, dtype=np.int32)
         clients = (workload.clients,)
-        return ClientExamples(
-            jax.eval_shape(stored, features),
-            *map(integers, ((total,), (total,), clients, clients)),
-        )
+        owned: list[Any] = [
+            jax.ShapeDtypeStruct(shape, np.int32)
+            for shape in ((total,), (total,), clients, clients)
+        ]
+        return ClientExamples(jax.eval_shape(stored, features), *owned)
 
     test = examples(max(1, workload.size // 5))
     return FederatedData(examples(workload.size), test, None, 10, "shapes")
