@@ -64,7 +64,7 @@ def test_loops_count_as_often_as_they_go_round_and_the_dearest_branch_counts():
     assert runs == {"copy": 1, "draw": 3, "multiply": 12, "wait": 1, "refresh": 1}
 
 
-@pytest.mark.parametrize("name", ["mlp", "sweep", "evaluation"])
+@pytest.mark.parametrize("name", WORKLOADS)
 def test_programs_are_traced_from_shapes_alone(name):
     assert all(each.steps != ROUNDS for each in WORKLOADS.values())
     with tracing_for("tpu"):
