@@ -177,9 +177,10 @@ def make_round(
         privacy: Clipping and noise, from `fedjax_fair.uploads`, for the mean with equal weights.
         clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow
             each other. More use more memory. It changes results only by floating-point
-            reassociation. The default is all of them on an accelerator. On a CPU it is as many as
-            fit into its cache if all take equally many steps (fewer where each core is a device),
-            and one if not, because the others would wait for the one that takes most.
+            reassociation. The default is all of them on a GPU, and on a TPU as many as have models
+            of 8 MiB together. On a CPU it is as many as fit into its cache if all take equally
+            many steps (fewer where each core is a device), and one if not, because the others would
+            wait for the one that takes most.
 
     Returns:
         A ``Round``.

@@ -78,9 +78,11 @@ def test_a_round_has_no_grouped_convolution_and_leaves_host_and_data_alone(platf
         clients_per_batch=3,
     )
     with target.tracing_for(platform):
+        federated = data.on_device(federated)
         state = jax.eval_shape(round.init, jax.random.key(0), federated)
     text = lowered(platform, round.step, state, federated)
     assert text.count("stablehlo.dot_general") > 5
+    assert ("stablehlo.convolution" in text) == (platform != "cpu")
     assert not group_counts(text)
     assert not from_the_host(text)
     assert not copies(text)

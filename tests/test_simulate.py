@@ -8,9 +8,10 @@ import numpy as np
 import optax
 import pytest
 
-from fedjax_fair import aggregators, models, selectors, solvers
-from fedjax_fair.base import Client, Cohort, Selector, empty_state
+from fedjax_fair import aggregators, models, selectors, simulate, solvers
+from fedjax_fair.base import Client, Cohort, Selector, Variables, empty_state
 from fedjax_fair.client_evaluation import client_performance
+from fedjax_fair.numerics import target
 from fedjax_fair.simulate import Purpose, derive_key, make_context, make_round, run
 
 LARGE = 100
@@ -292,6 +293,31 @@ def test_context_tells_losses_and_accuracies_of_the_current_model(model, federat
     after, _ = jax.jit(round.step)(before, federation)
     expected = client_performance(model, before.variables, federation.train)
     assert_close(after.selector, (expected.loss, expected.accuracy), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("platform", "devices", "steps", "model_bytes", "expected"),
+    [
+        ("cpu", 1, {"steps": 1}, 2**20, 8),
+        ("cpu", 1, {"steps": 1}, 2**10, 16),
+        ("cpu", 1, {"steps": 1}, 2**25, 1),
+        ("cpu", 1, {"epochs": 1}, 2**10, 1),
+        ("cpu", 2, {"steps": 1}, 2**17, 2),
+        ("gpu", 1, {"steps": 1}, 2**25, 100),
+        ("tpu", 1, {"steps": 1}, 2**20, 8),
+        ("tpu", 1, {"epochs": 1}, 2**20, 8),
+        ("tpu", 1, {"steps": 1}, 2**10, 100),
+        ("tpu", 1, {"steps": 1}, 2**26, 1),
+    ],
+)
+def test_clients_train_side_by_side_where_their_models_have_room(
+    platform, devices, steps, model_bytes, expected
+):
+    variables = Variables({"kernel": np.zeros(model_bytes // 4, np.float32)}, {})
+    solver = solvers.sgd(0.1, 2, **steps)
+    with target.tracing_for(platform, devices):
+        chosen = simulate._default_clients_per_batch(solver, variables, 100)
+    assert min(chosen, 100) == expected
 
 
 @pytest.mark.parametrize("clients_per_batch", [0, -1])

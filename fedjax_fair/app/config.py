@@ -178,8 +178,8 @@ class TrainingConfig:
     the model as it was; default: raise, and keep in a sweep."""
 
     clients_per_batch: int | None = None
-    """Clients that train side by side; default: all on an accelerator, as
-    many as fit a cache on a CPU."""
+    """Clients that train side by side; default: all on a GPU, as many as are
+    small together on a TPU or fit a cache on a CPU."""
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,8 @@ def choose(
     if not here.is_cpu:
         pair = partial(native.convolve, **sizes), partial(native.vjp, **sizes)
     elif relu_pool and blocks.is_faster(x, kernel, strides, padding):
-        forms = blocks.in_chunks, blocks.vjp_in_chunks
-        return _differentiable(Form(*(partial(form, padding=padding) for form in forms)))
+        forward = partial(blocks.in_chunks, padding=padding)
+        return _differentiable(Form(forward, partial(blocks.vjp_in_chunks, padding=padding)))
     elif winograd.is_faster(x, kernel, strides, padding):
         pair = (
             partial(winograd.in_chunks, padding=padding),

@@ -1,0 +1,1 @@
+"""What compilers say of programs for accelerators that are not at hand."""

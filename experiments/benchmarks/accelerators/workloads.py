@@ -1,0 +1,206 @@
+"""Programs to compile: chunks of rounds and evaluations, from shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_fair as ff
+from experiments.benchmarks.peers.networks import NETWORKS
+from fedjax_fair.base import Aggregator, Model, Selector
+from fedjax_fair.client_evaluation import evaluate
+from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data.stored import stored
+from fedjax_fair.numerics.sketch import count_sketch
+from fedjax_fair.selectors.gradients import stale
+from fedjax_fair.training.programs import over_runs
+
+__all__ = ["FORMS", "ROUNDS", "WORKLOADS", "Workload", "program"]
+
+ROUNDS = 3  # Of a chunk: no workload takes as many local steps, by which loops are told apart.
+_MNIST, _CIFAR = (28, 28, 1), (32, 32, 3)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A federation to train.
+
+    Attributes:
+        network: Makes the model.
+        shape: Of an image.
+        clients: All clients.
+        size: Images of each.
+        cohort: Clients that train in a round.
+        batch: Images of a local step.
+        steps: Local steps.
+        selector: Chooses the cohort, from its size.
+        aggregator: Sums the updates.
+        runs: How many learning rates at once, 0 for a single run.
+        evaluates: Whether it is an evaluation, and no training.
+    """
+
+    network: Callable[[], Model]
+    shape: tuple[int, ...]
+    clients: int
+    size: int
+    cohort: int
+    batch: int
+    steps: int
+    selector: Callable[[int], Selector] = ff.selectors.uniform
+    aggregator: Callable[[], Aggregator] = field(default=ff.aggregators.mean)
+    runs: int = 0
+    evaluates: bool = False
+
+
+def _by_pool(cohort_size: int) -> Selector:
+    gradients = stale(count_sketch(32))
+    return ff.selectors.divfl(cohort_size, candidates="all", pool=1000, gradients=gradients)
+
+
+_LENET = Workload(NETWORKS["lenet"], _MNIST, 100, 480, 10, 50, 20)
+_MLP = Workload(partial(ff.models.mlp, 10), _MNIST, 100, 480, 10, 50, 20)
+WORKLOADS = {
+    "mlp": _MLP,
+    "w1": _LENET,
+    "lenet3": replace(_LENET, shape=_CIFAR),
+    "w2": Workload(NETWORKS["cnn"], _CIFAR, 1000, 48, 50, 10, 5),
+    "w5": Workload(NETWORKS["resnet18"], _CIFAR, 100, 480, 4, 32, 2),
+    "subtrunc": replace(_LENET, selector=lambda count: ff.selectors.subtrunc(count, 0.5, 1.1)),
+    "divfl": replace(_LENET, selector=ff.selectors.divfl),
+    "divfl_stale": replace(_LENET, selector=partial(ff.selectors.divfl, gradients="stale")),
+    "equitable": replace(_LENET, aggregator=ff.aggregators.equitable),
+    "sweep": replace(_MLP, runs=64),
+    "evaluation": replace(_LENET, evaluates=True),
+    "million": Workload(
+        partial(ff.models.logistic, 10), (60,), 1_000_000, 20, 100, 10, 5, selector=_by_pool
+    ),
+}
+
+
+class _FlaxConv(nn.Module):
+    """Flax's own layers in the place of `Conv`."""
+
+    features: int
+    kernel_size: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    padding: Any = "SAME"
+    use_bias: bool = True
+    relu_pool: bool = False
+    kernel_init: Any = nn.initializers.lecun_normal()
+
+    @nn.compact
+    def __call__(self, x):
+        settings = {name: getattr(self, name) for name in ("strides", "padding", "use_bias")}
+        x = nn.Conv(self.features, self.kernel_size, kernel_init=self.kernel_init, **settings)(x)
+        return nn.max_pool(nn.relu(x), (2, 2), (2, 2)) if self.relu_pool else x
+
+
+@contextmanager
+def _flax() -> Iterator[None]:
+    of_resnet = partial(_FlaxConv, use_bias=False, kernel_init=nn.initializers.he_normal())
+    with (
+        mock.patch("fedjax_fair.models.classic.Conv", _FlaxConv),
+        mock.patch("experiments.benchmarks.peers.networks.Conv", _FlaxConv),
+        mock.patch("fedjax_fair.models.resnet._conv", of_resnet),
+    ):
+        yield
+
+
+@contextmanager
+def _ours() -> Iterator[None]:
+    yield
+
+
+FORMS = {
+    "ours": (_ours, None),
+    "ours, side by side": (_ours, 10**6),
+    "ours, one by one": (_ours, 1),
+    "Flax, side by side": (_flax, 10**6),
+    "Flax, one by one": (_flax, 1),
+}
+"""Layers, and ``clients_per_batch``."""
+
+
+def program(workload: Workload, form: str) -> tuple[Callable, tuple[Any, ...]]:
+    """What is to be compiled, and the shapes of its arguments.
+
+    Call it, and trace what it returns, within ``tracing_for``.
+
+    Args:
+        workload: What is trained.
+        form: A name of ``FORMS``.
+
+    Returns:
+        A function, and its arguments as shapes.
+    """
+    layers, clients_per_batch = FORMS[form]
+    cohort = workload.cohort
+    data, model = _federation(workload), workload.network()
+    if clients_per_batch is not None:
+        clients_per_batch = min(clients_per_batch, cohort)
+
+    def round_of(rate):
+        return ff.make_round(
+            model,
+            workload.selector(cohort),
+            ff.solvers.sgd(rate, workload.batch, steps=workload.steps),
+            workload.aggregator(),
+            clients_per_batch=clients_per_batch,
+        )
+
+    round = round_of(0.05)
+    with layers():
+        state = jax.eval_shape(lambda data: round.init(jax.random.key(0), data), data)
+
+    def measured(variables, data):
+        with layers():
+            participation = jnp.zeros(workload.clients, jnp.int32)
+            return evaluate(model, variables, data, participation, jnp.zeros(cohort, jnp.int32))
+
+    def chunk(state, data):
+        with layers():
+            return ff.run(round, state, data, ROUNDS)
+
+    def sweep(own, data):
+        state, rate = own
+        with layers():
+            return ff.run(round_of(rate), state, data, ROUNDS)
+
+    if workload.evaluates:
+        return measured, (state.variables, data)
+    if workload.runs:
+        runs = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((workload.runs, *leaf.shape), leaf.dtype),
+            (state, jax.ShapeDtypeStruct((), np.float32)),
+        )
+        return over_runs(sweep), (runs, data)
+    return chunk, (state, data)
+
+
+def _federation(workload: Workload) -> FederatedData:
+    """Shapes of a federation."""
+
+    def examples(per_client):
+        total = workload.clients * per_client
+        vectors = len(workload.shape) == 1
+        features = jax.ShapeDtypeStruct(
+            (total, *workload.shape), np.float32 if vectors else np.uint8
+        )
+        clients = (workload.clients,)
+        owned: list[Any] = [
+            jax.ShapeDtypeStruct(shape, np.int32)
+            for shape in ((total,), (total,), clients, clients)
+        ]
+        return ClientExamples(jax.eval_shape(stored, features), *owned)
+
+    test = examples(max(1, workload.size // 5))
+    return FederatedData(examples(workload.size), test, None, 10, "shapes")
