@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import logging
 import os
+import shutil
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +32,11 @@ _MARK = b"SHA-256:"
 
 _SIGNATURE = "sha256"
 """Holds the digest of the folder that it lies in."""
+
+_FILES_OF_ORBAX = 2**20
+"""Bytes that its files take beside the arrays; some hundred of them take less than half."""
+
+_PATIENCE = 1.0  # Seconds. A thread that waits for more work does not end.
 
 
 def save(dataset: xr.Dataset, path: str | Path) -> None:
@@ -104,13 +112,31 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def written_by_orbax(path: Path) -> Iterator[None]:
-    """Raises an error of Orbax with a name, and without the tracebacks that Orbax logs as well."""
+def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
+    """Raises what keeps Orbax from writing as one error with a name.
+
+    Orbax writes in threads, of which several fail on a full disk, some later than the one that ends
+    the writing, and each logs and prints tracebacks. So whether there is room is asked before, and
+    threads that fail nevertheless are waited for, and are not heard.
+
+    Args:
+        path: Where it writes; the folder above is there.
+        num_bytes: Of the arrays.
+    """
+    usage = shutil.disk_usage(path.parent)
+    if usage.total and usage.free < num_bytes + _FILES_OF_ORBAX:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    others = set(threading.enumerate())
     logger = logging.getLogger("absl")
     before, logger.disabled = logger.disabled, True
     try:
         with naming(path):
             yield
+    except Exception:
+        with redirect_stderr(io.StringIO()):
+            for thread in set(threading.enumerate()) - others:
+                thread.join(_PATIENCE)
+        raise
     finally:
         logger.disabled = before
 
