@@ -63,7 +63,7 @@ def test_a_model_that_a_full_disk_has_no_room_for_is_named(room, tmp_path, capfd
     require_intact_folder(tmp_path / "model")
 
 
-def test_room_for_what_orbax_writes_is_asked_for_first(tmp_path, monkeypatch):
+def test_room_for_what_orbax_writes_is_checked_first(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=2**20 + 99)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
     with written_by_orbax(tmp_path / "model", 99):

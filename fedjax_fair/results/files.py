@@ -116,12 +116,15 @@ def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
     """Raises what keeps Orbax from writing as one error with a name.
 
     Orbax writes in threads, of which several fail on a full disk, some later than the one that ends
-    the writing, and each logs and prints tracebacks. So whether there is room is asked before, and
-    threads that fail nevertheless are waited for, and are not heard.
+    the writing, and each logs and prints tracebacks. So whether there is room is checked first, and
+    where threads fail nevertheless they are joined, and what they print is dropped.
 
     Args:
-        path: Where it writes; the folder above is there.
-        num_bytes: Of the arrays.
+        path: Where it writes, in a folder that exists.
+        num_bytes: Bytes of the arrays.
+
+    Raises:
+        OSError: If there is no room, or a write fails.
     """
     usage = shutil.disk_usage(path.parent)
     if usage.total and usage.free < num_bytes + _FILES_OF_ORBAX:
