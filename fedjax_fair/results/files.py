@@ -8,7 +8,9 @@ import io
 import logging
 import os
 import shutil
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
@@ -129,19 +131,25 @@ def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
     usage = shutil.disk_usage(path.parent)
     if usage.total and usage.free < num_bytes + _FILES_OF_ORBAX:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    others = set(threading.enumerate())
+    others, printed = set(threading.enumerate()), io.StringIO()
     logger = logging.getLogger("absl")
     before, logger.disabled = logger.disabled, True
     try:
-        with naming(path):
-            yield
-    except Exception:
-        with redirect_stderr(io.StringIO()):
-            for thread in set(threading.enumerate()) - others:
-                thread.join(_PATIENCE)
+        with redirect_stderr(printed), naming(path):
+            try:
+                yield
+            except Exception:
+                time.sleep(_PATIENCE)  # For threads that Python does not know.
+                for thread in set(threading.enumerate()) - others:
+                    thread.join(_PATIENCE)
+                raise
+    except OSError:
         raise
+    except Exception as error:  # Orbax raises whatever a failure leads to.
+        raise OSError(f"{path}: {error}") from error
     finally:
         logger.disabled = before
+    sys.stderr.write(printed.getvalue())
 
 
 def _write(path: Path, content: bytes) -> None:
