@@ -1,6 +1,11 @@
 """Files of results: any damage is noticed, and other programs read them."""
 
+import errno
+import logging
+import shutil
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -11,7 +16,7 @@ from hypothesis import strategies as st
 from experiments.reliability.disks import REASON, full_disk
 from fedjax_fair import results
 from fedjax_fair.base import Variables
-from fedjax_fair.results.files import require_intact_folder, write_text
+from fedjax_fair.results.files import require_intact_folder, write_text, written_by_orbax
 from fedjax_fair.results.trained import save_model
 
 RNG = np.random.default_rng(0)
@@ -50,12 +55,40 @@ def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path, capfd):
 @pytest.mark.parametrize("room", [0, 300, 600])
 def test_a_model_that_a_full_disk_has_no_room_for_is_named(room, tmp_path, capfd):
     variables = Variables({"kernel": np.arange(2000.0)}, {})
-    with full_disk(room), pytest.raises((OSError, ValueError), match=REASON) as error:
+    with full_disk(room), pytest.raises(OSError, match=REASON) as error:
         save_model(variables, tmp_path / "model")
     assert str(tmp_path / "model") in str(error.value)
     assert capfd.readouterr().err == ""
     save_model(variables, tmp_path / "model")
     require_intact_folder(tmp_path / "model")
+
+
+def test_room_for_what_orbax_writes_is_checked_first(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=2**20 + 99)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    with written_by_orbax(tmp_path / "model", 99):
+        pass
+    begun = []
+    full = pytest.raises(OSError, match=r"No space left on device: .*model'")
+    with full, written_by_orbax(tmp_path / "model", 100):
+        begun.append(1)
+    assert not begun
+
+
+def test_threads_that_fail_later_are_not_heard(tmp_path, capsys, caplog):
+    def fail():
+        time.sleep(0.1)
+        logging.getLogger("absl").error("in the log")
+        sys.stderr.write("on the screen")
+
+    full = pytest.raises(OSError, match=r"File too large: .*model'")
+    with full, written_by_orbax(tmp_path / "model", 0):
+        threading.Thread(target=fail).start()
+        raise OSError(errno.EFBIG, REASON)
+    assert capsys.readouterr().err == ""
+    assert not caplog.records
+    fail()
+    assert (capsys.readouterr().err, caplog.messages) == ("on the screen", ["in the log"])
 
 
 def test_other_programs_read_them_and_theirs_are_read(file, tmp_path):

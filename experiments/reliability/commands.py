@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -140,6 +141,9 @@ def _be_the_command(
             status = cli.main(arguments)
     except BaseException:
         traceback.print_exc()
+    for thread in set(threading.enumerate()) - {threading.current_thread()}:
+        if not thread.daemon:  # Those that Python waits for at its end.
+            thread.join()
     gc.collect()  # What complains when it is given up does so now.
     os.write(count, str(done).encode())
     sys.stderr.flush()

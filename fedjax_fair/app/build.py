@@ -251,7 +251,7 @@ def _faults(config: Config) -> list[Faults]:
     if own.deadline_steps is not None:
         found.append(faults.stragglers(own.stragglers, deadline_steps=own.deadline_steps))
     if own.late_rounds is not None:
-        found.append(faults.late(own.late, rounds=own.late_rounds))
+        found.append(_named("faults.late_rounds", faults.late, own.late, rounds=own.late_rounds))
     if own.attack is not None:
         found.append(faults.byzantine(own.byzantine, own.attack, own.strength))
     if own.period is not None:
@@ -274,7 +274,7 @@ def _uploads(config: Config) -> dict[str, Any]:
     if own.top_k is not None and own.bits is not None:
         raise ValueError(f"upload.top_k={own.top_k!r}: expected it without upload.bits.")
     if own.top_k is not None:
-        given["compression"] = uploads.top_k(own.top_k)
+        given["compression"] = _named("upload.top_k", uploads.top_k, own.top_k)
     if own.bits is not None:
         given["compression"] = uploads.quantized(own.bits)
     for name in ("noise_multiplier", "clip_quantile"):
@@ -282,12 +282,25 @@ def _uploads(config: Config) -> dict[str, Any]:
             raise ValueError(f"upload.{name}={getattr(own, name)!r}: expected upload.clip.")
     if own.clip is not None:
         noise = 0.0 if own.noise_multiplier is None else own.noise_multiplier
-        given["privacy"] = (
-            uploads.privacy(own.clip, noise)
-            if own.clip_quantile is None
-            else uploads.adaptive_privacy(noise, initial_clip=own.clip, quantile=own.clip_quantile)
-        )
+        if own.clip_quantile is None:
+            given["privacy"] = uploads.privacy(own.clip, noise)
+        else:
+            given["privacy"] = _named(
+                "upload.clip with upload.clip_quantile",
+                uploads.adaptive_privacy,
+                noise,
+                initial_clip=own.clip,
+                quantile=own.clip_quantile,
+            )
     return given
+
+
+def _named(setting: str, factory: Callable[..., Any], *given: Any, **more: Any) -> Any:
+    """What a factory makes; an error begins with the setting, which the factory calls otherwise."""
+    try:
+        return factory(*given, **more)
+    except ValueError as error:
+        raise ValueError(f"{setting}: {error}") from None
 
 
 def _fitting(solver: Any, largest_client: int) -> Any:

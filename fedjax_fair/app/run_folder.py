@@ -36,7 +36,7 @@ from filelock import FileLock, Timeout
 from fedjax_fair import metrics
 from fedjax_fair.app import settings
 from fedjax_fair.app.config import Config, Maximize
-from fedjax_fair.results.files import write_text
+from fedjax_fair.results.files import naming, write_text
 from fedjax_fair.training.fit import Callback, Evaluation
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class MetricsLog(Callback):
             return
         self._written.add(_identity(line))
         line |= {name: _number(value) for name, value in summaries.items()}
-        with self._path.open("a") as file:
+        with naming(self._path), self._path.open("a") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import logging
 import os
+import shutil
+import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +34,11 @@ _MARK = b"SHA-256:"
 
 _SIGNATURE = "sha256"
 """Holds the digest of the folder that it lies in."""
+
+_FILES_OF_ORBAX = 2**20
+"""Bytes that its files take beside the arrays; some hundred of them take less than half."""
+
+_PATIENCE = 1.0  # Seconds. A thread that waits for more work does not end.
 
 
 def save(dataset: xr.Dataset, path: str | Path) -> None:
@@ -104,15 +114,42 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def written_by_orbax(path: Path) -> Iterator[None]:
-    """Raises an error of Orbax with a name, and without the tracebacks that Orbax logs as well."""
+def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
+    """Raises what keeps Orbax from writing as one error with a name.
+
+    Orbax writes in threads, of which several fail on a full disk, some later than the one that ends
+    the writing, and each logs and prints tracebacks. So whether there is room is checked first, and
+    where threads fail nevertheless they are joined, and what they print is dropped.
+
+    Args:
+        path: Where it writes, in a folder that exists.
+        num_bytes: Bytes of the arrays.
+
+    Raises:
+        OSError: If there is no room, or a write fails.
+    """
+    usage = shutil.disk_usage(path.parent)
+    if usage.total and usage.free < num_bytes + _FILES_OF_ORBAX:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    others, printed = set(threading.enumerate()), io.StringIO()
     logger = logging.getLogger("absl")
     before, logger.disabled = logger.disabled, True
     try:
-        with naming(path):
-            yield
+        with redirect_stderr(printed), naming(path):
+            try:
+                yield
+            except Exception:
+                time.sleep(_PATIENCE)  # For threads that Python does not know.
+                for thread in set(threading.enumerate()) - others:
+                    thread.join(_PATIENCE)
+                raise
+    except OSError:
+        raise
+    except Exception as error:  # Orbax raises whatever a failure leads to.
+        raise OSError(f"{path}: {error}") from error
     finally:
         logger.disabled = before
+    sys.stderr.write(printed.getvalue())
 
 
 def _write(path: Path, content: bytes) -> None:

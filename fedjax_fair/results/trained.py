@@ -39,7 +39,9 @@ def save_model(variables: Variables, path: Path) -> None:
 
     # Not in the background, where Python would print what goes wrong.
     writer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
-    with written_by_orbax(path), writer as checkpointer:
+    num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(variables))
+    path.parent.mkdir(exist_ok=True)
+    with written_by_orbax(path, num_bytes), writer as checkpointer:
         arguments = ocp.args.StandardSave(variables._asdict())
         checkpointer.save(path.absolute(), arguments, force=True)
     if processes.is_first():

@@ -108,7 +108,7 @@ class Checkpoints:
         if best is not None:
             items["best"] = best.kept
         saved = {name: self._arguments.StandardSave(item) for name, item in items.items()}
-        with written_by_orbax(self._folder):
+        with written_by_orbax(self._folder, sum(leaf.nbytes for leaf in jax.tree.leaves(items))):
             self._manager.save(history.round, args=self._arguments.Composite(**saved))
         if processes.is_first():
             sign_folder(self._folder / str(history.round))

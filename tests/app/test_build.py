@@ -15,10 +15,12 @@ from fedjax_fair.app.config import (
     AggregatorConfig,
     Config,
     DataConfig,
+    FaultsConfig,
     ModelConfig,
     SelectorConfig,
     SolverConfig,
     TrainingConfig,
+    UploadConfig,
 )
 from fedjax_fair.training.fingerprint import describe
 
@@ -307,6 +309,13 @@ def test_widths_of_the_mlp_are_those_of_the_configuration():
         ({"training": replace(SMALL.training, seeds=(1, 1))}, "training.seeds"),
         ({"training": replace(SMALL.training, seeds=(-1,))}, "training.seeds"),
         ({"training": replace(SMALL.training, clients_per_batch=0)}, "clients_per_batch=0"),
+        # What factories call otherwise.
+        ({"upload": UploadConfig(top_k=float("nan"))}, r"upload\.top_k: fraction=nan"),
+        (
+            {"upload": UploadConfig(clip=-1.0, noise_multiplier=1.0, clip_quantile=0.5)},
+            r"upload\.clip .*initial_clip=-1\.0",
+        ),
+        ({"faults": FaultsConfig(late=0.5, late_rounds=0)}, r"faults\.late_rounds: rounds=0"),
     ],
 )
 def test_a_bad_setting_is_named(changed, message):
