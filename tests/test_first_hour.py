@@ -10,7 +10,7 @@ import pytest
 
 PAGE = Path(__file__).parents[1] / "docs" / "first-hour.md"
 BLOCKS = re.findall(
-    r"```(sh|python file=(\S+)|python session)\n(.*?)```", PAGE.read_text(), re.DOTALL
+    r"```(sh|python file=(\S+)|python typed)\n(.*?)```", PAGE.read_text(), re.DOTALL
 )
 ENVIRONMENT = os.environ | {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

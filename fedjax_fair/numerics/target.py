@@ -80,7 +80,7 @@ _chosen = jax.make_user_context(None)
 
 
 def current() -> Target:
-    """The target of the program that is being traced: the default device, unless told otherwise.
+    """The target of the program that is being traced: by default the default device.
 
     Examples:
         >>> current().platform == jax.default_backend()

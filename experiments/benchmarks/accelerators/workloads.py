@@ -26,7 +26,7 @@ from fedjax_fair.training.programs import over_runs
 
 __all__ = ["FORMS", "ROUNDS", "WORKLOADS", "Workload", "program"]
 
-ROUNDS = 3  # Of a chunk: no workload takes as many local steps, by which loops are told apart.
+ROUNDS = 3  # Of a chunk: no workload takes as many local steps, which is how loops are known.
 _MNIST, _CIFAR = (28, 28, 1), (32, 32, 3)
 
 
