@@ -15,7 +15,7 @@ from fedjax_fair.app.config import DATA_NAMES, Config
 from fedjax_fair.app.memory import Least, least_memory, require_memory
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
-from fedjax_fair.app.settings import lookup, override
+from fedjax_fair.app.settings import closest, lookup, override, unknown_method
 from fedjax_fair.app.signatures import Setting, settings_of
 from fedjax_fair.base import Faults, Model, Sees
 from fedjax_fair.data import FederatedData
@@ -370,10 +370,19 @@ def _make(
 def _combination(name: str) -> Method:
     """The method of a name such as ``subtrunc+equitable:lam=0.25``."""
     names = name.partition(":")[0]
-    first, *others = (lookup("method", part, METHODS) for part in names.split("+"))
+    first, *others = map(_known, names.split("+"))
     for other in others:
         first = _combined(names, first, other)
     return first
+
+
+def _known(name: str) -> Method:
+    try:
+        return lookup("method", name, METHODS)
+    except ValueError as error:
+        if closest(name, METHODS) is not None:
+            raise
+        raise ValueError(f"{error} {unknown_method(name)}.") from None
 
 
 def _variant(config: Config, name: str) -> tuple[Method, Config]:

@@ -179,7 +179,7 @@ def load(path: str | Path) -> Config | Maximize:
         values = _named(json.loads(Path(path).read_text(encoding="utf8")))
         if (command := values.pop("command", None)) is not None:
             return _build(lookup("command", str(command), MAXIMIZE)(), values)
-        return _build(Config(), values)
+        return _of_run(Config(), values)
 
 
 def load_into(path: str | Path, start: Config) -> Config:
@@ -206,7 +206,7 @@ def load_into(path: str | Path, start: Config) -> Config:
         values = _named(read(text.decode()))
         if "command" in values:
             raise ValueError(f"expected settings of a run, found those of {values['command']}")
-        return _build(start, values)
+        return _of_run(start, values)
 
 
 @contextlib.contextmanager
@@ -222,18 +222,32 @@ def _naming(path: str | Path) -> Iterator[None]:
 def _named(values: Any) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"expected settings by name, got {values!r}")
-    for method in _listed(values.get("methods")):
-        for name in str(method).partition(":")[0].split("+"):
-            if name not in METHODS:
-                raise ValueError(
-                    f"method={name!r}: a method of your own needs --plugin FILE "
-                    "(in Python, fedjax_fair.app.plugins.load(FILE) first)"
-                )
     return values
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _of_run(start: Config, values: Mapping[str, Any]) -> Config:
+    """The configuration of a run; a setting that is not known may be one of an unknown method."""
+    try:
+        return _build(start, values)
+    except ValueError as error:
+        given = values.get("methods")
+        methods = given if isinstance(given, list) else []
+        names = {name for one in map(str, methods) for name in one.partition(":")[0].split("+")}
+        for name in sorted(names - METHODS.keys()):
+            raise ValueError(f"{error} {unknown_method(name)}") from None
+        raise
+
+
+def unknown_method(name: str) -> str:
+    """What to do about a method that is not known.
+
+    Examples:
+        >>> unknown_method("newest")
+        "method='newest': one of your own needs --plugin FILE; in Python, app.plugins.load(FILE)"
+    """
+    return (
+        f"method={name!r}: one of your own needs --plugin FILE; in Python, app.plugins.load(FILE)"
+    )
 
 
 def _build(start: Any, values: Mapping[str, Any]) -> Any:

@@ -75,6 +75,7 @@ def logistic(num_classes: int) -> Model:
 
     Examples:
         >>> import jax
+        >>> import jax.numpy as jnp
         >>> model, images = logistic(10), jnp.zeros((1, 28, 28, 1))
         >>> variables = jax.eval_shape(model.init, jax.random.key(0), images)
         >>> sum(leaf.size for leaf in jax.tree.leaves(variables.params))
@@ -102,6 +103,7 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
 
     Examples:
         >>> import jax
+        >>> import jax.numpy as jnp
         >>> model = mlp(10)
         >>> x = jnp.ones((2, 784))
         >>> variables = model.init(jax.random.key(0), x)
@@ -139,6 +141,7 @@ def lenet(num_classes: int) -> Model:
 
     Examples:
         >>> import jax
+        >>> import jax.numpy as jnp
         >>> model = lenet(10)
         >>> images = jnp.zeros((2, 28, 28, 1), jnp.uint8)
         >>> variables = model.init(jax.random.key(0), images)
@@ -166,6 +169,7 @@ def cifar_cnn(num_classes: int = 10) -> Model:
 
     Examples:
         >>> import jax
+        >>> import jax.numpy as jnp
         >>> model, images = cifar_cnn(), jnp.zeros((1, 32, 32, 3))
         >>> variables = jax.eval_shape(model.init, jax.random.key(0), images)
         >>> sum(leaf.size for leaf in jax.tree.leaves(variables.params))
@@ -191,6 +195,7 @@ def cifar100_cnn(num_classes: int = 100) -> Model:
 
     Examples:
         >>> import jax
+        >>> import jax.numpy as jnp
         >>> model, images = cifar100_cnn(), jnp.zeros((1, 32, 32, 3))
         >>> jax.eval_shape(model.init, jax.random.key(0), images).params["head"]["kernel"].shape
         (512, 100)
@@ -218,6 +223,7 @@ def femnist_cnn(num_classes: int = 62) -> Model:
 
     Examples:
         >>> import jax
+        >>> import jax.numpy as jnp
         >>> model, images = femnist_cnn(), jnp.zeros((1, 28, 28, 1))
         >>> variables = jax.eval_shape(model.init, jax.random.key(0), images)
         >>> sum(leaf.size for leaf in jax.tree.leaves(variables.params))

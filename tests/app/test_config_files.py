@@ -96,7 +96,13 @@ def test_the_configuration_of_a_run_is_such_a_file(tiny, tmp_path):
         ("[solver]\nprox = 'much'", "prox='much': expected a number"),
         ("solver = 3", "solver=3: expected settings by name"),
         ("methods = 'fedavg'", "methods='fedavg': expected words"),
-        ("methods = ['newest']", "method='newest': a method of your own needs --plugin FILE"),
+        ("methods = ['newest']", "method='newest': one of your own needs --plugin FILE"),
+        ("methods = ['fedporx']", "did you mean 'fedprox'?"),
+        (
+            "methods = ['newest']\n[selector]\nage = 1",
+            "setting='age': expected one of",
+        ),
+        ("methods = ['newest']\n[selector]\nage = 1", "method='newest': one of your own needs"),
         ("methods = ['fedavg']\n[solver]\nprox = -1.0", "prox=-1.0: expected"),
         # Nothing in the file is ignored, though it may be a setting of another method.
         ("methods = ['fedavg']\n[selector]\nlam = 1.0", "nothing in this run reads it"),

@@ -203,7 +203,7 @@ def test_figures_show_the_numbers(folder):
         ("exemplars --rounds 3 --local-steps 4", "local_steps=4"),
         ("exemplars --cohort 51", "cohort=51"),
         ("exemplars --clients 0", "num_clients=0"),
-        ("exemplars --clients 2000", "expected at least 600, one a client"),
+        ("exemplars --clients 2000", "1442 examples for num_clients=2000: expected at least 6000"),
         ("exemplars --seeds 1 1", "seeds"),
         ("movielens --data.dir /nowhere", "/nowhere"),
         ("movielens --data.dri /nowhere", "did you mean --data.dir"),

@@ -11,6 +11,7 @@ from fedjax_fair import results
 from fedjax_fair.app import plugins
 from fedjax_fair.app.commands.shared import resumable
 from fedjax_fair.app.config import Config
+from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.run_folder import RunFolder
 
 LARGEST = '''
@@ -113,11 +114,12 @@ def test_methods_from_outside_are_methods_like_others(folder):
 
 
 def test_a_run_folder_names_no_code_that_is_then_run(folder):
-    made = RunFolder.create(Config(methods=("largest",), output=str(folder)), "own").path
+    config = resolve(Config(methods=("largest",), output=str(folder)))
+    made = RunFolder.create(config, "own").path
     done = commands(folder, ["resume", str(made)], ["resume", str(made), "--plugin"])
     assert done.stdout.count("status 2") == 2
     first, second = done.stderr.splitlines()
-    assert "method='largest': a method of your own needs --plugin FILE" in first
+    assert "method='largest': one of your own needs --plugin FILE" in first
     assert "--plugin: expected a Python file" in second
 
 
