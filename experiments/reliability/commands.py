@@ -17,10 +17,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 import xarray as xr
 
 from fedjax_fair import data, report, results
@@ -28,7 +30,17 @@ from fedjax_fair.app import cli, experiment, maximize
 from fedjax_fair.report import maximization_page
 from fedjax_fair.training import checkpoints
 
-__all__ = ["COMMANDS", "Ended", "Whole", "contents", "ends_as", "run_folder", "start", "whole"]
+__all__ = [
+    "COMMANDS",
+    "Ended",
+    "Whole",
+    "contents",
+    "ends_as",
+    "run_folder",
+    "start",
+    "trials_of",
+    "whole",
+]
 
 _TINY = [
     "--data.clients=10",
@@ -181,6 +193,29 @@ def whole(folder: Path) -> dict[str, Whole]:
         seconds = time.monotonic() - started
         found[command] = Whole(contents(folder / command), seconds, first.operations)
     return found
+
+
+def trials_of(
+    trial: Callable[[np.random.Generator, str, Whole, Path], dict[str, Any]], count: int, first: int
+) -> Iterator[dict[str, Any]]:
+    """Tries commands in turn; what is drawn follows from a trial's number.
+
+    Args:
+        trial: ``trial(rng, command, expected, folder)``, with what the command leaves undisturbed
+            and a folder of the trial's own: its outcome.
+        count: How many.
+        first: Number of the first.
+
+    Yields:
+        ``trial``, ``command``, and the outcome.
+    """
+    with TemporaryDirectory() as name:
+        undisturbed = whole(Path(name))
+        for number in range(first, first + count):
+            command = list(COMMANDS)[number % len(COMMANDS)]
+            rng, folder = np.random.default_rng(number), Path(name) / str(number)
+            outcome = trial(rng, command, undisturbed[command], folder)
+            yield {"trial": number, "command": command} | outcome
 
 
 def contents(folder: Path) -> tuple[bytes, ...]:

@@ -18,18 +18,16 @@ import resource
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from experiments.reliability.commands import (
-    COMMANDS,
     Ended,
     Whole,
     ends_as,
     start,
-    whole,
+    trials_of,
 )
 
 __all__ = ["REASON", "full_disk", "says_why", "trials"]
@@ -45,21 +43,15 @@ def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
         count: How many.
         first: Number of the first.
 
-    Yields:
+    Returns:
         ``trial``, ``command``, the ``moment``, whether the disk was ``full`` for it, whether it
         ``said`` so, whether the results are the ``same`` as those of an undisturbed command, and
         whether both promises were ``kept``.
     """
-    with TemporaryDirectory() as name:
-        undisturbed = whole(Path(name))
-        for number in range(first, first + count):
-            yield _trial(number, Path(name) / str(number), undisturbed)
+    return trials_of(_trial, count, first)
 
 
-def _trial(number: int, folder: Path, undisturbed: dict[str, Whole]) -> dict[str, Any]:
-    rng = np.random.default_rng(number)
-    command = list(COMMANDS)[number % len(COMMANDS)]
-    expected = undisturbed[command]
+def _trial(rng: np.random.Generator, command: str, expected: Whole, folder: Path) -> dict[str, Any]:
     place = int(rng.integers(1, expected.operations + 1))
     room = int(rng.integers(_MOST_ROOM)) if rng.random() < 0.5 else 0
     ended = start(command, folder, at=place, disturb=partial(_limit, room))
@@ -67,8 +59,6 @@ def _trial(number: int, folder: Path, undisturbed: dict[str, Whole]) -> dict[str
     said = says_why(ended, folder) if full else not ended.said
     same = ends_as(expected, start(command, folder), folder)
     return {
-        "trial": number,
-        "command": command,
         "moment": f"operation {place} of {expected.operations}, {room} bytes",
         "full": full,
         "said": said,

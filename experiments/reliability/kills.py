@@ -14,18 +14,16 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from experiments.reliability.commands import (
-    COMMANDS,
     Whole,
     ends_as,
     run_folder,
     start,
-    whole,
+    trials_of,
 )
 
 __all__ = ["trials"]
@@ -38,21 +36,15 @@ def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
         count: How many.
         first: Number of the first.
 
-    Yields:
+    Returns:
         ``trial``, ``command``, the ``moment``, whether it was ``killed`` then and not done already,
         whether there was a ``folder`` by then, and whether the results equal those of an
         uninterrupted command.
     """
-    with TemporaryDirectory() as name:
-        undisturbed = whole(Path(name))
-        for number in range(first, first + count):
-            yield _trial(number, Path(name) / str(number), undisturbed)
+    return trials_of(_trial, count, first)
 
 
-def _trial(number: int, folder: Path, undisturbed: dict[str, Whole]) -> dict[str, Any]:
-    rng = np.random.default_rng(number)
-    command = list(COMMANDS)[number % len(COMMANDS)]
-    expected = undisturbed[command]
+def _trial(rng: np.random.Generator, command: str, expected: Whole, folder: Path) -> dict[str, Any]:
     if rng.random() < 0.5:
         at = rng.uniform(0, expected.seconds)
         when = f"after {at:.3f} s"
@@ -65,8 +57,6 @@ def _trial(number: int, folder: Path, undisturbed: dict[str, Whole]) -> dict[str
     there = run_folder(command, folder) is not None
     again = start(command, folder)
     return {
-        "trial": number,
-        "command": command,
         "moment": when,
         "killed": ended.status == -signal.SIGKILL,
         "folder": there,

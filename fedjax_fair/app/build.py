@@ -86,8 +86,9 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
         federation = load_data(config)
     classes, largest = federation.num_classes, largest_client(federation)
     rounds = {name: method_round(config, name, classes, largest) for name in config.methods}
-    for name, method in rounds.items():
-        _require_network(str(_variant(config, name)[1].model.name), method.model, federation)
+    networks = {_variant(config, name)[1].model: method.model for name, method in rounds.items()}
+    for settings, model in networks.items():  # Most methods share one.
+        _require_network(str(settings.name), model, federation)
     experiment = Experiment(config, federation, rounds, mesh)
     for name, least in memory_of(experiment).items():
         require_memory(name, least, _variant(config, name)[1].solver, config.training)

@@ -30,6 +30,7 @@ __all__ = [
     "places",
     "read",
     "save",
+    "unknown_method",
 ]
 
 T = TypeVar("T")

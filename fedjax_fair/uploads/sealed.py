@@ -110,18 +110,18 @@ def sealed_context(
 
         return ask
 
-    asked = {"gradients": refuse("gradients of clients")}
+    limited = {"gradients": refuse("gradients of clients")}
     if sees == "sum":
         names = ("losses", "accuracies", "client_means", "map_clients")
-        asked |= {name: refuse(f"{name} of clients") for name in names}
+        limited |= {name: refuse(f"{name} of clients") for name in names}
     else:
-        asked["client_means"] = lambda measure, clients, updates=None: _numbers(
+        limited["client_means"] = lambda measure, clients, updates=None: _numbers(
             context.client_means(measure, clients, _opened(updates))
         )
-        asked["map_clients"] = lambda function, clients, values=None: _numbers(
+        limited["map_clients"] = lambda function, clients, values=None: _numbers(
             context.map_clients(function, clients, _opened(values))
         )
-    return context._replace(weighted_sum=weighted_sum, **asked)
+    return context._replace(weighted_sum=weighted_sum, **limited)
 
 
 def sealed_results(results: LocalResult, sees: Sees) -> LocalResult:

@@ -169,14 +169,15 @@ def test_wrong_partitions_are_caught(wrong, monkeypatch):
         fuzz_partitions.judge(case)
 
 
+def in_a_process(module, program):
+    program = f"from experiments.reliability import {module}\n{program}"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=PAGES.parents[1])
+
+
 @pytest.mark.slow
 def test_commands_whose_disk_fills_up_say_so_and_go_on():
     """In a process of its own, which forks before JAX has started."""
-    program = (
-        "from experiments.reliability import disks\n"
-        "assert all(row['kept'] for row in disks.trials(3))"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=PAGES.parents[1])
+    in_a_process("disks", "assert all(row['kept'] for row in disks.trials(3))")
 
 
 @pytest.mark.slow
@@ -192,8 +193,4 @@ def test_flipped_bits_are_noticed():
 @pytest.mark.slow
 def test_killed_commands_end_as_they_would_have():
     """In a process of its own, which forks before JAX has started."""
-    program = (
-        "from experiments.reliability import kills\n"
-        "assert all(row['same'] for row in kills.trials(6))"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=PAGES.parents[1])
+    in_a_process("kills", "assert all(row['same'] for row in kills.trials(6))")
