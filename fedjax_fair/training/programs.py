@@ -14,20 +14,18 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree, Shaped
 
-from fedjax_fair import metrics, simulate
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Model
-from fedjax_fair.client_evaluation import evaluate
-from fedjax_fair.data.federated import FederatedData, moved, ownership, with_ownership
+from fedjax_fair.data.federated import FederatedData, moved
 from fedjax_fair.data.stored import on_device
 from fedjax_fair.numerics import target
-from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.cores import CORES, shared
-from fedjax_fair.parallel.mesh import over_mesh, replicate, shard_federation
+from fedjax_fair.parallel.mesh import replicate, shard_federation
 from fedjax_fair.results import RECORDED
 from fedjax_fair.simulate import Round, RoundInfo, RoundState
 from fedjax_fair.training.diagnosis import is_constant
+from fedjax_fair.training.functions import functions, over_runs
 
-__all__ = ["Programs", "over_runs", "require_outputs"]
+__all__ = ["Programs", "require_outputs"]
 
 # What runs have recorded exists as it came and, in the end, as a Dataset, and partly in between:
 # 2.3 to 2.8 times in trials.
@@ -75,20 +73,6 @@ class Programs:
         # Cores compute whole runs where there is a run for each.
         self._cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
         self._run_a_core = 1 < self._cores <= len(seeds)
-        mapped = partial(over_runs, mesh=mesh, run_a_core=self._run_a_core)
-
-        def init(own, data):
-            seed, point = own
-            return make(point).init(jax.random.key(seed), data)
-
-        def step(state, points, data, length):
-            def one(own, data):
-                state, point = own
-                round = make(point)
-                return simulate.run(round, state, data, length, drop_nonfinite=drop_nonfinite)
-
-            return mapped(one)((state, points), data)
-
         if mesh is None:
             self._data, self._points = on_device(data), jax.device_put(points)
         elif self._run_a_core:
@@ -99,17 +83,25 @@ class Programs:
         # Seeds on the host rather than keys on a device, which other processes could not use.
         own = (np.asarray(seeds, np.uint32), self._points)
         self._length = eval_every
-        self._step = jax.jit(step, static_argnums=3, donate_argnums=0)
         one = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points))
-        model, self.pooled = one.model, one.pooled
+        self.pooled = one.pooled
+        parts = functions(
+            make,
+            one.model,
+            partial(over_runs, mesh=mesh, run_a_core=self._run_a_core),
+            train_loss=train_loss,
+            drop_nonfinite=drop_nonfinite,
+            own_metrics=own_metrics,
+        )
+        self._step = parts.step
 
         # One is compiled while the next is traced, and two at once where there are cores for it.
         # Several processes must not change the order.
         with _compiling(1 if jax.process_count() > 1 else None) as pool:
-            init_run = jax.jit(mapped(init)).lower(own, self._data)
+            init_run = parts.init.lower(own, self._data)
             self._state = init_run.out_info
             self.bytes_up = one.bytes_up(_of_one_run(self._state.variables))
-            require_outputs(model, self._state.variables, data)
+            require_outputs(one.model, self._state.variables, data)
             options = _CPU_INIT_OPTIONS if target.current().is_cpu else None
             initializing = pool.submit(init_run.compile, options)
             traced = self._trace(eval_every)
@@ -119,7 +111,7 @@ class Programs:
             stepping = pool.submit(chunk.compile)
             clients = self._info.clients
             self.empty_cohort = np.full((clients.shape[0], clients.shape[2]), -1, clients.dtype)
-            evaluation = jax.jit(mapped(partial(_evaluate, model, train_loss, own_metrics))).lower(
+            evaluation = parts.evaluate.lower(
                 self._evaluated(self._state, self.empty_cohort), self._data
             )
             self._evaluation = evaluation.out_info
@@ -225,50 +217,3 @@ def _bytes(tree: PyTree) -> int:
 def _temporary(program: Any) -> int:
     """Memory that a program takes besides its arguments, its results and what it updates."""
     return program.memory_analysis().temp_size_in_bytes
-
-
-def over_runs(
-    function: Callable, mesh: Mesh | None = None, *, run_a_core: bool = False
-) -> Callable:
-    """Maps over the leading axis of the first argument, and over the partitions of the data.
-
-    Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
-    of models falls out of the cache. On a mesh of devices they follow each other too: side by side,
-    all would wait for the run whose cohort is assigned worst.
-    """
-
-    def one_run(run, data):
-        batch, owned = run
-        return function(batch, data if owned is None else with_ownership(data, owned))
-
-    def over(runs, data):
-        if mesh is None and not target.current().is_cpu:
-            return jax.vmap(one_run, (0, None))(runs, data)
-        return jax.lax.map(lambda run: one_run(run, data), runs)
-
-    if mesh is not None and run_a_core:
-        over = cores.over_runs(over, mesh)
-
-    def mapped(batch, data):
-        return over((batch, None if data.num_partitions is None else ownership(data)), data)
-
-    return mapped if mesh is None or run_a_core else over_mesh(mapped, mesh)
-
-
-def _evaluate(
-    model: Model,
-    train_loss: bool,
-    own_metrics: Sequence[Metric | ClientMetric],
-    evaluated: tuple,
-    data: FederatedData,
-):
-    variables, participation, cohort = evaluated
-    own = [metric for metric in own_metrics if isinstance(metric, ClientMetric)]
-    clients = evaluate(
-        model, variables, data, participation, cohort, train_loss=train_loss, own=own
-    )
-    summaries = metrics.summaries_of(
-        groups=data.groups is not None, validation=data.validation is not None
-    )
-    summaries += tuple(metric for metric in own_metrics if isinstance(metric, Metric))
-    return {metric.name: metric.function(clients) for metric in summaries}, clients

@@ -22,7 +22,7 @@ from fedjax_fair.data.federated import ClientExamples, FederatedData
 from fedjax_fair.data.stored import stored
 from fedjax_fair.numerics.sketch import count_sketch
 from fedjax_fair.selectors.gradients import stale
-from fedjax_fair.training.programs import over_runs
+from fedjax_fair.training.functions import over_runs
 
 __all__ = ["FORMS", "ROUNDS", "WORKLOADS", "Workload", "program"]
 

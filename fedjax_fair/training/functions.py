@@ -1,0 +1,123 @@
+"""The functions that a batch of runs compiles: initial state, chunks of rounds, evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from fedjax_fair import metrics, simulate
+from fedjax_fair.base import ClientMetric, Metric, Model
+from fedjax_fair.client_evaluation import evaluate
+from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.numerics import target
+from fedjax_fair.parallel import cores
+from fedjax_fair.parallel.mesh import over_mesh
+from fedjax_fair.simulate import Round
+
+__all__ = ["Functions", "functions", "over_runs"]
+
+
+class Functions(NamedTuple):
+    """What is compiled for a batch of runs of one method, jitted.
+
+    Attributes:
+        init: ``init((seeds, points), data) -> state``.
+        step: ``step(state, points, data, length) -> (state, info)``, ``length`` rounds; the state
+            that it gets is gone.
+        evaluate: ``evaluate((variables, participation, cohort), data) -> (summaries, clients)``.
+    """
+
+    init: Any
+    step: Any
+    evaluate: Any
+
+
+def functions(
+    make: Callable[[PyTree], Round],
+    model: Model,
+    mapped: Callable[[Callable], Callable],
+    *,
+    train_loss: bool,
+    drop_nonfinite: bool = False,
+    own_metrics: Sequence[Metric | ClientMetric] = (),
+) -> Functions:
+    """The functions of a method.
+
+    Args:
+        make: ``make(point) -> Round``.
+        model: The model of its rounds.
+        mapped: Maps a function of one run and the data over runs, as ``over_runs`` does.
+        train_loss: Whether evaluations measure training losses.
+        drop_nonfinite: As for ``simulate.run``.
+        own_metrics: Measured besides at every evaluation.
+    """
+
+    def init(own, data):
+        seed, point = own
+        return make(point).init(jax.random.key(seed), data)
+
+    def step(state, points, data, length):
+        def one(own, data):
+            state, point = own
+            round = make(point)
+            return simulate.run(round, state, data, length, drop_nonfinite=drop_nonfinite)
+
+        return mapped(one)((state, points), data)
+
+    return Functions(
+        jax.jit(mapped(init)),
+        jax.jit(step, static_argnums=3, donate_argnums=0),
+        jax.jit(mapped(partial(_evaluate, model, train_loss, own_metrics))),
+    )
+
+
+def over_runs(
+    function: Callable, mesh: Mesh | None = None, *, run_a_core: bool = False
+) -> Callable:
+    """Maps over the leading axis of the first argument, and over the partitions of the data.
+
+    Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
+    of models falls out of the cache. On a mesh of devices they follow each other too: side by side,
+    all would wait for the run whose cohort is assigned worst.
+    """
+
+    def one_run(run, data):
+        batch, owned = run
+        return function(batch, data if owned is None else with_ownership(data, owned))
+
+    def over(runs, data):
+        if mesh is None and not target.current().is_cpu:
+            return jax.vmap(one_run, (0, None))(runs, data)
+        return jax.lax.map(lambda run: one_run(run, data), runs)
+
+    if mesh is not None and run_a_core:
+        over = cores.over_runs(over, mesh)
+
+    def mapped(batch, data):
+        return over((batch, None if data.num_partitions is None else ownership(data)), data)
+
+    return mapped if mesh is None or run_a_core else over_mesh(mapped, mesh)
+
+
+def _evaluate(
+    model: Model,
+    train_loss: bool,
+    own_metrics: Sequence[Metric | ClientMetric],
+    evaluated: tuple,
+    data: FederatedData,
+):
+    variables, participation, cohort = evaluated
+    own = [metric for metric in own_metrics if isinstance(metric, ClientMetric)]
+    clients = evaluate(
+        model, variables, data, participation, cohort, train_loss=train_loss, own=own
+    )
+    summaries = metrics.summaries_of(
+        groups=data.groups is not None, validation=data.validation is not None
+    )
+    summaries += tuple(metric for metric in own_metrics if isinstance(metric, Metric))
+    return {metric.name: metric.function(clients) for metric in summaries}, clients
