@@ -30,6 +30,7 @@ from fedjax_fair.parallel import collectives
 
 __all__ = [
     "ClientPerformance",
+    "chunk_of_clients",
     "client_gradients",
     "client_means",
     "client_performance",
@@ -374,7 +375,7 @@ def _client_sums(
     client: Int[Array, ""],
 ) -> T:
     """Sums a measurement over the examples of one client, chunk by chunk."""
-    chunk = _chunk(examples)
+    chunk = chunk_of_clients(examples)
     lanes = jnp.arange(chunk, dtype=jnp.int32)
     offset, size = examples.offsets[client], examples.sizes[client]
 
@@ -385,7 +386,8 @@ def _client_sums(
 
     shapes = _shapes(measure, chunk)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return jax.lax.fori_loop(0, -(-size // chunk), add, nothing)
+    with jax.named_scope("client_chunks"):
+        return jax.lax.fori_loop(0, -(-size // chunk), add, nothing)
 
 
 def _shapes(measure: Callable[..., T], chunk: int) -> T:
@@ -398,14 +400,18 @@ def _side_by_side(measure: Callable[..., PyTree], examples: ClientExamples) -> i
     """How many clients share a pass; None for the default of an accelerator."""
     if not target.current().is_cpu:
         return None
-    chunk = _chunk(examples)
+    chunk = chunk_of_clients(examples)
     if chunk > _CPU_SMALL:
         return 1
     sums = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(_shapes(measure, chunk)))
     return max(1, min(_CPU_PASS // chunk, _CPU_CACHE // sums))
 
 
-def _chunk(examples: ClientExamples) -> int:
-    """Divides a client of mean size into equal chunks."""
+def chunk_of_clients(examples: ClientExamples) -> int:
+    """Examples of a client that are measured at once: equal chunks of one of mean size.
+
+    Args:
+        examples: Examples of all clients.
+    """
     mean = max(1, -(-collectives.num_examples(examples) // examples.num_clients))
     return -(-mean // -(-mean // target.current().client_examples))

@@ -9,10 +9,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Int
 
 from fedjax_fair import checks, data, faults, models, simulate, uploads
 from fedjax_fair.app.config import DATA_NAMES, Config
-from fedjax_fair.app.memory import Least, least_memory, require_memory
+from fedjax_fair.app.memory import Least, least_memory, require_memory, total_memory
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
 from fedjax_fair.app.settings import closest, lookup, override, unknown_method
@@ -28,6 +29,7 @@ __all__ = [
     "batch_size",
     "build",
     "load_data",
+    "local_steps",
     "memory_of",
     "method_round",
     "method_settings",
@@ -55,12 +57,15 @@ class Experiment(NamedTuple):
     mesh: Mesh | None = None
 
 
-def build(config: Config, federation: FederatedData | None = None) -> Experiment:
+def build(
+    config: Config, federation: FederatedData | None = None, memory: float | None = None
+) -> Experiment:
     """Turns a configuration into data and functions, or says which setting is wrong.
 
     Args:
         config: A resolved configuration.
         federation: Its data, if that is there already; by default it is read.
+        memory: Bytes that a run may take at most; by default all of the device at hand.
 
     Returns:
         An ``Experiment`` that is ready to run.
@@ -90,8 +95,9 @@ def build(config: Config, federation: FederatedData | None = None) -> Experiment
     for settings, model in networks.items():  # Most methods share one.
         _require_network(str(settings.name), model, federation)
     experiment = Experiment(config, federation, rounds, mesh)
+    limit = total_memory() if memory is None else int(memory)
     for name, least in memory_of(experiment).items():
-        require_memory(name, least, _variant(config, name)[1].solver, config.training)
+        require_memory(name, least, _variant(config, name)[1].solver, config.training, limit)
     return experiment
 
 
@@ -226,6 +232,30 @@ def batch_size(config: Config, name: str) -> int | None:
         20
     """
     return _variant(config, name)[1].solver.batch_size
+
+
+def local_steps(
+    config: Config, name: str, sizes: Int[np.ndarray, " clients"]
+) -> Int[np.ndarray, " clients"]:
+    """Local steps that clients take in a round of one method.
+
+    Args:
+        config: A resolved configuration.
+        name: The method, as in ``config.methods``.
+        sizes: Examples of each client.
+
+    Examples:
+        >>> from fedjax_fair.app import presets
+        >>> config = presets.resolve(Config())
+        >>> local_steps(config, "fedavg:batch_size=20,epochs=2", np.array([5, 41])).tolist()
+        [2, 6]
+    """
+    method, own = _variant(config, name)
+    if own.solver.epochs is None:
+        return np.full_like(sizes, own.solver.steps)
+    if method.pooled is not None:
+        sizes = np.sum(sizes, keepdims=True)
+    return own.solver.epochs * -(-sizes // own.solver.batch_size)
 
 
 def _faults(config: Config) -> list[Faults]:

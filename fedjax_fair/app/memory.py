@@ -59,7 +59,9 @@ def least_memory(
     return Least(model, runs, lanes * (planned + train.features.nbytes // len(train.features)))
 
 
-def require_memory(name: str, least: Least, solver: SolverConfig, training: TrainingConfig) -> None:
+def require_memory(
+    name: str, least: Least, solver: SolverConfig, training: TrainingConfig, limit: int
+) -> None:
     """Refuses a method that is larger than all memory there is.
 
     What it lets pass may still be too large.
@@ -69,11 +71,11 @@ def require_memory(name: str, least: Least, solver: SolverConfig, training: Trai
         least: What it needs.
         solver: How its clients train.
         training: How many runs there are.
+        limit: Bytes of all memory.
 
     Raises:
         ValueError: If it does not fit; it names the setting that decides, and both sizes.
     """
-    limit = total_memory()
     if least.runs > limit:
         raise ValueError(
             f"training.seeds: {len(training.seeds)} runs of {name}, whose model takes "

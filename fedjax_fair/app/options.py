@@ -132,9 +132,10 @@ def _flag_and_value(argument: str) -> list[str]:
 
 def options_of(kind: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
     """The flags of a dataclass, sections and all, and the types of their values."""
-    kinds = get_type_hints(kind)
+    kinds, described_kinds = get_type_hints(kind), get_type_hints(kind, include_extras=True)
     for item in fields(kind):
-        name = prefix + item.name.replace("_", "-")
+        names = [getattr(extra, "name", None) for extra in get_args(described_kinds[item.name])[1:]]
+        name = prefix + next(filter(None, names), item.name).replace("_", "-")
         section = item.default_factory
         if is_dataclass(section):
             yield from options_of(section, f"{name}.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import asdict, replace
@@ -38,7 +38,7 @@ from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Axis", "Group", "planned", "sweep"]
+__all__ = ["Axis", "Batch", "Group", "batch_of", "free_bytes", "planned", "sweep"]
 
 
 _VALIDATION = 0.1
@@ -122,7 +122,7 @@ def sweep(
     """
     if points_per_batch is not None:
         checks.positive_int("points_per_batch", points_per_batch)
-    config, axes, groups = planned(base, seeds=seeds, **varied)
+    config, axes, groups = planned(base, varied, seeds=seeds)
     store = _Store(folder, config, axes)
     parts = []
     with store.locked():
@@ -140,14 +140,19 @@ def sweep(
 
 
 def planned(
-    base: Config, *, seeds: Sequence[int] | None = None, **varied: Sequence[Any]
+    base: Config,
+    varied: Mapping[str, Sequence[Any]],
+    *,
+    seeds: Sequence[int] | None = None,
+    memory: float | None = None,
 ) -> tuple[Config, list[Axis], list[Group]]:
     """What a sweep would run: its resolved configuration, what is varied, and the groups of runs.
 
     Args:
         base: As for ``sweep``.
+        varied: Values by the name of a setting, as for ``sweep``.
         seeds: As for ``sweep``.
-        **varied: As for ``sweep``.
+        memory: As for ``build``.
 
     Raises:
         ValueError: As ``sweep``.
@@ -161,17 +166,17 @@ def planned(
     if config.distributed:
         raise ValueError("distributed=True: expected False for a sweep.")
     axes = [_axis(config, name, values) for name, values in varied.items()]
-    return config, axes, list(_groups(config, axes))
+    return config, axes, list(_groups(config, axes, memory))
 
 
-def _groups(config: Config, axes: list[Axis]) -> Iterator[Group]:
+def _groups(config: Config, axes: list[Axis], memory: float | None) -> Iterator[Group]:
     traced = [axis for axis in axes if _is_traced(config, axis)]
     fixed = [axis for axis in axes if axis not in traced]
     data = None  # The same for all: settings of the data cannot be varied.
     for chosen in product(*(axis.values for axis in fixed)):
         own = _with(config, fixed, chosen)
         labels = {axis.name: value for axis, value in zip(fixed, chosen, strict=True)}
-        experiment = build(own, data)
+        experiment = build(own, data, memory)
         data = experiment.data
         for name in config.methods:
             read = [axis for axis in traced if _setting(own, name, axis) is not None]
@@ -198,7 +203,7 @@ def _finish(
     size = points_per_batch or len(waiting)
     while waiting:
         batch = waiting[:size]
-        limit = None if points_per_batch or size == 1 else _free_bytes()
+        limit = None if points_per_batch or size == 1 else free_bytes()
         callback = watch(f"{group.name}, {len(batch)} runs")
         try:
             part = _run(group, batch, limit, callback)
@@ -211,7 +216,7 @@ def _finish(
     return parts
 
 
-def _free_bytes() -> int:
+def free_bytes() -> int:
     """Memory that a batch may take."""
     device = jax.local_devices()[0]
     stats = device.memory_stats()
@@ -268,19 +273,37 @@ def _round(group: Group, values: tuple) -> Round:
     return method_round(config, group.name, group.data.num_classes, largest)
 
 
-def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:
-    """Some runs of a group, with their numbers along ``run``."""
+class Batch(NamedTuple):
+    """Some runs of a group, as ``fit_batch`` takes them."""
+
+    make: Callable[[Any], Round]
+    points: tuple[jax.Array, ...]
+    seeds: tuple[int, ...]
+    data: FederatedData
+
+
+def batch_of(group: Group, numbers: Sequence[int]) -> Batch:
+    """Runs of a group.
+
+    Args:
+        group: From ``planned``.
+        numbers: Places in ``group.runs``.
+    """
     points, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
     data, training = group.data, group.config.training
     if data.num_partitions is not None:
         own = np.array([training.seeds.index(seed) for seed in seeds])
         data = with_ownership(data, jax.tree.map(lambda leaf: leaf[own], ownership(data)))
+    columns = tuple(jnp.asarray(column) for column in zip(*points, strict=True))
+    return Batch(partial(_round, group), columns, seeds, data)
+
+
+def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:
+    """Some runs of a group, with their numbers along ``run``."""
+    training = group.config.training
     part = fit_batch(
-        partial(_round, group),
-        tuple(jnp.asarray(column) for column in zip(*points, strict=True)),
-        data,
+        **batch_of(group, numbers)._asdict(),
         rounds=training.rounds or 0,
-        seeds=seeds,
         eval_every=training.eval_every,
         train_loss=False,
         on_nonfinite=training.on_nonfinite or "keep",

@@ -18,7 +18,7 @@ from jaxtyping import Array, Shaped
 from fedjax_fair.data.federated import FederatedData, moved
 from fedjax_fair.numerics import target
 
-__all__ = ["Rows", "on_device", "stored"]
+__all__ = ["Rows", "on_device", "stored", "suited"]
 
 
 @jax.tree_util.register_dataclass
@@ -98,13 +98,18 @@ def on_device(data: FederatedData) -> FederatedData:
         >>> isinstance(data.train.order, jax.Array)
         True
     """
+    return moved(data, lambda data: jax.device_put(suited(data)))
 
-    def move(data):
-        parts = {
-            name: part._replace(features=stored(part.features))
-            for name in ("train", "test", "validation")
-            if (part := getattr(data, name)) is not None
-        }
-        return jax.device_put(data._replace(**parts))
 
-    return moved(data, move)
+def suited(data: FederatedData) -> FederatedData:
+    """A federation in the form that suits the device that programs are traced for.
+
+    Args:
+        data: Arrays on the host.
+    """
+    parts = {
+        name: part._replace(features=stored(part.features))
+        for name in ("train", "test", "validation")
+        if (part := getattr(data, name)) is not None
+    }
+    return data._replace(**parts)

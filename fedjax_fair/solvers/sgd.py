@@ -145,7 +145,8 @@ def sgd(
             def planned_step(i, carry):
                 return step(first + i, jax.tree.map(lambda leaf: leaf[i], batches), carry)
 
-            return jax.lax.fori_loop(0, taken, planned_step, carry)
+            with jax.named_scope("local_steps"):
+                return jax.lax.fori_loop(0, taken, planned_step, carry)
 
         kept = None if snapshot_step is None else variables
         carry = (variables, transformation.init(variables.params), jnp.zeros(()), kept)
@@ -166,7 +167,8 @@ def sgd(
                 return steps_from(first, PLANNED, jnp.minimum(PLANNED, taken - first), carry)
 
             blocks = _ceil_div(taken, PLANNED)
-            trained, _, total, kept = jax.lax.fori_loop(0, blocks, block, carry)
+            with jax.named_scope("step_blocks"):
+                trained, _, total, kept = jax.lax.fori_loop(0, blocks, block, carry)
         last = draw(taken - 1)
         reports: dict[str, PyTree] = {"last_batch": jnp.where(last.mask, last.rows, -1)}
         if kept is not None:

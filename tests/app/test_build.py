@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedjax_fair import simulate
-from fedjax_fair.app import memory, presets, registry
+from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import build, method_round, method_settings, relevant
 from fedjax_fair.app.config import (
     AggregatorConfig,
@@ -391,7 +391,7 @@ def test_minibatches_with_replacement_may_be_larger_than_any_client():
     assert made_of["round.step.solver.solve.batch_size"] == "500"
 
 
-def test_what_a_run_needs_at_least_is_what_it_holds(monkeypatch):
+def test_what_a_run_needs_at_least_is_what_it_holds():
     """A logistic model of 64 pixels and 10 classes, and the counts of its 10 clients."""
     model, counts = 4 * (64 * 10 + 10), 4 * 10
     runs = len(SMALL.training.seeds)
@@ -405,8 +405,6 @@ def test_what_a_run_needs_at_least_is_what_it_holds(monkeypatch):
         (replace(SMALL, solver=big), minibatches, "minibatches of a client of fedavg"),
     ):
         own = replace(config, methods=("fedavg",))
-        monkeypatch.setattr(memory, "total_memory", lambda needed=needed: needed)
-        build(own)
-        monkeypatch.setattr(memory, "total_memory", lambda needed=needed: needed - 1)
+        build(own, memory=needed)
         with pytest.raises(ValueError, match=message):
-            build(own)
+            build(own, memory=needed - 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedjax_fair.app.commands.federations import DataInfo, DataList, DataPrepare, DataShow
 from fedjax_fair.app.commands.maximizing import Exemplars, Movielens
+from fedjax_fair.app.commands.planning import Plan, plan_settings
 from fedjax_fair.app.commands.reading import Compare, Methods, Show
 from fedjax_fair.app.commands.training import Resume, Run, Sweep, run, sweep_settings
 from fedjax_fair.app.options import HELP, parse
@@ -20,6 +21,7 @@ __all__ = ["COMMANDS", "dispatch"]
 COMMANDS: dict[str, Any] = {
     "run": Run,
     "sweep": Sweep,
+    "plan": Plan,
     "resume": Resume,
     "show": Show,
     "compare": Compare,
@@ -55,6 +57,8 @@ def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) 
         run(rest, presets)
     elif command is Sweep:
         sweep_settings(rest, presets)
+    elif command is Plan:
+        plan_settings(rest, presets)
     else:
         parse(command, rest, name)()
 

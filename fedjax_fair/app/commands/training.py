@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,16 +12,17 @@ from tyro.conf import Positional
 from fedjax_fair.app import experiment, maximize
 from fedjax_fair.app.build import Experiment, batch_size, build, method_settings, relevant
 from fedjax_fair.app.commands.maximizing import maximize_in
+from fedjax_fair.app.commands.request import request
 from fedjax_fair.app.commands.shared import RunPath, advice, fields_of, plain, resumable, say_where
 from fedjax_fair.app.config import Config, Maximize
 from fedjax_fair.app.console import tables
 from fedjax_fair.app.dry_run import as_toml, costs, costs_of_sweep
 from fedjax_fair.app.logs import Logged, require
-from fedjax_fair.app.options import HELP, integers, parse, value_of
+from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import Preset, resolve
 from fedjax_fair.app.progress import watching
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.settings import described, load_into, lookup, places, read
+from fedjax_fair.app.settings import described, places
 from fedjax_fair.app.sweep import planned, sweep
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.parallel import processes
@@ -31,7 +31,6 @@ from fedjax_fair.training.fit import Callback
 
 __all__ = ["Resume", "Run", "Sweep", "run", "sweep_settings"]
 
-DEFAULT_PRESET = "digits"
 Logs = tuple[str, ...]
 
 
@@ -121,16 +120,12 @@ class Sweep(Config):
 
 def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     """Makes everything that can go wrong before it makes the run folder."""
-    named = bool(arguments) and not arguments[0].startswith("-")
-    preset = arguments[0] if named else DEFAULT_PRESET
-    options = arguments[named:]
-    base, start = _starts(preset, presets, options, named=named)
-    if HELP & set(options):
-        start = resolve(start)  # Show the values that would be used.
+    asked = request(arguments, presets)
     # What the preset sets for methods or data that were replaced is left out; what a file or a
     # person says stays.
-    typed = parse(Run, options, f"run {preset}", Run(**fields_of(Config, start)))
-    config = relevant(resolve(plain(Config, typed)), base=base)
+    default = Run(**fields_of(Config, asked.start))
+    typed = parse(Run, [*asked.words, *asked.options], f"run {asked.preset}", default)
+    config = relevant(resolve(plain(Config, typed)), base=asked.base)
     _require_logs(typed.log)
     if config.distributed:
         processes.initialize()
@@ -138,35 +133,24 @@ def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     if typed.dry_run:
         _print_dry_run(config, costs(ready))
         return
-    name = preset if named else config.data.name.replace("/", "-")
+    name = asked.preset if asked.named else config.data.name.replace("/", "-")
     folder = processes.broadcast_from_first(lambda: str(RunFolder.create(config, name).path))
     _execute(ready, RunFolder(folder), typed.log, quiet=typed.quiet)
 
 
 def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     """Runs `sweep [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]`."""
-    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    options = arguments[len(words) :]
-    named = bool(words) and "=" not in words[0]
-    preset = words[0] if named else DEFAULT_PRESET
-    base, start = _starts(preset, presets, options, named=named)
-    varied = {}
-    for word in words[named:]:
-        name, _, values = word.partition("=")
-        if name in varied:
-            raise ValueError(f"{name}: expected once, with values between commas.")
-        texts = integers(values) if name == "seeds" else values.split(",")
-        varied[name] = [read(start, name, text) for text in texts]
-    seeds = [seed for (seed,) in varied.pop("seeds")] if "seeds" in varied else None
-    if HELP & set(options):
-        start = resolve(start)
-        print(f"NAME=VALUE,VALUE varies a setting:\n{aligned(_varied(start), indent='  ')}\n")
-    default = replace(Sweep(**fields_of(Config, start)), output=f"sweeps/{preset}")
-    settings = parse(Sweep, options, f"sweep {preset}", default)
-    chosen = replace(plain(Config, settings), output=start.output)
-    base = relevant(resolve(chosen), base=base)
+    asked = request(arguments, presets)
+    if HELP & set(asked.options):
+        print(f"NAME=VALUE,VALUE varies a setting:\n{aligned(_varied(asked.start), indent='  ')}\n")
+    default = Sweep(**fields_of(Config, asked.start))
+    default = replace(default, output=f"sweeps/{asked.preset}")
+    settings = parse(Sweep, asked.options, f"sweep {asked.preset}", default)
+    chosen = replace(plain(Config, settings), output=asked.start.output)
+    base = relevant(resolve(chosen), base=asked.base)
+    varied, seeds = asked.varied()
     if settings.dry_run:
-        config, _, groups = planned(base, seeds=seeds, **varied)
+        config, _, groups = planned(base, varied, seeds=seeds)
         _print_dry_run(config, costs_of_sweep(groups))
         return
     print(f"Sweep folder: {printable(settings.output)}")
@@ -187,18 +171,6 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     Console().print(*tables(swept))
     output = Path(settings.output)
     say_where(Results=output / "results.nc", Report=output / "report.html")
-
-
-def _starts(
-    preset: str, presets: Mapping[str, Preset], options: list[str], *, named: bool
-) -> tuple[Config, Config]:
-    """What a file of settings is laid over, and what options are laid over."""
-    base = lookup("preset", preset, presets).config
-    file = value_of("--config", options)
-    if file is None:
-        return base, base
-    base = base if named else Config()
-    return base, load_into(file, base)
 
 
 def _print_dry_run(config: Config, found: dict[str, str]) -> None:

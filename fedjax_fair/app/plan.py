@@ -1,0 +1,178 @@
+"""Plans runs and sweeps for a machine: which batches there are, and how plans are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.table import Table
+
+from fedjax_fair.app.build import Experiment, local_steps
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.memory import readable
+from fedjax_fair.app.sweep import Batch, Group, batch_of, free_bytes
+from fedjax_fair.planning.machines import Machine
+from fedjax_fair.planning.measured import measured
+from fedjax_fair.planning.plan import Plan, plan
+from fedjax_fair.simulate import Round
+from fedjax_fair.text import aligned
+
+__all__ = ["Planned", "as_json", "batches_of_run", "batches_of_sweep", "plans", "shown"]
+
+
+class Planned(NamedTuple):
+    """A batch of runs that share programs.
+
+    Attributes:
+        name: What tells it from the others.
+        method: The method.
+        config: Its settings.
+        batch: The runs.
+        train_loss: Whether its evaluations measure training losses.
+        mesh: Devices at hand that it would run on.
+    """
+
+    name: str
+    method: str
+    config: Config
+    batch: Batch
+    train_loss: bool
+    mesh: Any
+
+
+def batches_of_run(experiment: Experiment) -> list[Planned]:
+    """What ``run`` would run, a batch for each method."""
+    config, data, mesh = experiment.config, experiment.data, experiment.mesh
+    seeds = tuple(config.training.seeds)
+    return [
+        Planned(name, name, config, Batch(partial(_same, round), (), seeds, data), True, mesh)
+        for name, round in experiment.rounds.items()
+    ]
+
+
+def _same(round: Round, point: tuple[()]) -> Round:
+    return round
+
+
+def batches_of_sweep(groups: Sequence[Group]) -> list[Planned]:
+    """What ``sweep`` would run, a batch for each group."""
+    return [
+        Planned(
+            " ".join([group.name, *(f"{name}={value}" for name, value in group.labels.items())]),
+            group.name,
+            group.config,
+            batch_of(group, range(len(group.runs))),
+            False,
+            group.mesh,
+        )
+        for group in groups
+    ]
+
+
+def plans(batches: Sequence[Planned], machine: Machine | None) -> Iterator[tuple[str, Plan]]:
+    """Plans batches one after another.
+
+    Args:
+        batches: What would be run.
+        machine: Where, or None for the machine at hand, which then runs some rounds.
+
+    Yields:
+        The name of each, and its plan.
+    """
+    for each in batches:
+        training: Any = each.config.training
+        given: dict[str, Any] = {
+            **each.batch._asdict(),
+            "rounds": training.rounds,
+            "eval_every": training.eval_every,
+            "train_loss": each.train_loss,
+        }
+        if machine is None:
+            yield each.name, measured(**given, free=free_bytes(), mesh=each.mesh)
+        else:
+            steps = partial(local_steps, each.config, each.method)
+            yield each.name, plan(machine, **given, local_steps=steps)
+
+
+def as_json(machine: Machine | None, found: dict[str, Plan]) -> dict[str, Any]:
+    """Plans for scripts: bytes and seconds."""
+    rows = {}
+    for name, each in found.items():
+        work = None if each.work is None else each.work._asdict()
+        rows[name] = each._asdict() | {"work": work}
+    where = None if machine is None else machine._asdict()
+    return {"machine": where or "here", "plans": rows}
+
+
+def shown(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table, str]:
+    """A table of plans, and what is to be said of it.
+
+    Args:
+        machine: As for ``plans``.
+        found: Plans by name.
+    """
+    where = "here" if machine is None else machine.name
+    title = f"What the runs of each method would take: {where}"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("method", overflow="fold")
+    for heading in ("runs", "memory", "fit", "round", "evaluation", "in all", "compiling"):
+        table.add_column(heading, justify="right")
+    for name, each in found.items():
+        table.add_row(
+            name,
+            f"{each.runs}",
+            readable(sum(each.memory.values())),
+            f"{each.most_runs:,}",
+            *(_duration(each.seconds[part]) for part in ("round", "evaluation", "whole")),
+            _duration(each.compiled_in),
+        )
+    return table, aligned(_notes(machine, found))
+
+
+def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
+    """What stands below the table."""
+    several = list(found.values())
+    largest = max(several, key=lambda each: sum(each.memory.values()))
+    parts = ", ".join(f"{name} {readable(size)}" for name, size in largest.memory.items())
+    whole = sum(each.seconds["whole"] for each in several)
+    compiling = sum(each.compiled_in for each in several)
+    notes = {
+        "memory": f"at most: {parts}",
+        "in all": f"{_duration(whole)}, and {_duration(compiling)} of compiling here",
+    }
+    if machine is None:
+        notes["how"] = "two rounds and an evaluation of each were run; drawing is not counted"
+        return notes
+    notes["memory"] += f"; a device has {readable(int(machine.memory))}"
+    notes["host"] = f"{readable(sum(each.records for each in several))} of records"
+    works = [(name, each.work) for name, each in found.items() if each.work is not None]
+    for name, work in works:
+        cycles = "" if work.cycles is None else f"{work.cycles:,.0f} cycles, "
+        crossing = ""
+        if work.collectives:
+            crossing = f", {work.collectives:,.0f} collectives of {readable(int(work.exchanged))}"
+        notes[name] = (
+            f"a round: {cycles}{work.kernels:,.0f} kernels, {work.operations / 1e9:,.3g} billion "
+            f"operations in products, {readable(int(work.bytes))} moved{crossing}"
+        )
+    unknown = sum(work.unknown_loops for _, work in works)
+    by = "the compiler's cycles" if machine.hertz else "each kernel's bytes and products at peak"
+    notes["how"] = f"{by}, never compared with a device; expect more"
+    if unknown:
+        notes["how"] += f"; loops of unknown length, {unknown} in all, count once"
+    return notes
+
+
+def _duration(seconds: float) -> str:
+    """A time with a unit in which it is a short number.
+
+    Examples:
+        >>> [_duration(each) for each in (0.00012, 0.25, 75.0, 7500.0, 3e5)]
+        ['120 us', '250 ms', '75.0 s', '2.1 h', '3.5 days']
+    """
+    for size, unit in ((86400, "days"), (3600, "h"), (1, "s"), (1e-3, "ms")):
+        if seconds >= (2 if size > 1 else 1) * size:
+            return f"{seconds / size:.3g} {unit}" if size < 1 else f"{seconds / size:,.1f} {unit}"
+    return f"{seconds * 1e6:.3g} us"

@@ -1,0 +1,1 @@
+"""What runs would take on machines that are not there, as their compilers see it."""

@@ -1,0 +1,108 @@
+"""Compiles programs for a machine, and estimates how long they take there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import SingleDeviceSharding
+from jaxtyping import PyTree
+
+from fedjax_fair.numerics.target import tracing_for
+from fedjax_fair.planning.machines import Machine, devices_of
+from fedjax_fair.planning.reading import Cost, Program, read
+
+__all__ = ["Compiled", "compiled", "on", "seconds"]
+
+# What XLA's own model of performance puts down for starting a kernel.
+_LAUNCH = 1e-6
+
+
+class Compiled(NamedTuple):
+    """A program that was compiled for a machine.
+
+    Attributes:
+        program: What its instructions cost.
+        seconds: How long it takes, by the compiler's estimate.
+        arguments: Bytes of its arguments on a device.
+        temporaries: Bytes on a device that it takes besides, results among them.
+        compiled_in: Seconds of compiling, on the machine at hand.
+        results: Shapes of what it gives.
+    """
+
+    program: Program
+    seconds: float
+    arguments: int
+    temporaries: int
+    compiled_in: float
+    results: Any
+
+
+def on(machine: Machine, tree: PyTree) -> PyTree:
+    """Shapes of arrays that lie on the first device of a machine.
+
+    Args:
+        machine: From ``machines.find``.
+        tree: Arrays, or their shapes.
+    """
+    first = SingleDeviceSharding(devices_of(machine)[0])
+
+    def shape(leaf):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=first)
+
+    return jax.tree.map(shape, tree)
+
+
+def compiled(
+    machine: Machine,
+    function: Any,
+    *arguments: Any,
+    trips: Callable[[str], float | None] = lambda origin: None,
+) -> Compiled:
+    """Compiles a jitted function.
+
+    Args:
+        machine: From ``machines.find``.
+        function: From ``jax.jit``.
+        *arguments: Its arguments, whose arrays are shapes from ``on``.
+        trips: As for ``reading.read``.
+    """
+    started = time.perf_counter()
+    with tracing_for(machine.platform):
+        traced = function.trace(*arguments)
+    platform = "cuda" if machine.platform == "gpu" else machine.platform
+    lowered = traced.lower(lowering_platforms=(platform,))
+    made = lowered.compile()
+    took = time.perf_counter() - started
+    memory, program = made.memory_analysis(), read(made.as_text(), trips)
+    passed_on = memory.alias_size_in_bytes
+    return Compiled(
+        program,
+        seconds(machine, program),
+        memory.argument_size_in_bytes,
+        memory.temp_size_in_bytes + memory.output_size_in_bytes - passed_on,
+        took,
+        lowered.out_info,
+    )
+
+
+def seconds(machine: Machine, program: Program) -> float:
+    """How long a program takes by estimates alone.
+
+    A TPU's compiler estimates cycles. For a GPU, every kernel takes as long as its bytes or its
+    products at the device's peak, and no less than it takes to start it.
+
+    Args:
+        machine: Where it would run.
+        program: What it costs.
+    """
+    if machine.hertz is not None:
+        return program.cost.cycles / machine.hertz
+
+    def of_kernel(cost: Cost) -> float:
+        moved, computed = cost.bytes / machine.bandwidth, cost.operations / machine.operations
+        return max(moved, computed, _LAUNCH)
+
+    return sum(each.runs * of_kernel(each.cost) for each in program.operations)

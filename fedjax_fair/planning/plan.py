@@ -1,0 +1,167 @@
+"""What a batch of runs of one method would take on a machine: memory and time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from fedjax_fair.data.federated import FederatedData, moved
+from fedjax_fair.data.stored import suited
+from fedjax_fair.numerics.target import tracing_for
+from fedjax_fair.planning.compiled import Compiled, compiled, on
+from fedjax_fair.planning.machines import Machine
+from fedjax_fair.planning.trips import Lengths
+from fedjax_fair.simulate import Round
+from fedjax_fair.training.functions import functions, over_runs
+
+__all__ = ["Plan", "Work", "plan", "whole_seconds"]
+
+# Of a device's memory, as a sweep that chooses its batches; the rest is the runtime's.
+_USABLE = 0.9
+
+
+class Work(NamedTuple):
+    """What the compiled program of a round consists of.
+
+    Attributes:
+        cycles: As a TPU's compiler estimates them; None for other devices.
+        kernels: Instructions that a device starts.
+        operations: Floating-point operations in products.
+        bytes: Moved from and to the memory of the device.
+        collectives: Instructions that wait for other devices.
+        exchanged: Bytes that those give, on a device.
+        unknown_loops: Loops, with those of an evaluation, whose length is not known; each counts as
+            one trip.
+    """
+
+    cycles: float | None
+    kernels: float
+    operations: float
+    bytes: float
+    collectives: float
+    exchanged: float
+    unknown_loops: int
+
+
+class Plan(NamedTuple):
+    """What a batch of runs takes.
+
+    Attributes:
+        runs: How many, side by side.
+        rounds: Rounds of each.
+        memory: Bytes of one device by what they are for.
+        most_runs: Runs that would fit side by side, an estimate from those that were compiled.
+        seconds: Of a round, of an evaluation, and of the whole without compiling.
+        compiled_in: Seconds of compiling on the machine at hand.
+        records: Bytes that the host keeps of all rounds and evaluations, where that is another.
+        work: Of a round, where no round was run.
+    """
+
+    runs: int
+    rounds: int
+    memory: dict[str, int]
+    most_runs: int
+    seconds: dict[str, float]
+    compiled_in: float
+    records: int = 0
+    work: Work | None = None
+
+
+def plan(
+    machine: Machine,
+    make: Callable[[PyTree], Round],
+    points: PyTree,
+    seeds: tuple[int, ...],
+    data: FederatedData,
+    *,
+    rounds: int,
+    eval_every: int,
+    train_loss: bool,
+    local_steps: Callable[[np.ndarray], np.ndarray] = lambda sizes: np.ones_like(sizes),
+) -> Plan:
+    """Compiles what ``fit_batch`` would run on a machine, and reads what it costs.
+
+    Args:
+        machine: From ``machines.find``, after ``machines.prepare``.
+        make: As for ``fit_batch``.
+        points: Numbers of every run, leaves ``[runs]``.
+        seeds: The seed of each run.
+        data: The federation.
+        rounds: Rounds of each run.
+        eval_every: Rounds between evaluations.
+        train_loss: Whether evaluations measure training losses.
+        local_steps: From the sizes of clients to the local steps of each, where these depend on
+            them.
+    """
+    runs, chunk = len(seeds), min(eval_every, rounds)
+    one = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points))
+    parts = functions(make, one.model, over_runs, train_loss=train_loss)
+    with tracing_for(machine.platform):
+        stored = moved(data, suited)
+        shapes = on(machine, stored)
+        own = on(machine, (np.asarray(seeds, np.uint32), points))
+        state = on(machine, jax.eval_shape(parts.init, own, shapes))
+    cohort_size = _cohort_size(machine, parts.step, (state, own[1], shapes))
+    lengths = Lengths(machine, data, cohort_size, runs, local_steps)
+    cohort = on(machine, np.zeros((runs, cohort_size), np.int32))
+
+    def compile_for(function: Any, *arguments: Any) -> Compiled:
+        return compiled(machine, function, *arguments, trips=lengths.trips)
+
+    init = compile_for(parts.init, own, shapes)
+    steps = compile_for(parts.step, state, own[1], shapes, chunk)
+    measured = (state.variables, state.participation, cohort)
+    evaluation = compile_for(parts.evaluate, measured, shapes)
+
+    of_data = _bytes({id(leaf): leaf for leaf in jax.tree.leaves(stored)})
+    of_states = _bytes((state, own))
+    temporaries = max(program.temporaries for program in (init, steps, evaluation))
+    evaluations = 1 + -(-rounds // eval_every)
+    records = rounds / chunk * _bytes(steps.results[1]) + evaluations * _bytes(evaluation.results)
+    each = (of_states + temporaries) / runs
+    seconds = {"round": steps.seconds / chunk, "evaluation": evaluation.seconds}
+    seconds["whole"] = whole_seconds(init.seconds, seconds, rounds, eval_every)
+    cost = steps.program.cost.times(1 / chunk)._asdict()
+    loops = [*steps.program.loops, *evaluation.program.loops]
+    if machine.hertz is None:
+        cost["cycles"] = None
+    return Plan(
+        runs=runs,
+        rounds=rounds,
+        memory={"data": of_data, "states": of_states, "temporaries": temporaries},
+        most_runs=max(0, int((_USABLE * machine.memory - of_data) / each)),
+        seconds=seconds,
+        compiled_in=sum(program.compiled_in for program in (init, steps, evaluation)),
+        records=int(records),
+        work=Work(**cost, unknown_loops=sum(not loop.known for loop in loops)),
+    )
+
+
+def whole_seconds(init: float, seconds: dict[str, float], rounds: int, eval_every: int) -> float:
+    """Seconds of runs from their start to their end.
+
+    Args:
+        init: Of the initial state.
+        seconds: Of a ``"round"`` and of an ``"evaluation"``.
+        rounds: How many.
+        eval_every: Rounds between evaluations, of which one more comes first.
+    """
+    evaluations = 1 + -(-rounds // eval_every)
+    return init + rounds * seconds["round"] + evaluations * seconds["evaluation"]
+
+
+def _cohort_size(machine: Machine, step: Any, arguments: tuple) -> int:
+    """Slots of a cohort, which only tracing tells."""
+    with tracing_for(machine.platform):
+        info = jax.eval_shape(lambda *arguments: step(*arguments, 1)[1], *arguments)
+    return info.clients.shape[-1]
+
+
+def _bytes(tree: PyTree) -> int:
+    """Bytes on one device."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,95 @@
+"""How often loops go round whose length depends on the data, on average."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import gammaln
+
+from fedjax_fair.client_evaluation import chunk_of_clients
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.numerics.target import tracing_for
+from fedjax_fair.planning.machines import Machine
+from fedjax_fair.solvers.sgd import PLANNED
+
+__all__ = ["Lengths", "expected_maximum"]
+
+_SCOPE = re.compile(r"(\w+)\)*/while$")
+
+
+class Lengths:
+    """What is known of the loops of a round that programs do not say the length of.
+
+    Cohorts are taken as drawn uniformly; other selectors may prefer larger clients.
+
+    Args:
+        machine: From ``machines.find``.
+        data: The federation.
+        cohort_size: Members of a cohort.
+        runs: Runs side by side.
+        local_steps: From sizes of clients to their local steps.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        data: FederatedData,
+        cohort_size: int,
+        runs: int,
+        local_steps: Callable[[Int[np.ndarray, " clients"]], Int[np.ndarray, " clients"]],
+    ) -> None:
+        self._cohort_size, self._runs = cohort_size, runs
+        self._sizes = np.asarray(data.train.sizes).reshape(-1, data.train.sizes.shape[-1])[0]
+        self._steps = local_steps(self._sizes)
+        with tracing_for(machine.platform):
+            self._chunk = chunk_of_clients(data.train)
+
+    def trips(self, origin: str) -> float | None:
+        """How often a loop goes round, on average.
+
+        Args:
+            origin: What it was traced from, as compiled programs say it.
+        """
+        scope = _SCOPE.search(origin)
+        if scope is None:
+            return None
+        if scope[1] in ("local_steps", "step_blocks"):
+            # Side by side all members wait for the one with most steps.
+            together = self._cohort_size if re.search(r"vmap\(step_blocks\)", origin) else 1
+            steps = expected_maximum(self._steps, together, self._runs)
+            blocks = -(-steps // PLANNED)
+            return blocks if scope[1] == "step_blocks" else steps / blocks
+        if scope[1] == "client_chunks":
+            return float(np.mean(-(-self._sizes // self._chunk)))
+        return None
+
+
+def expected_maximum(
+    values: Int[np.ndarray, " clients"] | Float[np.ndarray, " clients"], members: int, runs: int = 1
+) -> float:
+    """The mean of the largest value among members of cohorts that are drawn uniformly.
+
+    Args:
+        values: Of every client.
+        members: Different clients in a cohort.
+        runs: Cohorts, drawn independently.
+
+    Examples:
+        >>> expected_maximum(np.array([1, 2, 3]), 2)
+        2.6666666666666665
+    """
+    ascending = np.sort(np.asarray(values, np.float64))
+    clients = len(ascending)
+    below = np.arange(clients + 1)
+    possible = below >= members
+    # The share of cohorts within the smallest clients: binomial coefficients.
+    logs = _log_choose(np.where(possible, below, members), members) - _log_choose(clients, members)
+    share = np.where(possible, np.exp(logs), 0.0) ** runs
+    return float(np.sum(ascending * np.diff(share)))
+
+
+def _log_choose(n: Int[np.ndarray, " n"] | int, k: int) -> Float[np.ndarray, " n"]:
+    return gammaln(np.asarray(n) + 1.0) - gammaln(k + 1.0) - gammaln(np.asarray(n) - k + 1.0)
