@@ -14,7 +14,7 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.planning.machines import Machine, devices_of
 from fedjax_fair.planning.reading import Cost, Program, read
 
-__all__ = ["Compiled", "compiled", "on", "seconds"]
+__all__ = ["Compiled", "compiled", "of_kernel", "on"]
 
 # What XLA's own model of performance puts down for starting a kernel.
 _LAUNCH = 1e-6
@@ -80,7 +80,7 @@ def compiled(
     passed_on = memory.alias_size_in_bytes
     return Compiled(
         program,
-        seconds(machine, program),
+        _seconds(machine, program),
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes + memory.output_size_in_bytes - passed_on,
         took,
@@ -88,21 +88,20 @@ def compiled(
     )
 
 
-def seconds(machine: Machine, program: Program) -> float:
-    """How long a program takes by estimates alone.
+def of_kernel(machine: Machine, cost: Cost) -> float:
+    """How long an instruction takes by estimates alone, in seconds.
 
-    A TPU's compiler estimates cycles. For a GPU, every kernel takes as long as its bytes or its
+    A TPU's compiler estimates cycles. For a GPU, a kernel takes as long as its bytes or its
     products at the device's peak, and no less than it takes to start it.
 
     Args:
         machine: Where it would run.
-        program: What it costs.
+        cost: Of one run of it.
     """
     if machine.hertz is not None:
-        return program.cost.cycles / machine.hertz
+        return cost.cycles / machine.hertz
+    return max(cost.bytes / machine.bandwidth, cost.operations / machine.operations, _LAUNCH)
 
-    def of_kernel(cost: Cost) -> float:
-        moved, computed = cost.bytes / machine.bandwidth, cost.operations / machine.operations
-        return max(moved, computed, _LAUNCH)
 
-    return sum(each.runs * of_kernel(each.cost) for each in program.operations)
+def _seconds(machine: Machine, program: Program) -> float:
+    return sum(each.runs * of_kernel(machine, each.cost) for each in program.operations)

@@ -14,7 +14,7 @@ _INSTRUCTION = re.compile(r"^\s*(ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)
 _SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
-_CONTRACTED = re.compile(r'lhs_contracting_dimensions"?[=:][\[{]([^\]}]*)')
+_CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)')
 _BITS = re.compile(r"\d+")
 
 # What only names or regroups values, and what others are called by.

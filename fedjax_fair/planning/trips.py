@@ -78,18 +78,18 @@ def expected_maximum(
         runs: Cohorts, drawn independently.
 
     Examples:
-        >>> expected_maximum(np.array([1, 2, 3]), 2)
-        2.6666666666666665
+        >>> round(expected_maximum(np.array([1, 2, 3]), 2), 3)
+        2.667
     """
     ascending = np.sort(np.asarray(values, np.float64))
     clients = len(ascending)
     below = np.arange(clients + 1)
     possible = below >= members
-    # The share of cohorts within the smallest clients: binomial coefficients.
-    logs = _log_choose(np.where(possible, below, members), members) - _log_choose(clients, members)
-    share = np.where(possible, np.exp(logs), 0.0) ** runs
+    # The share of cohorts within the smallest clients: a quotient of binomial coefficients.
+    logs = _log_choose(np.where(possible, below, members), members)
+    share = np.where(possible, np.exp(logs - logs[-1]), 0.0) ** runs
     return float(np.sum(ascending * np.diff(share)))
 
 
-def _log_choose(n: Int[np.ndarray, " n"] | int, k: int) -> Float[np.ndarray, " n"]:
-    return gammaln(np.asarray(n) + 1.0) - gammaln(k + 1.0) - gammaln(np.asarray(n) - k + 1.0)
+def _log_choose(n: Int[np.ndarray, " n"], k: int) -> Float[np.ndarray, " n"]:
+    return gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)

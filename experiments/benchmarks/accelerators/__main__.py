@@ -1,9 +1,10 @@
 """What programs cost on accelerators: ``python -m experiments.benchmarks.accelerators``.
 
 Nothing is run: the compiler of the device says what it made. That of a TPU writes an estimate of
-cycles behind every operation, which ranks forms of the same computation; it is no time. It comes in
-an environment of its own (0.5 GB), made at the first call. Compiling a chunk of rounds takes
-minutes.
+cycles behind every operation, which ranks forms of the same computation; it is no time. For a GPU
+kernels and bytes are counted, and the time is a bound from the device's peaks. Compilers come in
+environments of their own (0.5 GB for TPUs, 6 GB for CUDA), made at the first call. Compiling a
+chunk of rounds takes minutes.
 
 A local step, a round and the whole of a chunk are those of all members of the cohort together. A
 loop whose length the program does not say counts once, and the number of such loops is printed.
@@ -17,25 +18,22 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from experiments.benchmarks.accelerators.workloads import FORMS, WORKLOADS
+from experiments.benchmarks.accelerators.workloads import FORMS, ROUNDS, WORKLOADS
 from experiments.benchmarks.peers.environment import environment
 from experiments.benchmarks.timing import without_settings
+from fedjax_fair.planning import machines
+from fedjax_fair.planning.machines import Machine
 
-REQUIREMENTS = Path(__file__).parent / "tpu.txt"
-# The compiler must not look for a machine, and several processes may use it at once.
-SETTINGS = {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
+FOLDER = Path(__file__).parent
+COLUMNS = {"gpu": ("kernels", 1, "kernels"), "tpu": ("cycles", 1e6, "millions of cycles")}
+"""What is told of a platform's programs, its unit, and what that is called."""
 
 
-def answer(python: Path, name: str, form: str) -> dict[str, Any]:
+def answer(python: Path, target: str, name: str, form: str) -> dict[str, Any]:
     """What the compiler says of a workload in a form."""
     done = subprocess.run(
-        [python, "-m", "experiments.benchmarks.accelerators.compiled", name, form],
-        env=without_settings() | SETTINGS,
+        [python, "-m", "experiments.benchmarks.accelerators.one", target, name, form],
+        env=without_settings(),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -44,37 +42,49 @@ def answer(python: Path, name: str, form: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Programs compiled for one chip of a TPU v5e")
+    parser = argparse.ArgumentParser(description="Programs compiled for accelerators")
+    parser.add_argument("--target", default="v5e:1x1", help=machines.NAMES)
     parser.add_argument("--only", nargs="*", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--forms", nargs="*", choices=FORMS, default=list(FORMS))
     parser.add_argument("--dearest", action="store_true", help="print the dearest operations")
     parser.add_argument("--cache", type=Path, default=Path(".cache/accelerators"))
     options = parser.parse_args()
-    python = environment(REQUIREMENTS, options.cache.resolve())
-    print(", ".join(REQUIREMENTS.read_text().split()), "on a v5e chip, millions of cycles")
-    print("| | form | step | round | rest of a round | chunk beyond rounds |", end="")
-    print(" arguments, MiB | temporaries, MiB | loops of unknown length | compiled in, s |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    machine = machines.find(options.target)
+    requirements = FOLDER / ("cuda.txt" if machine.platform == "gpu" else "tpu.txt")
+    python = environment(requirements, options.cache.resolve())
+    unit = COLUMNS[machine.platform][-1]
+    print(", ".join(requirements.read_text().split()), f"for {machine.name}, {unit}")
+    print("| | form | step | round | rest of a round | chunk beyond rounds | ms a round |", end="")
+    print(" products, 1e9 | moved, MB | bound, ms | arguments, MiB | temporaries, MiB |", end="")
+    print(" loops of unknown length | compiled in, s |")
+    print("|---" * 14 + "|")
     for name in options.only:
         for form in options.forms:
-            row(name, form, said := answer(python, name, form))
-            for cycles, runs, text, origin in said["dearest"] if options.dearest else ():
-                print(f"  {cycles:,} x {runs}: {text} {origin}")
+            row(machine, name, form, said := answer(python, machine.name, name, form))
+            for seconds, runs, text, origin in said["dearest"] if options.dearest else ():
+                print(f"  {seconds * 1e6:.3g} us x {runs}: {text} {origin}")
 
 
-def row(name: str, form: str, said: dict[str, Any]) -> None:
-    """Prints a row of the table."""
+def row(machine: Machine, name: str, form: str, said: dict[str, Any]) -> None:
+    """Prints a row of the table; the bound is the roofline of a round, or of an evaluation."""
+    key, unit, _ = COLUMNS[machine.platform]
+    costs = said["costs"]
 
-    def millions(cycles: float | None) -> str:
-        return "" if cycles is None else f"{cycles / 1e6:.3g}"
+    def shown(count: float | None) -> str:
+        return "" if count is None else f"{count / unit:.3g}"
 
-    rest = None
-    if said["step"] is not None and said["round"] is not None:
-        rest = said["round"] - said["steps_a_round"] * said["step"]
-    cells = [millions(said["step"]), millions(said["round"] or said["cycles"]), millions(rest)]
-    cells += [millions(said["entry"])]
+    whole, round, step = (cost and cost[key] for cost in costs.values())
+    rest = entry = None
+    if round is not None:
+        entry = whole - ROUNDS * round
+        rest = step and round - said["steps_a_round"] * step
+    one, rounds = (costs["whole"], 1) if round is None else (costs["round"], ROUNDS)
+    bound = max(one["bytes"] / machine.bandwidth, one["operations"] / machine.operations)
+    cells = [shown(step), shown(one[key]), shown(rest), shown(entry)]
+    cells += [f"{each:.3g}" for each in (1e3 * said["seconds"] / rounds, one["operations"] / 1e9)]
+    cells += [f"{each:.3g}" for each in (one["bytes"] / 1e6, 1e3 * bound)]
     cells += [f"{said[kind] / 2**20:,.0f}" for kind in ("arguments", "temporaries")]
-    cells += [str(said["unknown_loops"]), f"{said['seconds']:.0f}"]
+    cells += [str(said["unknown_loops"]), f"{said['compiled_in']:.0f}"]
     print(f"| {name} | {form} | {' | '.join(cells)} |", flush=True)
 
 

@@ -1,0 +1,45 @@
+"""Names of machines."""
+
+import pytest
+
+from fedjax_fair.planning import machines
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "devices", "memory"),
+    [
+        ("v5e:1x1", "tpu", 1, 16e9),
+        ("v5e:4x4", "tpu", 16, 16e9),
+        ("v5p:2x2x1", "tpu", 4, 95e9),
+        ("h200", "gpu", 1, 141e9),
+        ("h200:8", "gpu", 8, 141e9),
+    ],
+)
+def test_a_name_says_how_many_devices_of_what_kind(name, platform, devices, memory):
+    machine = machines.find(name)
+    assert (machine.platform, machine.num_devices, machine.memory) == (platform, devices, memory)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("v9", "v5e:1x1, v5e:2x4"),
+        ("v5e:", "v5e:1x1"),
+        ("v5e:0x4", "v5e:1x1"),
+        ("v5e:2x2x2", "v5e:1x1, v5e:2x2 or"),
+        ("v5e:3x3", "v5e:1x1, v5e:2x2 or"),
+        ("v5p:2x2", "v5p:1x1x1 or"),
+        ("h200:2x4", "h200:8"),
+        ("h200:-1", "h200"),
+        ("", "v5e:1x1"),
+    ],
+)
+def test_other_names_are_told_the_right_ones(name, expected):
+    with pytest.raises(ValueError, match=f"for='{name}': expected .*{expected}"):
+        machines.find(name)
+
+
+def test_a_compiler_that_is_not_installed_is_named():
+    missing = machines.find("h200")._replace(module="surely_not_installed")
+    with pytest.raises(ValueError, match=r"pip install 'fedjax-fair\[cuda12\]'"):
+        machines.prepare(missing)

@@ -1,0 +1,130 @@
+"""Plans, against what is known of the programs; a processor stands for the machine."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_fair as ff
+from fedjax_fair.planning.machines import Machine
+from fedjax_fair.planning.measured import measured
+from fedjax_fair.planning.plan import plan, whole_seconds
+
+HERE = Machine("cpu", "cpu", (1,), 1e9, 1e10, 1e11, None, "", "jax")
+BATCH = 10
+# Forward, and the gradient by the weights: features need none.
+OF_A_STEP = 2 * (2 * BATCH * 64 * 10)
+SCHEDULE = {"rounds": 7, "eval_every": 3, "train_loss": False}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def here():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedjax_fair.planning.compiled.devices_of", lambda machine: jax.devices())
+        yield
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return ff.data.load("digits")
+
+
+def fedavg(**steps):
+    return ff.make_round(
+        model=ff.models.logistic(10),
+        selector=ff.selectors.uniform(cohort_size=5),
+        solver=ff.solvers.sgd(learning_rate=0.1, batch_size=BATCH, **steps),
+        aggregator=ff.aggregators.mean(),
+    )
+
+
+@pytest.fixture(scope="module")
+def planned(digits):
+    round = fedavg(steps=4)
+    return plan(HERE, lambda _: round, (), (0, 1), digits, **SCHEDULE)
+
+
+def test_a_round_has_the_products_of_its_local_steps(planned):
+    local = 2 * 5 * 4 * OF_A_STEP
+    assert local <= planned.work.operations < 1.05 * local
+
+
+def test_local_steps_that_follow_from_the_sizes_are_counted(digits, planned):
+    def steps(sizes):
+        return 2 * -(-sizes // BATCH)
+
+    round = fedavg(epochs=2)
+    own = plan(HERE, lambda _: round, (), (0, 1), digits, **SCHEDULE, local_steps=steps)
+    mean = np.mean(steps(digits.train.sizes))
+    assert own.work.unknown_loops == planned.work.unknown_loops == 0
+    assert own.work.operations / planned.work.operations == pytest.approx(mean / 4, rel=0.05)
+
+
+def test_memory_is_that_of_data_states_and_what_programs_take_besides(digits, planned):
+    def arrays(part):
+        return [part.features, part.labels, part.order, part.offsets, part.sizes]
+
+    data = [leaf for part in (digits.train, digits.test) for leaf in arrays(part)]
+    held = {id(leaf): leaf.nbytes for leaf in data}
+    assert planned.memory["data"] == sum(held.values())
+    # A model, how often each client took part, a key, a round: of two runs, with their seeds.
+    model = 4 * (64 * 10 + 10)
+    assert planned.memory["states"] >= 2 * (model + 4 * digits.num_clients)
+    assert planned.memory["temporaries"] > 0
+
+
+def test_as_many_runs_fit_as_leave_a_tenth_of_the_memory(planned):
+    each = (planned.memory["states"] + planned.memory["temporaries"]) / 2
+    free = 0.9 * HERE.memory - planned.memory["data"]
+    assert planned.most_runs * each <= free < (planned.most_runs + 1) * each
+
+
+def test_a_round_takes_no_less_than_its_products_and_what_it_moves(planned):
+    work = planned.work
+    bound = max(work.operations / HERE.operations, work.bytes / HERE.bandwidth)
+    assert planned.seconds["round"] >= bound
+    assert planned.seconds["round"] >= 1e-6 * work.kernels
+    assert work.cycles is None
+    assert work.collectives == 0
+
+
+def test_the_whole_is_its_rounds_and_evaluations():
+    # Before training, after 3 and 6 rounds, and after the last.
+    seconds = {"round": 2.0, "evaluation": 10.0}
+    assert whole_seconds(1.0, seconds, rounds=7, eval_every=3) == 1 + 7 * 2 + 4 * 10
+
+
+def test_records_are_what_the_host_keeps(digits, planned):
+    """At least the accuracy of every client at four evaluations, and seven cohorts of five."""
+    least = 2 * 4 * (4 * 4 * digits.num_clients + 7 * 5)
+    assert least < planned.records < 20 * least
+
+
+def test_the_machine_at_hand_is_measured(digits):
+    round = fedavg(steps=4)
+    here = measured(lambda _: round, (), (0, 1), digits, **SCHEDULE, free=10**9)
+    assert here.seconds["whole"] > 7 * here.seconds["round"] + 4 * here.seconds["evaluation"] > 0
+    assert here.most_runs > 2
+    assert here.work is None
+
+
+@pytest.mark.foreign
+@pytest.mark.parametrize(
+    ("machine", "module"), [("v5e:1x1", "libtpu"), ("h200", "jax_cuda12_plugin")]
+)
+def test_the_digits_are_planned_for_a_machine_that_is_not_there(machine, module):
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"needs {module}")
+    code = "from fedjax_fair.app.cli import program; program()"
+    command = ["plan", "digits", "--methods", "fedavg", "--for", machine, "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)["plans"]["fedavg"]
+    assert found["work"]["unknown_loops"] == 0
+    assert 0 < sum(found["memory"].values()) < 1e9
+    assert 0 < found["seconds"]["round"] < 0.1

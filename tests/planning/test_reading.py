@@ -1,0 +1,170 @@
+"""What is read in the text of compiled programs, against what XLA says of them."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fedjax_fair.planning.reading import read
+
+
+def operation(name, cycles):
+    return (
+        f'  %{name} = f32[] add(%a), metadata={{op_name="jit(f)/{name}"}}, '
+        f'backend_config={{"estimated_cycles":"{cycles}"}}'
+    )
+
+
+def part(name, *lines, entry=False):
+    return "\n".join([f"{'ENTRY ' * entry}%{name} (a: f32[]) -> f32[] {{", *lines, "}"])
+
+
+def condition(name, *limits, direction="LT"):
+    constants = [f"  %constant.{i} = s32[]{{:T(128)}} constant({n})" for i, n in enumerate(limits)]
+    compared = f"  ROOT %lt = pred[] compare(%i, %constant.0), direction={direction}"
+    return part(name, *constants, compared)
+
+
+def loop(name, body, condition):
+    return f"  %{name} = f32[] while(%a), condition=%{condition}, body=%{body}"
+
+
+TEXT = "\n\n".join(
+    [
+        "HloModule jit_f",
+        part("step", operation("multiply", 7)),
+        part("round", operation("draw", 5), loop("steps", "step", "four")),
+        part("endless", operation("wait", 11)),
+        part("seldom", operation("refresh", 1000)),
+        part("often", operation("remember", 1)),
+        condition("four", 4),
+        condition("three", 3),
+        condition("unknown"),
+        part(
+            "main",
+            operation("copy", 100),
+            loop("rounds", "round", "three"),
+            loop("forever", "endless", "unknown"),
+            "  %c = f32[] conditional(%p, %a, %a), branch_computations={%often, %seldom}",
+            entry=True,
+        ),
+    ]
+)
+
+
+def test_loops_count_as_often_as_they_go_round_and_the_dearest_branch_counts():
+    costs = read(TEXT)
+    assert costs.cost.cycles == 100 + 3 * (5 + 4 * 7) + 11 + 1000
+    assert [(each.trips, each.known, each.cost.cycles, each.runs) for each in costs.loops] == [
+        (3, True, 33, 1),
+        (4, True, 7, 3),
+        (1, False, 11, 1),
+    ]
+    runs = {each.origin.removeprefix("jit(f)/"): each.runs for each in costs.operations}
+    assert runs == {"copy": 1, "draw": 3, "multiply": 12, "wait": 1, "refresh": 1}
+
+
+def test_a_loop_that_the_program_does_not_know_goes_round_as_often_as_one_is_told():
+    asked = []
+
+    def trips(origin):
+        asked.append(origin)
+        return 2.5
+
+    assert read(TEXT, trips).cost.cycles == 100 + 3 * (5 + 4 * 7) + 2.5 * 11 + 1000
+    assert set(asked) == {""}
+
+
+def compiled(function, *args):
+    made = jax.jit(function).lower(*args).compile()
+    return read(made.as_text()), made.cost_analysis()
+
+
+A, B = jnp.ones((30, 40)), jnp.ones((40, 50))
+BATCH = (jnp.ones((6, 30, 40)), jnp.ones((6, 50, 40)))
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "operations"),
+    [
+        (lambda a, b: a @ b, (A, B), 2 * 30 * 40 * 50),
+        (lambda a, b: jnp.einsum("bij,bkj->bik", a, b), BATCH, 2 * 6 * 30 * 40 * 50),
+    ],
+)
+def test_products_are_counted(function, args, operations):
+    costs, said = compiled(function, *args)
+    assert costs.cost.operations == operations == said["flops"]
+    assert costs.cost.bytes == said["bytes accessed"]
+
+
+@pytest.mark.parametrize(
+    ("strides", "padding", "images_spread", "kernel_spread"),
+    [
+        ((1, 1), "SAME", (1, 1), (1, 1)),
+        ((2, 3), "VALID", (1, 1), (1, 1)),
+        ((1, 1), [(2, 1), (1, 1)], (2, 1), (1, 2)),
+        ((2, 1), [(0, 3), (2, 0)], (1, 3), (2, 1)),
+    ],
+)
+def test_convolutions_are_counted_without_padding(strides, padding, images_spread, kernel_spread):
+    def convolution(images, kernel):
+        return jax.lax.conv_general_dilated(
+            images,
+            kernel,
+            strides,
+            padding,
+            images_spread,
+            kernel_spread,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+
+    costs, said = compiled(convolution, jnp.ones((4, 9, 10, 3)), jnp.ones((3, 2, 3, 8)))
+    assert costs.cost.operations == said["flops"] > 0
+    assert costs.cost.bytes == said["bytes accessed"]
+
+
+def test_a_loop_of_a_program_runs_what_is_in_it_every_time():
+    square = jnp.ones((30, 30))
+
+    def powers(a):
+        return jax.lax.fori_loop(0, 7, lambda _, power: jnp.tanh(power @ a), a)
+
+    costs, _ = compiled(powers, square)
+    assert [(each.trips, each.known) for each in costs.loops] == [(7, True)]
+    assert costs.cost.operations == 7 * 2 * 30**3
+    # At least two matrices are read and one is written each time.
+    assert costs.cost.bytes > 7 * 3 * square.nbytes
+
+
+def test_rows_that_are_looked_up_count_and_the_table_does_not():
+    table, rows = jnp.ones((1000, 64)), jnp.arange(5)
+    costs, _ = compiled(lambda table, rows: 2 * table[rows], table, rows)
+    assert costs.cost.bytes < table.nbytes / 10
+
+
+def test_kernels_are_what_a_device_starts():
+    text = part(
+        "main",
+        "  %a = f32[8]{0} parameter(0)",
+        "  %b = f32[8]{0} bitcast(%a)",
+        "  %c = f32[8]{0} fusion(%b), kind=kLoop, calls=%fused",
+        '  %d = (f32[8]{0}, s8[33554432]{0}) custom-call(%c), custom_call_target="__cublas$gemm"',
+        "  %e = f32[8]{0} get-tuple-element(%d), index=0",
+        "  %f = f32[8]{0} all-reduce-start(%e), to_apply=%sum",
+        "  ROOT %g = f32[8]{0} all-reduce-done(%f)",
+        entry=True,
+    )
+    cost = read(text).cost
+    assert (cost.kernels, cost.collectives, cost.exchanged) == (3, 1, 8 * 4)
+    # Three times eight numbers in and out; a library's workspace is not counted.
+    assert cost.bytes == 3 * 2 * 8 * 4
+
+
+def test_what_lies_on_the_chip_is_not_moved():
+    text = part(
+        "main",
+        "  %a = f32[8,128]{1,0:T(8,128)} parameter(0)",
+        "  %b = f32[8,128]{1,0:T(8,128)S(1)} negate(%a)",
+        "  ROOT %c = f32[8,128]{1,0:T(8,128)} negate(%b)",
+        entry=True,
+    )
+    assert read(text).cost.bytes == 2 * 8 * 128 * 4

@@ -1,0 +1,64 @@
+"""How often loops go round whose length depends on the data."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from fedjax_fair import data
+from fedjax_fair.planning.machines import find
+from fedjax_fair.planning.trips import Lengths, expected_maximum
+
+CHIP = find("v5e:1x1")
+
+
+@pytest.mark.parametrize(("members", "runs"), [(1, 1), (2, 1), (3, 1), (6, 1), (2, 2), (1, 3)])
+def test_the_largest_of_drawn_cohorts_is_the_mean_over_all_of_them(members, runs):
+    values = np.array([7, 1, 4, 4, 20, 2])
+    cohorts = [max(cohort) for cohort in itertools.combinations(values, members)]
+    expected = np.mean([max(each) for each in itertools.product(cohorts, repeat=runs)])
+    assert expected_maximum(values, members, runs) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_largest_of_a_cohort_among_a_million_is_finite():
+    values = np.arange(1_000_000)
+    assert expected_maximum(values, 100) == pytest.approx(100 / 101 * 1_000_000, rel=1e-6)
+
+
+def lengths(sizes, cohort_size, runs):
+    federation = data.from_arrays(
+        np.zeros((sum(sizes), 3), np.float32),
+        np.arange(sum(sizes)) % 2,
+        [np.arange(stop - size, stop) for size, stop in zip(sizes, np.cumsum(sizes), strict=True)],
+        test_fraction=0.5,
+    )
+    return Lengths(CHIP, federation, cohort_size, runs, lambda sizes: 3 * sizes)
+
+
+def test_members_side_by_side_take_as_many_steps_as_the_largest():
+    known = lengths([20, 40, 60], cohort_size=2, runs=1)
+    # Half are for training; the largest of two clients: 20, 30 and 30 examples.
+    steps = 3 * np.mean([20, 30, 30])
+    apart = known.trips("jit(step)/vmap()/while/body/clients/while/body/vmap(step_blocks)/while")
+    within = known.trips(
+        "jit(step)/clients/while/body/vmap(step_blocks)/while/body/local_steps/while"
+    )
+    assert apart == 3
+    assert apart * within == pytest.approx(steps)
+
+
+def test_members_one_after_another_take_as_many_steps_as_each_has():
+    known = lengths([20, 40, 60], cohort_size=2, runs=1)
+    apart = known.trips("jit(step)/clients/while/body/step_blocks/while")
+    within = known.trips("jit(step)/clients/while/body/step_blocks/while/body/local_steps/while")
+    assert apart * within == pytest.approx(3 * 20)
+
+
+def test_passes_over_clients_take_as_many_chunks_as_their_examples_need():
+    # A chunk is as large as a client of mean size, 20 examples.
+    known = lengths([20, 40, 60], cohort_size=2, runs=1)
+    assert known.trips("jit(step)/client_chunks/while") == pytest.approx((1 + 1 + 2) / 3)
+
+
+def test_other_loops_are_not_known():
+    assert lengths([4, 4], 1, 1).trips("jit(step)/while/body/while") is None
