@@ -176,9 +176,7 @@ class Programs:
         self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]
     ) -> tuple[dict[str, Shaped[Array, " runs"]], ClientMetrics]:
         """Summaries and per-client metrics after a round of this cohort."""
-        return self.without_repetitions(
-            self._evaluate(self._evaluated(state, cohort), self._data)
-        )
+        return self.without_repetitions(self._evaluate(self._evaluated(state, cohort), self._data))
 
     def without_repetitions(self, tree: PyTree) -> PyTree:
         """The part ``[runs, ...]`` of a state or a result; on the host, if it is not all."""
