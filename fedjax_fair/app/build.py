@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ from jaxtyping import Int
 
 from fedjax_fair import checks, data, faults, models, simulate, uploads
 from fedjax_fair.app.config import DATA_NAMES, Config
+from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.memory import Least, least_memory, require_memory, total_memory
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
@@ -20,8 +21,7 @@ from fedjax_fair.app.settings import closest, lookup, override, unknown_method
 from fedjax_fair.app.signatures import Setting, settings_of
 from fedjax_fair.base import Faults, Model, Sees
 from fedjax_fair.data import FederatedData
-from fedjax_fair.parallel.cores import cores_if_any
-from fedjax_fair.parallel.mesh import client_mesh
+from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.simulate import Round
 
 __all__ = [
@@ -76,7 +76,7 @@ def build(
         FileNotFoundError: If the data is not there.
     """
     _check(config)
-    mesh = _mesh(config.devices)
+    mesh = mesh_of(config.devices)
     for name in config.methods:  # Before data is read, which can take long.
         method, own = _variant(config, name)
         lookup("model.name", str(own.model.name), MODELS)
@@ -102,13 +102,14 @@ def build(
 
 
 def memory_of(experiment: Experiment) -> dict[str, Least]:
-    """What each method needs at least, besides the data."""
-    config, data, rounds, _ = experiment
+    """What each method needs of a device at least, besides the data."""
+    config, data, rounds, mesh = experiment
+    runs = -(-len(config.training.seeds) // num_run_groups(mesh))
     return {
         name: least_memory(
             jax.eval_shape(method.init, jax.random.key(0), data.partition(0)),
             _variant(config, name)[1].solver,
-            config.training,
+            runs,
             data,
         )
         for name, method in rounds.items()
@@ -505,9 +506,3 @@ def _check(config: Config) -> None:
         raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
     if config.data.per_run and config.devices not in (1, "auto"):
         raise ValueError(f"devices={config.devices!r}: expected 1 or 'auto' with data.per_run.")
-
-
-def _mesh(devices: int | Literal["auto", "all"]) -> Mesh | None:
-    if devices == "auto":
-        return cores_if_any()
-    return None if devices == 1 else client_mesh(devices)

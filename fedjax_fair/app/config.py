@@ -196,8 +196,10 @@ class Config:
     output: str = "runs"
     """Folder in which the run gets a folder of its own."""
 
-    devices: int | Literal["auto", "all"] = "auto"
-    """Devices that clients are assigned to, or all; auto is one, or all cores of a processor."""
+    devices: int | str = "auto"
+    """Devices that clients are assigned to, or all; auto is one, or all cores of a processor.
+    runs=R,clients=C: R groups of C devices, each with clients assigned to its own, among which the
+    runs are divided."""
 
     distributed: bool = False
     """Whether this is one of several processes that run together (docs/scaling.md)."""

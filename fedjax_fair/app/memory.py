@@ -24,11 +24,11 @@ __all__ = [
 
 
 class Least(NamedTuple):
-    """Bytes that a method needs at least.
+    """Bytes that a method needs of a device at least.
 
     Attributes:
         model: One model.
-        runs: The states of all seeds, with the model that a client trains and its gradient.
+        runs: The states of its runs, with the model that a client trains and its gradient.
         minibatches: What a client draws in one go, and the features of one minibatch.
     """
 
@@ -37,26 +37,24 @@ class Least(NamedTuple):
     minibatches: int
 
 
-def least_memory(
-    state: RoundState, solver: SolverConfig, training: TrainingConfig, data: FederatedData
-) -> Least:
-    """What a method needs at least, besides the data.
+def least_memory(state: RoundState, solver: SolverConfig, runs: int, data: FederatedData) -> Least:
+    """What a method needs of a device at least, besides the data.
 
     Args:
         state: The state of one of its runs, or its shapes.
         solver: How its clients train.
-        training: How many runs there are.
+        runs: How many runs a device makes.
         data: The federation.
     """
     model = num_bytes(state.variables)
-    runs = len(training.seeds) * num_bytes(state._replace(key=None)) + 2 * model
+    states = runs * num_bytes(state._replace(key=None)) + 2 * model
     train: Any = data.train
     lanes = solver.batch_size or 0
     if not solver.replacement:
         lanes = min(lanes, train.order.shape[-1])
     of_label = train.labels.nbytes // len(train.labels) + train.order.itemsize
     planned = (solver.steps or PLANNED) * (of_label + 1)
-    return Least(model, runs, lanes * (planned + train.features.nbytes // len(train.features)))
+    return Least(model, states, lanes * (planned + train.features.nbytes // len(train.features)))
 
 
 def require_memory(

@@ -31,6 +31,7 @@ from fedjax_fair.app.run_folder import environment, locked
 from fedjax_fair.app.settings import lookup, places
 from fedjax_fair.app.signatures import Setting
 from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
@@ -60,7 +61,7 @@ class Group(NamedTuple):
         name: The method.
         config: Everything else; the varied settings are set per run.
         data: The federation.
-        mesh: Devices that clients are assigned to, if there are several.
+        mesh: Devices that runs and clients are assigned to, if there are several.
         labels: What is the same for all runs, by name of the setting.
         axes: Settings that the method reads and that share its program.
         unread: Those of the others that it does not read.
@@ -201,14 +202,15 @@ def _finish(
     done = {int(number) for part in parts for number in part["run"]}
     waiting = [number for number in range(len(group.runs)) if number not in done]
     size = points_per_batch or len(waiting)
+    least = num_run_groups(group.mesh)  # A run for each takes no more memory than one alone.
     while waiting:
         batch = waiting[:size]
-        limit = None if points_per_batch or size == 1 else free_bytes()
+        limit = None if points_per_batch or size <= least else free_bytes()
         callback = watch(f"{group.name}, {len(batch)} runs")
         try:
             part = _run(group, batch, limit, callback)
         except MemoryLimitError as error:
-            size = max(1, int(error.fits * len(batch)))
+            size = max(least, int(error.fits * len(batch)) // least * least)
             continue
         store.put(key, part)
         parts.append(part)

@@ -22,7 +22,7 @@ from jaxtyping import PyTree
 from fedjax_fair import checks
 from fedjax_fair.numerics import target
 
-__all__ = ["CORES", "core_mesh", "cores_if_any", "over_runs", "shared"]
+__all__ = ["CORES", "core_mesh", "cores_if_any", "filled_up", "over_runs", "shared"]
 
 CORES = "cores"
 """The mesh axis of ``core_mesh``."""
@@ -118,13 +118,28 @@ def over_runs(function: Callable[[PyTree, PyTree], PyTree], mesh: Mesh) -> Calla
 
     def mapped(batch, data):
         runs = jax.tree.leaves(batch)[0].shape[0]
-        if runs % mesh.size == 0:
-            return assigned(batch, data)
-        places = jnp.minimum(jnp.arange(runs + -runs % mesh.size, dtype=jnp.int32), runs - 1)
-        results = assigned(jax.tree.map(lambda leaf: jnp.asarray(leaf)[places], batch), data)
-        return jax.tree.map(lambda leaf: leaf[:runs], results)
+        results = assigned(filled_up(batch, mesh.size), data)
+        return results if runs % mesh.size == 0 else jax.tree.map(lambda leaf: leaf[:runs], results)
 
     return mapped
+
+
+def filled_up(batch: PyTree, parts: int) -> PyTree:
+    """Repeats the last run until there are equally many for each of some parts.
+
+    Args:
+        batch: Leaves ``[runs, ...]``, at least one.
+        parts: Number of parts.
+
+    Examples:
+        >>> filled_up(np.array([3, 4, 5]), 2).tolist(), filled_up(np.array([3, 4]), 2).tolist()
+        ([3, 4, 5, 5], [3, 4])
+    """
+    runs = jax.tree.leaves(batch)[0].shape[0]
+    if runs % parts == 0:
+        return batch
+    places = np.minimum(np.arange(runs + -runs % parts, dtype=np.int32), runs - 1)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[places], batch)
 
 
 def _request_devices(cores: int) -> None:

@@ -1,4 +1,8 @@
-"""Assigns clients to devices, or shares them among cores, and runs a program on all of them."""
+"""Assigns clients to devices, or shares them among cores, and runs a program on all of them.
+
+A mesh of two axes, ``runs`` and ``clients``, splits the runs of a batch over groups of devices
+first; clients are then assigned to the devices of a group, in each group alike.
+"""
 
 from __future__ import annotations
 
@@ -17,36 +21,67 @@ from fedjax_fair.data.stored import stored
 from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.cores import CORES, shared
 
-__all__ = ["assign_clients", "client_mesh", "over_mesh", "replicate", "shard_federation"]
+__all__ = [
+    "RUNS",
+    "assign_clients",
+    "client_mesh",
+    "num_run_groups",
+    "over_mesh",
+    "replicate",
+    "shard_federation",
+    "split_runs",
+]
+
+RUNS = "runs"
+"""The mesh axis along which runs are split over groups of devices."""
 
 _SHARDED, _REPLICATED = PartitionSpec(AXIS), PartitionSpec()
 
 
-def client_mesh(devices: int | Literal["all"] = "all") -> Mesh:
+def client_mesh(devices: int | Literal["all"] = "all", *, runs: int = 1) -> Mesh:
     """A mesh of devices to which clients are assigned.
 
     Args:
         devices: How many, or all of all processes.
+        runs: Into how many groups of equal size they are divided, each of which makes its share
+            of the runs (seeds, or points of a sweep), with clients assigned to its devices.
 
     Returns:
-        A mesh with the one axis ``clients``, for ``fit(..., mesh=)``.
+        A mesh for ``fit(..., mesh=)``: with the one axis ``clients`` or, if there are groups, the
+        axes ``runs`` and ``clients``.
 
     Raises:
-        ValueError: If there are fewer, or (with several processes) more.
+        ValueError: If there are fewer devices, or (with several processes) more; if they cannot be
+            divided into such groups, or several processes would be.
 
     Examples:
         >>> client_mesh(1).axis_names
         ('clients',)
+        >>> client_mesh(1, runs=2)
+        Traceback (most recent call last):
+        ValueError: devices=1: expected a multiple of runs=2.
     """
     available = jax.devices()
     checks.positive_int("devices", devices, at_most=len(available), words=("all",))
+    checks.positive_int("runs", runs)
     if devices == "all":
         devices = len(available)
     if jax.process_count() > 1 and devices < len(available):
         raise ValueError(
             f"{devices=}: expected all {len(available)} of {jax.process_count()} processes."
         )
-    return Mesh(np.array(available[:devices]), (AXIS,))
+    if runs == 1:
+        return Mesh(np.array(available[:devices]), (AXIS,))
+    if jax.process_count() > 1:
+        raise ValueError(f"{runs=}: expected 1 with {jax.process_count()} processes.")
+    if devices % runs:
+        raise ValueError(f"{devices=}: expected a multiple of {runs=}.")
+    return Mesh(np.array(available[:devices]).reshape(runs, -1), (RUNS, AXIS))
+
+
+def num_run_groups(mesh: Mesh | None) -> int:
+    """How many groups of devices make runs of their own; on cores and without a mesh 1."""
+    return 1 if mesh is None else mesh.shape.get(RUNS, 1)
 
 
 def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.ndarray, " clients"]:
@@ -76,7 +111,7 @@ def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.n
 
 
 def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
-    """Copies the examples of each client to its device; cores share them all.
+    """Copies the examples of each client to its device, in every group; cores share them all.
 
     Training examples are balanced; the others follow their clients. Every process passes the
     same federation and keeps the shards of its own devices. Ids of clients stay what they are.
@@ -101,13 +136,15 @@ def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
     if mesh.axis_names == (CORES,):
         data = moved(data, lambda data: shared(data, mesh))
         return _of_each(data, lambda examples: examples._replace(devices=Replicated()))
-    if mesh.axis_names != (AXIS,):
-        raise ValueError(f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},).")
+    if mesh.axis_names not in ((AXIS,), (RUNS, AXIS)):
+        raise ValueError(
+            f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},) or ({RUNS!r}, {AXIS!r})."
+        )
     if data.num_partitions is not None:
         raise ValueError(
             f"data with {data.num_partitions} partitions: expected a single one beside a mesh."
         )
-    devices = assign_clients(np.asarray(data.train.sizes), mesh.size)
+    devices = assign_clients(np.asarray(data.train.sizes), mesh.shape[AXIS])
     data = _of_each(data, lambda examples: _shard(examples, devices, mesh))
     return data._replace(groups=replicate(data.groups, mesh))
 
@@ -128,19 +165,34 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
     return jax.tree.map(lambda leaf: _array(np.asarray(leaf), mesh), tree)
 
 
+def split_runs(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Copies arrays ``[runs, ...]`` to devices: to each its group's share of the runs.
+
+    Args:
+        tree: Arrays that are equal in all processes; groups divide the number of runs.
+        mesh: From ``client_mesh`` or ``core_mesh``; without groups all devices get all runs.
+    """
+    if RUNS not in mesh.axis_names:
+        return replicate(tree, mesh)
+    return jax.device_put(tree, NamedSharding(mesh, _spec_of_runs(mesh)))
+
+
 def over_mesh(function: Callable[[PyTree, FederatedData], PyTree], mesh: Mesh) -> Callable:
     """Runs a program on every device, with its own examples.
 
     Args:
         function: ``function(values, data)``, in which only `fedjax_fair.parallel.collectives`
-            crosses devices; its results must be the same on all of them.
+            crosses devices; its results must be the same on all of a group. With several
+            groups, leaves of values and results are ``[runs, ...]``, those of the group's runs.
         mesh: From ``client_mesh`` or ``core_mesh``.
 
     Returns:
-        The function, for values that are the same on all devices and a federation from
-        ``shard_federation``.
+        The function, for values of all runs, which are the same in every process, and a
+        federation from ``shard_federation``.
     """
-    mesh = Mesh(mesh.devices, (AXIS,))  # Cores too compute along the axis of clients here.
+    if mesh.axis_names == (CORES,):
+        mesh = Mesh(mesh.devices, (AXIS,))  # Cores too compute along the axis of clients here.
+    of_runs = _spec_of_runs(mesh)
 
     def mapped(values, data):
         # JAX would otherwise put a collective into each gradient by replicated parameters, which
@@ -148,12 +200,16 @@ def over_mesh(function: Callable[[PyTree, FederatedData], PyTree], mesh: Mesh) -
         return jax.shard_map(
             function,
             mesh=mesh,
-            in_specs=(_REPLICATED, _specs(data)),
-            out_specs=_REPLICATED,
+            in_specs=(of_runs, _specs(data)),
+            out_specs=of_runs,
             check_vma=False,
         )(values, data)
 
     return mapped
+
+
+def _spec_of_runs(mesh: Mesh) -> PartitionSpec:
+    return PartitionSpec(RUNS) if RUNS in mesh.axis_names else _REPLICATED
 
 
 def _specs(data: FederatedData) -> Any:
@@ -167,7 +223,8 @@ def _shard(
     examples: ClientExamples, devices: Int[np.ndarray, " clients"], mesh: Mesh
 ) -> ClientExamples:
     sizes, order = np.asarray(examples.sizes), np.asarray(examples.order)
-    counts = np.bincount(devices, weights=sizes, minlength=mesh.size).astype(np.int64)
+    shards = mesh.shape[AXIS]
+    counts = np.bincount(devices, weights=sizes, minlength=shards).astype(np.int64)
     starts = np.cumsum(counts) - counts
     capacity = max(1, int(counts.max()))
     rows = order[np.argsort(np.repeat(devices, sizes), kind="stable")]
@@ -178,7 +235,7 @@ def _shard(
             own = values[rows[starts[device] : starts[device] + counts[device]]]
             return np.pad(own, [(0, capacity - len(own))] + [(0, 0)] * (own.ndim - 1))
 
-        return _sharded_array((mesh.size * capacity, *values.shape[1:]), mesh, of_device)
+        return _sharded_array((shards * capacity, *values.shape[1:]), mesh, of_device)
 
     by_device = np.argsort(devices, kind="stable")
     offsets = np.zeros_like(sizes)
@@ -188,7 +245,7 @@ def _shard(
     return ClientExamples(
         features=jax.tree.map(split, stored(np.asarray(examples.features))),
         labels=split(np.asarray(examples.labels)),
-        order=_sharded_array((mesh.size * capacity,), mesh, lambda index: local),
+        order=_sharded_array((shards * capacity,), mesh, lambda index: local),
         offsets=_array(offsets, mesh),
         sizes=_array(sizes, mesh),
         devices=_array(devices, mesh),

@@ -445,13 +445,14 @@ def _run(
             seconds = time.perf_counter() - started
             evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds, info)
             if finest is not None:
-                finest.see(evaluation, state.variables)
+                finest.see(evaluation, programs.without_repetitions(state.variables))
             stops = [callback.on_evaluation(evaluation) for callback in callbacks]
             return any(stop is True for stop in stops)
 
         stop = False
         if store is not None and kept is not None:
-            state = store.restore(state, finest)
+            kept_state = store.restore(programs.without_repetitions(state), finest)
+            state = programs.with_repetitions(kept_state)
             if on_nonfinite != "keep":
                 doubts.recall(history)
         else:
@@ -467,7 +468,7 @@ def _run(
             history.add_rounds(recorded)
             stop = record(recorded.clients[:, -1], recorded)
             if store is not None and (stop or history.round == rounds or store.due):
-                store.save(state, history, finest)
+                store.save(programs.without_repetitions(state), history, finest)
 
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
@@ -479,7 +480,7 @@ def _run(
     if finest is not None and finest.kept is not None:
         return dataset, finest.kept["variables"], finest.kept["rounds"]
     last = np.full(len(seeds), history.round, np.int64)
-    return dataset, jax.device_get(state.variables), last
+    return dataset, jax.device_get(programs.without_repetitions(state.variables)), last
 
 
 def _require_finite(

@@ -18,8 +18,8 @@ from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Model
 from fedjax_fair.data.federated import FederatedData, moved
 from fedjax_fair.data.stored import on_device
 from fedjax_fair.numerics import target
-from fedjax_fair.parallel.cores import CORES, shared
-from fedjax_fair.parallel.mesh import replicate, shard_federation
+from fedjax_fair.parallel.cores import CORES, filled_up, shared
+from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_runs
 from fedjax_fair.results import RECORDED
 from fedjax_fair.simulate import Round, RoundInfo, RoundState
 from fedjax_fair.training.diagnosis import is_constant
@@ -73,15 +73,18 @@ class Programs:
         # Cores compute whole runs where there is a run for each.
         self._cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
         self._run_a_core = 1 < self._cores <= len(seeds)
+        # Groups of devices make equally many, the last one repetitions if need be.
+        self._mesh, self._runs, self._groups = mesh, len(seeds), num_run_groups(mesh)
+        filled, points = filled_up((np.asarray(seeds, np.uint32), points), self._groups)
         if mesh is None:
             self._data, self._points = on_device(data), jax.device_put(points)
         elif self._run_a_core:
             self._data = moved(data, lambda data: shared(data, mesh))
             self._points = shared(points, mesh)
         else:
-            self._data, self._points = shard_federation(data, mesh), replicate(points, mesh)
+            self._data, self._points = shard_federation(data, mesh), split_runs(points, mesh)
         # Seeds on the host rather than keys on a device, which other processes could not use.
-        own = (np.asarray(seeds, np.uint32), self._points)
+        own = (filled, self._points)
         self._length = eval_every
         one = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points))
         self.pooled = one.pooled
@@ -110,7 +113,7 @@ class Programs:
             self.same_cohort = is_constant(traced, self._info)
             stepping = pool.submit(chunk.compile)
             clients = self._info.clients
-            self.empty_cohort = np.full((clients.shape[0], clients.shape[2]), -1, clients.dtype)
+            self.empty_cohort = np.full((self._runs, clients.shape[2]), -1, clients.dtype)
             evaluation = parts.evaluate.lower(
                 self._evaluated(self._state, self.empty_cohort), self._data
             )
@@ -123,11 +126,11 @@ class Programs:
     def num_bytes(self, rounds: int) -> int:
         """Memory that the runs take at most: data, models, temporaries, and what is recorded.
 
-        With several devices, memory of the first, and with cores of all together. On an
-        accelerator what is recorded is left out, because it goes to the host.
+        With several devices, memory of the first, for its share of the runs, and with cores of all
+        together. On an accelerator what is recorded is left out, because it goes to the host.
         """
         transient = max(
-            self._cores * _temporary(program) + _bytes(output)
+            self._cores * _temporary(program) + _bytes(output) // self._groups
             for program, output in (
                 (self._chunks[self._length], self._info),
                 (self._evaluate, self._evaluation),
@@ -140,7 +143,8 @@ class Programs:
         )
         on_host = not target.current().is_cpu
         copies = 1 if self._run_a_core else self._cores
-        resident = copies * _bytes((self._state, self._points)) + self.shared_bytes
+        own = copies * _bytes((self._state, self._points)) // self._groups
+        resident = own + self.shared_bytes
         return resident + transient + (0 if on_host else int(_COPIES_OF_RECORDS * recorded))
 
     @property
@@ -150,27 +154,39 @@ class Programs:
         return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
 
     def init(self) -> RoundState:
-        """The state of every run before its first round."""
+        """The state of every run before its first round, and of repetitions if there are any."""
         return self._init()
 
     def step(self, state: RoundState, length: int) -> tuple[RoundState, RoundInfo]:
         """Some rounds more; the old state is gone."""
         if length not in self._chunks:
             self._chunks[length] = self._trace(length).lower().compile()
-        return self._chunks[length](state, self._points, self._data)
+        state, info = self._chunks[length](state, self._points, self._data)
+        return state, self.without_repetitions(info)
 
     def evaluate(
         self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]
     ) -> tuple[dict[str, Shaped[Array, " runs"]], ClientMetrics]:
         """Summaries and per-client metrics after a round of this cohort."""
-        return self._evaluate(self._evaluated(state, cohort), self._data)
+        return self.without_repetitions(self._evaluate(self._evaluated(state, cohort), self._data))
+
+    def without_repetitions(self, tree: PyTree) -> PyTree:
+        """The part ``[runs, ...]`` of a state or a result; on the host, if it is not all."""
+        if self._runs % self._groups == 0:
+            return tree
+        return jax.tree.map(lambda leaf: leaf[: self._runs], jax.device_get(tree))
+
+    def with_repetitions(self, state: RoundState) -> RoundState:
+        """The state of every run, as ``init`` returns it, from one without repetitions."""
+        if self._mesh is None or self._runs % self._groups == 0:
+            return state
+        return split_runs(filled_up(state, self._groups), self._mesh)
 
     def _trace(self, length: int):
         return self._step.trace(self._state, self._points, self._data, length)
 
-    @staticmethod
-    def _evaluated(state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
-        return state.variables, state.participation, cohort
+    def _evaluated(self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
+        return state.variables, state.participation, filled_up(cohort, self._groups)
 
 
 @contextmanager

@@ -1,15 +1,18 @@
 """Programs that tests of many devices and processes run in processes of their own.
 
-``compare FIRST LAST`` prints, for some of the methods below, how far eight devices and three cores
-are from one, ``runs COUNT ...`` how far so many runs are that cores compute, each with a partition
-of its own if the word ``own`` follows its number. ``fit FOLDER ROUNDS`` is one of several
+``compare FIRST LAST MESH ...`` prints, for some of the methods below, how far meshes of eight
+devices, or of three cores, are from one device; ``measured MESH ...`` the same of an evaluation.
+``runs COUNT ...`` prints how far so many runs are that cores compute, each with a partition of its
+own if the word ``own`` follows its number; ``turns SEEDS KEPT MESH ...`` runs that go on from one
+mesh on the next; ``held`` what a device of a mesh holds. ``fit FOLDER ROUNDS`` is one of several
 processes, and so is ``command FOLDER ROUNDS ARGUMENTS``, which runs the command line first.
-``measured`` is an evaluation.
 """
 
 import json
 import os
+import re
 import sys
+import tempfile
 from pathlib import Path
 
 import jax
@@ -20,11 +23,14 @@ from test_conformance import AGGREGATORS, SELECTORS, SOLVERS
 import fedjax_fair as ff
 from experiments.benchmarks.devices import collective_bytes
 from fedjax_fair.app.cli import main
+from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.federated import ownership, stack, with_ownership
+from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
+from fedjax_fair.training.programs import Programs
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
 FEDERATION = make_federation(sizes=SIZES)._replace(groups=np.arange(19, dtype=np.int32) % 3)
@@ -58,6 +64,7 @@ METHODS = (
     ("by_size", "sgd", "mean by size", "top_k"),
 )
 """Every aggregator, every selector that measures clients, and what hides updates."""
+SEEDS = np.arange(3, 11, dtype=np.uint32)
 UPLOADS = {
     "secure": {"aggregation": "secure"},
     "private": {"privacy": ff.uploads.adaptive_privacy(0.1), "aggregation": "secure"},
@@ -68,7 +75,7 @@ FAULTS = [ff.faults.dropout(0.2), ff.faults.byzantine(0.3, "little")]
 
 
 def run(names, data, mesh=None):
-    """Six rounds: the state without its key, and the info of the rounds; collective bytes."""
+    """Six rounds of every seed: the states without keys, the info of the rounds; the program."""
     selector, solver, aggregator, *upload = names
     round = ff.make_round(
         linear_model(),
@@ -79,20 +86,25 @@ def run(names, data, mesh=None):
         **(UPLOADS[upload[0]] if upload else {}),
     )
 
-    def program(seed, data):
+    def one_run(seed, data):
         start = round.init(jax.random.key(seed), data)
         state, info = ff.run(round, start, data, 6)
         return state._replace(key=jax.random.key_data(state.key)), info
 
+    def program(seeds, data):
+        return jax.lax.map(lambda seed: one_run(seed, data), seeds)
+
     if mesh is not None:
         program, data = over_mesh(program, mesh), shard_federation(data, mesh)
-    compiled = jax.jit(program).lower(np.uint32(3), data).compile()
-    moved, _ = collective_bytes(compiled.as_text() or "")
-    return *jax.device_get(compiled(np.uint32(3), data)), moved
+    compiled = jax.jit(program).lower(SEEDS, data).compile()
+    return *jax.device_get(compiled(SEEDS, data)), compiled.as_text() or ""
 
 
-def compare(first, last):
-    meshes = client_mesh(8), core_mesh(3)
+def mesh_named(name):
+    return core_mesh(3) if name == "cores" else mesh_of(int(name) if name.isdigit() else name)
+
+
+def compare(first, last, *meshes):
     for names in METHODS[first:last]:
         one, info, _ = run(names, FEDERATION)
         for mesh in meshes:
@@ -100,16 +112,32 @@ def compare(first, last):
 
 
 def compare_to(mesh, names, one, info):
-    many, info_of_many, moved = run(names, FEDERATION, mesh)
-    leaves = zip(jax.tree.leaves((one, info)), jax.tree.leaves((many, info_of_many)), strict=True)
+    many, info_of_many, program = run(names, FEDERATION, mesh_named(mesh))
+    differ = (info.clients != info_of_many.clients).any(axis=2)
+    same = ~differ.any(axis=1)
+
+    def gap(run):
+        """How far objectives are apart where the cohorts of a run differ for the first time."""
+        place = run, differ[run].argmax()
+        return distance(*(each.selector["objective"][place] for each in (info, info_of_many)))
+
+    both = (jax.tree.leaves(part) for part in ((one, info), (many, info_of_many)))
     found = {
-        "mesh": mesh.axis_names[0],
-        "same": bool(np.array_equal(info.clients, info_of_many.clients)),
-        "apart": max(distance(*pair) for pair in leaves),
+        "mesh": mesh,
+        "gaps": [gap(run) for run in np.flatnonzero(~same)],
+        "apart": max(distance(a[same], b[same]) for a, b in zip(*both, strict=True)),
         "finite": bool(info.finite.all()),
-        "moved": moved,
+        "moved": collective_bytes(program)[0],
+        "meet": devices_that_meet(program),
     }
     print(json.dumps({"names": names} | found))
+
+
+def devices_that_meet(program):
+    """The groups of devices that collectives of a compiled program are among."""
+    groups = re.findall(r"replica_groups=({{.*?}})", program)
+    assert len(groups) == collective_bytes(program)[1]
+    return sorted(set(groups))
 
 
 def distance(one, many):
@@ -119,15 +147,18 @@ def distance(one, many):
     return float(np.max(np.abs(one - many) / np.maximum(1, np.abs(one)), initial=0))
 
 
-def runs(cases):
-    """The largest difference that cores make to some runs, with or without own partitions."""
-    method = ff.make_round(
+def make_subtrunc():
+    return ff.make_round(
         linear_model(),
         ff.selectors.subtrunc(3, 0.5),
         ff.solvers.sgd(0.1, 2, epochs=1),
         ff.aggregators.mean("size"),
     )
-    mesh = core_mesh(3)
+
+
+def runs(cases):
+    """The largest difference that cores make to some runs, with or without own partitions."""
+    method, mesh = make_subtrunc(), core_mesh(3)
     for count, own in cases:
         # Two runs for three cores share each other's work; of four, one core makes two.
         data = FEDERATION
@@ -142,25 +173,87 @@ def runs(cases):
     print(json.dumps({"cores": len(sharded), "copies": copies, "flags": os.environ["XLA_FLAGS"]}))
 
 
-def measured():
-    """How far an evaluation, validation and metrics of predictions included, is from one device."""
+def measured(*meshes):
+    """How far evaluations, validation and metrics of predictions included, are from one device."""
     data, model = ff.data.hold_out(FEDERATION, 0.4), linear_model()
-    variables = model.init(jax.random.key(0), FEDERATION.train.features[:1])
+    keys = jax.random.split(jax.random.key(0), 4)
+    variables = jax.vmap(lambda key: model.init(key, FEDERATION.train.features[:1]))(keys)
     own = [ff.metrics.predictions.auc(3), ff.metrics.predictions.macro_f1(3)]
     idle = np.zeros(19, np.int32)
 
     def program(variables, data):
-        return evaluate(model, variables, data, idle, idle[:3], own=own)
+        def one_run(variables):
+            return evaluate(model, variables, data, idle, idle[:3], own=own)
+
+        return jax.lax.map(one_run, variables)
 
     one = jax.jit(program)(variables, data)
     assert len(one.own) == 4
     assert not np.isnan(one.own["validation_auc"]).all()
-    for mesh in (client_mesh(8), core_mesh(3)):
-        sharded = shard_federation(data, mesh)
-        many = jax.jit(over_mesh(program, mesh))(variables, sharded)
+    for name in meshes:
+        mesh = mesh_named(name)
+        sharded, own_variables = shard_federation(data, mesh), jax.device_get(variables)
+        compiled = jax.jit(over_mesh(program, mesh)).lower(own_variables, sharded).compile()
+        many = compiled(own_variables, sharded)
         pairs = zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True)
         apart = max(distance(*map(np.asarray, pair)) for pair in pairs)
-        print(json.dumps({"mesh": mesh.axis_names[0], "apart": apart}))
+        meet = devices_that_meet(compiled.as_text() or "")
+        print(json.dumps({"mesh": name, "apart": apart, "meet": meet}))
+
+
+def make_fedavg(learning_rate=0.1):
+    return ff.make_round(
+        linear_model(),
+        ff.selectors.uniform(3),
+        ff.solvers.sgd(learning_rate, 2, epochs=1),
+        ff.aggregators.mean(),
+    )
+
+
+def turns(seeds, kept, *meshes):
+    """How far runs are from one device that go on from mesh to mesh, two rounds on each.
+
+    Compared are results and variables, of the last round or of the best one.
+    """
+    method, last = make_fedavg(), 2 * len(meshes)
+    best = {"last": None, "best": most_accurate}[kept]
+    options = {"eval_every": 2, "seeds": range(seeds), "best": best}
+    one = ff.train(method, FEDERATION, rounds=last, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, name in enumerate(meshes, 1):
+            options |= {"mesh": mesh_named(name), "checkpoints": folder}
+            many = ff.train(method, FEDERATION, rounds=2 * number, **options)
+    leaves = zip(jax.tree.leaves(one.variables), jax.tree.leaves(many.variables), strict=True)
+    values = ((one.dataset[name].values, many.dataset[name].values) for name in one.dataset)
+    apart = max(distance(*pair) for pair in (*leaves, *values))
+    print(json.dumps({"apart": apart, "same": one.rounds.tolist() == many.rounds.tolist()}))
+
+
+def most_accurate(evaluation):
+    return evaluation.summaries["accuracy_mean_clients"]
+
+
+def held():
+    """What the first device of a mesh holds, in runs and, beside what the host records, in bytes.
+
+    So many runs are divided among so many groups of two devices.
+    """
+    rates = np.linspace(0.05, 0.2, 8, dtype=np.float32)
+    for runs, devices in ((2, "2"), (7, "runs=4,clients=2")):
+        programs = Programs(
+            make_fedavg,
+            rates[:runs],
+            tuple(range(runs)),
+            FEDERATION,
+            2,
+            True,
+            mesh_named(devices),
+        )
+        with tracing_for("gpu"):  # Where what is recorded goes to a host.
+            num_bytes = programs.num_bytes(4)
+        first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]
+        shares = sorted({leaf.shape[0] for leaf in first})
+        print(json.dumps({"runs": runs, "shares": shares, "bytes": num_bytes}))
 
 
 def rolled(data, by):
@@ -172,11 +265,7 @@ def rolled(data, by):
 def fit(folder, rounds):
     if not jax.distributed.is_initialized():
         processes.initialize()
-    method = ff.make_round(
-        linear_model(), ff.selectors.subtrunc(3, 0.5), ff.solvers.sgd(0.1, 2, epochs=1),
-        ff.aggregators.mean("size"),
-    )  # fmt: skip
-    mesh = client_mesh("all")
+    method, mesh = make_subtrunc(), client_mesh("all")
     options = {"eval_every": 2, "seeds": (0, 1), "mesh": mesh, "checkpoints": folder / "kept"}
     if jax.process_count() == 4:  # Stops after two rounds, and goes on from there.
         ff.fit(method, FEDERATION, rounds=2, **options)
@@ -187,12 +276,16 @@ def fit(folder, rounds):
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["compare", first, last]:
-            compare(int(first), int(last))
+        case ["compare", first, last, *meshes]:
+            compare(int(first), int(last), *meshes)
         case ["runs", *cases]:
             runs([(int(case.removesuffix("own")), case.endswith("own")) for case in cases])
-        case ["measured"]:
-            measured()
+        case ["measured", *meshes]:
+            measured(*meshes)
+        case ["turns", seeds, kept, *meshes]:
+            turns(int(seeds), kept, *meshes)
+        case ["held"]:
+            held()
         case ["fit", folder, rounds]:
             fit(Path(folder), int(rounds))
         case ["command", folder, rounds, *arguments]:

@@ -6,6 +6,7 @@ Devices are forced on the host before JAX starts, hence the processes of their o
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -31,6 +32,8 @@ from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import assign_clients, client_mesh, shard_federation
 
 QUICK = 2  # Methods that are compared every time.
+MESHES = ("8", "cores", "runs=2,clients=4")
+OTHERS = ("runs=4,clients=2", "runs=8,clients=1")
 PROGRAM = Path(__file__).with_name("devices_program.py")
 COMMAND = [
     "-c",
@@ -105,21 +108,32 @@ def test_no_aggregator_or_solver_is_left_out():
 
 
 def assert_same(compared):
-    assert compared["same"]
+    # In one run two clients may be worth the same, and rounding decides which of them is chosen.
+    assert len(compared["gaps"]) <= 1
+    assert max(compared["gaps"], default=0) < 1e-6
     assert compared["finite"]
     # Sums over the cohort are taken in another order.
     assert compared["apart"] < 1e-5
+    assert compared["meet"] == [groups(compared["mesh"])]
 
 
-@pytest.mark.parametrize("axis", ["clients", "cores"])
+def groups(mesh):
+    """The devices between which something may cross, as compiled programs write them."""
+    runs, clients = {"8": (1, 8), "cores": (1, 3)}.get(mesh) or map(int, re.findall(r"\d", mesh))
+    rows = np.arange(runs * clients).reshape(runs, clients)
+    return "{" + ",".join(f"{{{','.join(map(str, row))}}}" for row in rows) + "}"
+
+
+@pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("names", METHODS[:QUICK], ids=" | ".join)
-def test_several_devices_do_what_one_does(names, axis):
-    assert_same(compared(0, QUICK)[axis, *names])
+def test_several_devices_do_what_one_does(names, mesh):
+    assert_same(compared(0, QUICK, *MESHES)[mesh, *names])
 
 
 def test_several_devices_measure_what_one_does():
-    for line in printed("measured"):
+    for line in printed("measured", *MESHES):
         assert line["apart"] < 1e-5, line
+        assert line["meet"] == [groups(line["mesh"])]
 
 
 def test_no_more_crosses_devices_than_documented():
@@ -127,7 +141,7 @@ def test_no_more_crosses_devices_than_documented():
     # The update, losses, steps and whether all is finite; losses of the pool; losses and lengths
     # for q-FedAvg.
     documented = 4 * (parameters + 3 * cohort + pool + 2 * cohort)
-    assert compared(0, QUICK)["clients", *METHODS[0]]["moved"] == documented
+    assert compared(0, QUICK, *MESHES)["8", *METHODS[0]]["moved"] == documented
 
 
 def test_a_mesh_of_one_device_changes_nothing():
@@ -138,10 +152,42 @@ def test_a_mesh_of_one_device_changes_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("axis", ["clients", "cores"])
+@pytest.mark.parametrize("mesh", OTHERS)
+@pytest.mark.parametrize("names", METHODS[:QUICK], ids=" | ".join)
+def test_other_groups_of_devices_do_what_one_does(names, mesh):
+    assert_same(compared(0, QUICK, *OTHERS)[mesh, *names])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES + OTHERS)
 @pytest.mark.parametrize("names", METHODS[QUICK:], ids=" | ".join)
-def test_several_devices_do_what_one_does_for_other_roles(names, axis):
-    assert_same(compared(QUICK, len(METHODS))[axis, *names])
+def test_several_devices_do_what_one_does_for_other_roles(names, mesh):
+    assert_same(compared(QUICK, len(METHODS), *MESHES, *OTHERS)[mesh, *names])
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        ("3", "last", "runs=2,clients=4", "runs=4,clients=2"),
+        pytest.param(
+            ("5", "best", "1", "runs=8,clients=1", "8", "runs=2,clients=4", "1"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=" ".join,
+)
+def test_runs_go_on_from_one_mesh_on_another(turns):
+    """Also where groups of devices do not divide them."""
+    (line,) = printed("turns", *turns)
+    assert line["same"]
+    assert line["apart"] < 1e-5
+
+
+def test_a_device_holds_its_share_of_the_runs():
+    """A device of four groups holds what it would without the others, with its share."""
+    alone, among_others = printed("held")
+    assert alone == {"runs": 2, "shares": [2], "bytes": alone["bytes"]}
+    assert among_others == {"runs": 7, "shares": [2], "bytes": alone["bytes"]}
 
 
 @pytest.mark.parametrize(
@@ -259,6 +305,10 @@ def test_what_does_not_fit_is_refused():
         core_mesh(0)
     with pytest.raises(ValueError, match=r"devices=1000: expected an integer >= 1 and <= "):
         client_mesh(1000)
+    with pytest.raises(ValueError, match="devices=1: expected a multiple of runs=2"):
+        client_mesh(1, runs=2)
+    with pytest.raises(ValueError, match="runs=0: expected an integer >= 1"):
+        client_mesh(1, runs=0)
     with pytest.raises(ValueError, match=r"axes \('rows',\): expected \('clients',\)"):
         shard_federation(FEDERATION, Mesh(np.array(jax.devices()[:1]), ("rows",)))
     two = stack([make_federation(sizes=(3, 4)), make_federation(sizes=(3, 4))])
