@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from jax.sharding import Mesh
 from rich import box
 from rich.table import Table
 
@@ -31,7 +32,6 @@ class Planned(NamedTuple):
         config: Its settings.
         batch: The runs.
         train_loss: Whether its evaluations measure training losses.
-        mesh: Devices at hand that it would run on.
     """
 
     name: str
@@ -39,15 +39,14 @@ class Planned(NamedTuple):
     config: Config
     batch: Batch
     train_loss: bool
-    mesh: Any
 
 
 def batches_of_run(experiment: Experiment) -> list[Planned]:
     """What ``run`` would run, a batch for each method."""
-    config, data, mesh = experiment.config, experiment.data, experiment.mesh
+    config, data = experiment.config, experiment.data
     seeds = tuple(config.training.seeds)
     return [
-        Planned(name, name, config, Batch(partial(_same, round), (), seeds, data), True, mesh)
+        Planned(name, name, config, Batch(partial(_same, round), (), seeds, data), True)
         for name, round in experiment.rounds.items()
     ]
 
@@ -65,18 +64,20 @@ def batches_of_sweep(groups: Sequence[Group]) -> list[Planned]:
             group.config,
             batch_of(group, range(len(group.runs))),
             False,
-            group.mesh,
         )
         for group in groups
     ]
 
 
-def plans(batches: Sequence[Planned], machine: Machine | None) -> Iterator[tuple[str, Plan]]:
+def plans(
+    batches: Sequence[Planned], machine: Machine | None, mesh: Mesh | None
+) -> Iterator[tuple[str, Plan]]:
     """Plans batches one after another.
 
     Args:
         batches: What would be run.
         machine: Where, or None for the machine at hand, which then runs some rounds.
+        mesh: Devices of it, or None for one.
 
     Yields:
         The name of each, and its plan.
@@ -90,10 +91,10 @@ def plans(batches: Sequence[Planned], machine: Machine | None) -> Iterator[tuple
             "train_loss": each.train_loss,
         }
         if machine is None:
-            yield each.name, measured(**given, free=free_bytes(), mesh=each.mesh)
+            yield each.name, measured(**given, free=free_bytes(), mesh=mesh)
         else:
             steps = partial(local_steps, each.config, each.method)
-            yield each.name, plan(machine, **given, local_steps=steps)
+            yield each.name, plan(machine, **given, mesh=mesh, local_steps=steps)
 
 
 def as_json(machine: Machine | None, found: dict[str, Plan]) -> dict[str, Any]:

@@ -259,7 +259,7 @@ def _map_local(
     result, part = jax.eval_shape(function, pick(0))
     stacked = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), result)
     total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), part)
-    with jax.named_scope("clients"):
+    with jax.named_scope(f"clients_{size}_by_{batch_size or 1}"):
         if batch_size is None:
             return jax.lax.fori_loop(0, count, one, (stacked, total))
         return jax.lax.fori_loop(0, -(-count // batch_size), batch, (stacked, total))

@@ -7,7 +7,7 @@ first; clients are then assigned to the devices of a group, in each group alike.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -38,13 +38,19 @@ RUNS = "runs"
 _SHARDED, _REPLICATED = PartitionSpec(AXIS), PartitionSpec()
 
 
-def client_mesh(devices: int | Literal["all"] = "all", *, runs: int = 1) -> Mesh:
+def client_mesh(
+    devices: int | Literal["all"] = "all",
+    *,
+    runs: int = 1,
+    available: Sequence[Any] | None = None,
+) -> Mesh:
     """A mesh of devices to which clients are assigned.
 
     Args:
         devices: How many, or all of all processes.
         runs: Into how many groups of equal size they are divided, each of which makes its share
             of the runs (seeds, or points of a sweep), with clients assigned to its devices.
+        available: Devices to take the first of; by default those at hand.
 
     Returns:
         A mesh for ``fit(..., mesh=)``: with the one axis ``clients`` or, if there are groups, the
@@ -61,7 +67,7 @@ def client_mesh(devices: int | Literal["all"] = "all", *, runs: int = 1) -> Mesh
         Traceback (most recent call last):
         ValueError: devices=1: expected a multiple of runs=2.
     """
-    available = jax.devices()
+    available = jax.devices() if available is None else available
     checks.positive_int("devices", devices, at_most=len(available), words=("all",))
     checks.positive_int("runs", runs)
     if devices == "all":
@@ -118,7 +124,8 @@ def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
 
     Args:
         data: A federation on the host; with one partition, unless the mesh is of cores.
-        mesh: From ``client_mesh`` or ``core_mesh``.
+        mesh: From ``client_mesh`` or ``core_mesh``. With devices that can only be compiled for,
+            shapes take the place of arrays.
 
     Returns:
         The federation, for programs that ``over_mesh`` runs. Features, labels and ``order`` have a
@@ -172,9 +179,12 @@ def split_runs(tree: PyTree, mesh: Mesh) -> PyTree:
         tree: Arrays that are equal in all processes; groups divide the number of runs.
         mesh: From ``client_mesh`` or ``core_mesh``; without groups all devices get all runs.
     """
-    if RUNS not in mesh.axis_names:
-        return replicate(tree, mesh)
-    return jax.device_put(tree, NamedSharding(mesh, _spec_of_runs(mesh)))
+    sharding = NamedSharding(mesh, _spec_of_runs(mesh))
+    if not _is_at_hand(mesh):
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
+        )
+    return jax.device_put(tree, sharding) if RUNS in mesh.axis_names else replicate(tree, mesh)
 
 
 def over_mesh(function: Callable[[PyTree, FederatedData], PyTree], mesh: Mesh) -> Callable:
@@ -235,7 +245,8 @@ def _shard(
             own = values[rows[starts[device] : starts[device] + counts[device]]]
             return np.pad(own, [(0, capacity - len(own))] + [(0, 0)] * (own.ndim - 1))
 
-        return _sharded_array((shards * capacity, *values.shape[1:]), mesh, of_device)
+        shape = (shards * capacity, *values.shape[1:])
+        return _placed(shape, values.dtype, mesh, _SHARDED, of_device)
 
     by_device = np.argsort(devices, kind="stable")
     offsets = np.zeros_like(sizes)
@@ -245,19 +256,32 @@ def _shard(
     return ClientExamples(
         features=jax.tree.map(split, stored(np.asarray(examples.features))),
         labels=split(np.asarray(examples.labels)),
-        order=_sharded_array((shards * capacity,), mesh, lambda index: local),
+        order=_placed((shards * capacity,), np.int32, mesh, _SHARDED, lambda index: local),
         offsets=_array(offsets, mesh),
         sizes=_array(sizes, mesh),
         devices=_array(devices, mesh),
     )
 
 
-def _sharded_array(
-    shape: tuple[int, ...], mesh: Mesh, local: Callable[[Any], np.ndarray]
-) -> jax.Array:
-    return jax.make_array_from_callback(shape, NamedSharding(mesh, _SHARDED), local)
+def _placed(
+    shape: tuple[int, ...],
+    dtype: Any,
+    mesh: Mesh,
+    spec: PartitionSpec,
+    local: Callable[[Any], np.ndarray],
+) -> Any:
+    """An array on the devices of a mesh, or its shape if they are only to be compiled for."""
+    sharding = NamedSharding(mesh, spec)
+    if not _is_at_hand(mesh):
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+    return jax.make_array_from_callback(shape, sharding, local)
 
 
-def _array(values: np.ndarray, mesh: Mesh) -> jax.Array:
-    sharding = NamedSharding(mesh, _REPLICATED)
-    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+def _is_at_hand(mesh: Mesh) -> bool:
+    """Whether there are such devices, rather than descriptions for a compiler."""
+    return mesh.devices.flat[0] in jax.devices()
+
+
+def _array(values: np.ndarray, mesh: Mesh) -> Any:
+    local = values.__getitem__
+    return _placed(values.shape, values.dtype, mesh, _REPLICATED, local)

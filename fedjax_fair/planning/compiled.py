@@ -6,15 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-from jax.sharding import SingleDeviceSharding
-from jaxtyping import PyTree
-
 from fedjax_fair.numerics.target import tracing_for
-from fedjax_fair.planning.machines import Machine, devices_of
+from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.reading import Cost, Program, read
 
-__all__ = ["Compiled", "compiled", "of_kernel", "on"]
+__all__ = ["Compiled", "compiled", "of_kernel"]
 
 # What XLA's own model of performance puts down for starting a kernel.
 _LAUNCH = 1e-6
@@ -40,21 +36,6 @@ class Compiled(NamedTuple):
     results: Any
 
 
-def on(machine: Machine, tree: PyTree) -> PyTree:
-    """Shapes of arrays that lie on the first device of a machine.
-
-    Args:
-        machine: From ``machines.find``.
-        tree: Arrays, or their shapes.
-    """
-    first = SingleDeviceSharding(devices_of(machine)[0])
-
-    def shape(leaf):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=first)
-
-    return jax.tree.map(shape, tree)
-
-
 def compiled(
     machine: Machine,
     function: Any,
@@ -66,7 +47,7 @@ def compiled(
     Args:
         machine: From ``machines.find``.
         function: From ``jax.jit``.
-        *arguments: Its arguments, whose arrays are shapes from ``on``.
+        *arguments: Its arguments, as shapes on the devices of the machine.
         trips: As for ``reading.read``.
     """
     started = time.perf_counter()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from fedjax_fair.data.federated import FederatedData, moved
-from fedjax_fair.data.stored import suited
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.target import tracing_for
-from fedjax_fair.planning.compiled import Compiled, compiled, on
+from fedjax_fair.parallel.cores import filled_up
+from fedjax_fair.parallel.mesh import num_run_groups
+from fedjax_fair.planning.compiled import Compiled, compiled
 from fedjax_fair.planning.machines import Machine
+from fedjax_fair.planning.places import bytes_of, federation_on, runs_on
 from fedjax_fair.planning.trips import Lengths
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.functions import functions, over_runs
@@ -52,10 +56,10 @@ class Plan(NamedTuple):
     """What a batch of runs takes.
 
     Attributes:
-        runs: How many, side by side.
+        runs: How many, in all.
         rounds: Rounds of each.
         memory: Bytes of one device by what they are for.
-        most_runs: Runs that would fit side by side, an estimate from those that were compiled.
+        most_runs: Runs that would fit at once, an estimate from those that were compiled.
         seconds: Of a round, of an evaluation, and of the whole without compiling.
         compiled_in: Seconds of compiling on the machine at hand.
         records: Bytes that the host keeps of all rounds and evaluations, where that is another.
@@ -82,6 +86,7 @@ def plan(
     rounds: int,
     eval_every: int,
     train_loss: bool,
+    mesh: Mesh | None = None,
     local_steps: Callable[[np.ndarray], np.ndarray] = lambda sizes: np.ones_like(sizes),
 ) -> Plan:
     """Compiles what ``fit_batch`` would run on a machine, and reads what it costs.
@@ -95,20 +100,21 @@ def plan(
         rounds: Rounds of each run.
         eval_every: Rounds between evaluations.
         train_loss: Whether evaluations measure training losses.
+        mesh: Of devices of the machine, from ``client_mesh``, or None for the first.
         local_steps: From the sizes of clients to the local steps of each, where these depend on
             them.
     """
-    runs, chunk = len(seeds), min(eval_every, rounds)
+    runs, chunk, groups = len(seeds), min(eval_every, rounds), num_run_groups(mesh)
     one = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points))
-    parts = functions(make, one.model, over_runs, train_loss=train_loss)
+    parts = functions(make, one.model, partial(over_runs, mesh=mesh), train_loss=train_loss)
     with tracing_for(machine.platform):
-        stored = moved(data, suited)
-        shapes = on(machine, stored)
-        own = on(machine, (np.asarray(seeds, np.uint32), points))
-        state = on(machine, jax.eval_shape(parts.init, own, shapes))
-    cohort_size = _cohort_size(machine, parts.step, (state, own[1], shapes))
-    lengths = Lengths(machine, data, cohort_size, runs, local_steps)
-    cohort = on(machine, np.zeros((runs, cohort_size), np.int32))
+        shapes = federation_on(machine, mesh, data)
+        filled = filled_up((np.asarray(seeds, np.uint32), points), groups)
+        own = runs_on(machine, mesh, filled)
+        state = runs_on(machine, mesh, jax.eval_shape(parts.init, own, shapes))
+    cohorts = _cohorts(machine, parts.step, (state, own[1], shapes))
+    cohort = runs_on(machine, mesh, np.zeros(cohorts, np.int32))
+    lengths = Lengths(machine, data, cohorts[-1], runs, local_steps, mesh)
 
     def compile_for(function: Any, *arguments: Any) -> Compiled:
         return compiled(machine, function, *arguments, trips=lengths.trips)
@@ -118,12 +124,12 @@ def plan(
     measured = (state.variables, state.participation, cohort)
     evaluation = compile_for(parts.evaluate, measured, shapes)
 
-    of_data = _bytes({id(leaf): leaf for leaf in jax.tree.leaves(stored)})
-    of_states = _bytes((state, own))
+    of_data, of_states = bytes_of(shapes), bytes_of((state, own))
     temporaries = max(program.temporaries for program in (init, steps, evaluation))
     evaluations = 1 + -(-rounds // eval_every)
-    records = rounds / chunk * _bytes(steps.results[1]) + evaluations * _bytes(evaluation.results)
-    each = (of_states + temporaries) / runs
+    chunks, measures = _num_bytes(steps.results[1]), _num_bytes(evaluation.results)
+    records = rounds / chunk * chunks + evaluations * measures
+    each = (of_states + temporaries) / -(-runs // groups)
     seconds = {"round": steps.seconds / chunk, "evaluation": evaluation.seconds}
     seconds["whole"] = whole_seconds(init.seconds, seconds, rounds, eval_every)
     cost = steps.program.cost.times(1 / chunk)._asdict()
@@ -134,7 +140,7 @@ def plan(
         runs=runs,
         rounds=rounds,
         memory={"data": of_data, "states": of_states, "temporaries": temporaries},
-        most_runs=max(0, int((_USABLE * machine.memory - of_data) / each)),
+        most_runs=groups * max(0, int((_USABLE * machine.memory - of_data) / each)),
         seconds=seconds,
         compiled_in=sum(program.compiled_in for program in (init, steps, evaluation)),
         records=int(records),
@@ -155,13 +161,12 @@ def whole_seconds(init: float, seconds: dict[str, float], rounds: int, eval_ever
     return init + rounds * seconds["round"] + evaluations * seconds["evaluation"]
 
 
-def _cohort_size(machine: Machine, step: Any, arguments: tuple) -> int:
-    """Slots of a cohort, which only tracing tells."""
+def _cohorts(machine: Machine, step: Any, arguments: tuple) -> tuple[int, int]:
+    """Runs, and slots of a cohort, which only tracing tells."""
     with tracing_for(machine.platform):
         info = jax.eval_shape(lambda *arguments: step(*arguments, 1)[1], *arguments)
-    return info.clients.shape[-1]
+    return info.clients.shape[0], info.clients.shape[-1]
 
 
-def _bytes(tree: PyTree) -> int:
-    """Bytes on one device."""
+def _num_bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -6,18 +6,25 @@ import re
 from collections.abc import Callable
 
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from scipy.special import gammaln
 
 from fedjax_fair.client_evaluation import chunk_of_clients
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.target import tracing_for
+from fedjax_fair.parallel.collectives import AXIS
+from fedjax_fair.parallel.mesh import assign_clients
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.solvers.sgd import PLANNED
 
 __all__ = ["Lengths", "expected_maximum"]
 
 _SCOPE = re.compile(r"(\w+)\)*/while$")
+_CLIENTS = re.compile("clients_([0-9]+)_by_([0-9]+)")
+
+
+_DRAWS = 200  # The mean of whole numbers that differ by a few: known to a few percent.
 
 
 class Lengths:
@@ -31,6 +38,7 @@ class Lengths:
         cohort_size: Members of a cohort.
         runs: Runs side by side.
         local_steps: From sizes of clients to their local steps.
+        mesh: Devices that clients are assigned to, or None for one.
     """
 
     def __init__(
@@ -40,8 +48,11 @@ class Lengths:
         cohort_size: int,
         runs: int,
         local_steps: Callable[[Int[np.ndarray, " clients"]], Int[np.ndarray, " clients"]],
+        mesh: Mesh | None = None,
     ) -> None:
-        self._cohort_size, self._runs = cohort_size, runs
+        # On a mesh runs follow each other.
+        self._cohort_size, self._runs = cohort_size, runs if mesh is None else 1
+        self._devices = 1 if mesh is None else mesh.shape[AXIS]
         self._sizes = np.asarray(data.train.sizes).reshape(-1, data.train.sizes.shape[-1])[0]
         self._steps = local_steps(self._sizes)
         with tracing_for(machine.platform):
@@ -64,7 +75,18 @@ class Lengths:
             return blocks if scope[1] == "step_blocks" else steps / blocks
         if scope[1] == "client_chunks":
             return float(np.mean(-(-self._sizes // self._chunk)))
+        if clients := _CLIENTS.fullmatch(scope[1]):
+            members, side_by_side = map(int, clients.groups())
+            return float(np.mean(-(-self._busiest(members) // side_by_side)))
         return None
+
+    def _busiest(self, members: int) -> Int[np.ndarray, " draws"]:
+        """Members on the device that has most of them, in some cohorts drawn uniformly."""
+        devices, rng = assign_clients(self._sizes, self._devices), np.random.default_rng(0)
+        if members >= len(devices):
+            return np.bincount(devices, minlength=1).max(keepdims=True)
+        draws = (rng.choice(devices, members, replace=False) for _ in range(_DRAWS))
+        return np.array([np.bincount(drawn).max() for drawn in draws])
 
 
 def expected_maximum(

@@ -15,8 +15,9 @@ import jax
 from experiments.benchmarks.accelerators.workloads import ROUNDS, WORKLOADS, program
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compiled import compiled, of_kernel, on
+from fedjax_fair.planning.compiled import compiled, of_kernel
 from fedjax_fair.planning.machines import Machine
+from fedjax_fair.planning.places import on
 from fedjax_fair.planning.reading import Loop, Program
 
 

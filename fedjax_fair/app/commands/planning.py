@@ -14,6 +14,7 @@ from fedjax_fair.app.build import build, relevant
 from fedjax_fair.app.commands.request import request
 from fedjax_fair.app.commands.shared import fields_of, plain
 from fedjax_fair.app.config import Config
+from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.options import parse
 from fedjax_fair.app.plan import as_json, batches_of_run, batches_of_sweep, plans, shown
 from fedjax_fair.app.presets import Preset, resolve
@@ -45,9 +46,12 @@ def plan_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     typed = parse(Plan, asked.options, name, Plan(**fields_of(Config, asked.start)))
     chosen = plain(Config, typed)
     machine = memory = None
-    if typed.machine != "here":
+    if typed.machine == "here":
+        mesh = mesh_of(chosen.devices)
+    else:
         machine = machines.find(typed.machine)
         machines.prepare(machine)
+        mesh = mesh_of(chosen.devices, machines.devices_of(machine))
         memory, chosen = machine.memory, replace(chosen, devices=1)
     base = relevant(resolve(chosen), base=asked.base)
     varied, seeds = asked.varied()
@@ -56,7 +60,7 @@ def plan_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         batches = batches_of_sweep(groups)
     else:
         batches = batches_of_run(build(base, memory=memory))
-    found = dict(plans(batches, machine))
+    found = dict(plans(batches, machine, mesh))
     if typed.json:
         print(json.dumps(as_json(machine, found), indent=2))
         return
