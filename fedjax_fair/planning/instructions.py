@@ -7,7 +7,16 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Instruction", "Part", "Shape", "bytes_of", "is_collective", "operations_of", "parts_of"]
+__all__ = [
+    "Instruction",
+    "Part",
+    "Shape",
+    "attribute",
+    "bytes_of",
+    "is_collective",
+    "operations_of",
+    "parts_of",
+]
 
 _HEAD = re.compile(r"^(ENTRY )?%([\w.\-]+) \(", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s*(ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
@@ -134,7 +143,7 @@ def bytes_of(instruction: Instruction, part: Part, parts: Mapping[str, Part]) ->
         part: What it belongs to.
         parts: The whole program.
     """
-    within = parts.get(_attribute(instruction, "calls"))
+    within = parts.get(attribute(instruction, "calls"))
     moved = 0
     for place, operand in enumerate(instruction.operands):
         given = part.instructions.get(operand)
@@ -189,7 +198,7 @@ def operations_of(instruction: Instruction, part: Part, parts: Mapping[str, Part
         part: What it belongs to.
         parts: The whole program.
     """
-    called = parts.get(_attribute(instruction, "calls"))
+    called = parts.get(attribute(instruction, "calls"))
     if called is not None:
         return sum(operations_of(one, called, parts) for one in called.instructions.values())
     if "dim_labels=" in instruction.text:
@@ -245,7 +254,13 @@ def _meetings(text: str, axis: int, images: int, kernel: int, output: int) -> in
     return met
 
 
-def _attribute(instruction: Instruction, name: str) -> str:
+def attribute(instruction: Instruction, name: str) -> str:
+    """The name that follows another in an instruction, as in ``calls=%body``; "" if none does.
+
+    Args:
+        instruction: Any.
+        name: Such as "calls".
+    """
     found = re.search(rf"\b{name}=%([\w.\-]+)", instruction.text)
     return found[1] if found else ""
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from fedjax_fair.planning.instructions import (
     Instruction,
     Part,
+    attribute,
     bytes_of,
     is_collective,
     operations_of,
@@ -207,7 +208,7 @@ def _called(
     for one in parts[name].instructions.values():
         if one.kind == "while" and (found := _WHILE.search(one.text)):
             condition, body = found.groups()
-            count = _trips(one, parts[condition]) or trips(_origin(one))
+            count = _trips(one, parts[condition], parts) or trips(_origin(one))
             yield _Called(body, count or 1, True, count is not None, _origin(one))
         elif one.kind == "conditional":
             listed = _BRANCHES.search(one.text)
@@ -224,13 +225,17 @@ def _weight(cost: Cost) -> tuple[float, ...]:
     return (cost.cycles, cost.bytes, cost.operations)
 
 
-def _trips(loop: Instruction, condition: Part) -> int | None:
+def _trips(loop: Instruction, condition: Part, parts: Mapping[str, Part]) -> int | None:
     """How often a loop goes round, where the program says so."""
     if stated := _TRIPS.search(loop.text):
         return int(stated[1])
-    text = "\n".join(one.text for one in condition.instructions.values())
+    within = [parts.get(attribute(one, "calls")) for one in condition.instructions.values()]
+    every = [one for part in (condition, *within) if part for one in part.instructions.values()]
+    text = "\n".join(one.text for one in every)
     limits = set(_LIMIT.findall(text))
-    return int(limits.pop()) if len(limits) == 1 and "direction=LT" in text else None
+    # A loop that may end before its limit has an `and`.
+    counts = "direction=LT" in text and not any(one.kind == "and" for one in every)
+    return int(limits.pop()) if len(limits) == 1 and counts else None
 
 
 def _origin(instruction: Instruction) -> str:

@@ -78,7 +78,9 @@ class Lengths:
         if clients := _CLIENTS.fullmatch(scope[1]):
             members, side_by_side = map(int, clients.groups())
             return float(np.mean(-(-self._busiest(members) // side_by_side)))
-        return None
+        # Greedy ends before only where nothing else may be chosen.
+        picks = re.fullmatch("picks_([0-9]+)", scope[1])
+        return float(picks[1]) if picks else None
 
     def _busiest(self, members: int) -> Int[np.ndarray, " draws"]:
         """Members on the device that has most of them, in some cohorts drawn uniformly."""

@@ -88,7 +88,8 @@ def grow(
     gain_dtype = jax.eval_shape(choose, state)[2].dtype
     zero, nothing = jnp.zeros((), jnp.int32), jnp.full(k, -1, jnp.int32)
     carry = (zero, state, jnp.array(True), nothing, jnp.zeros(k, gain_dtype), zero)
-    *_, items, gains, calls = jax.lax.while_loop(lambda c: (c[0] < k) & c[2], step, carry)
+    with jax.named_scope(f"picks_{k}"):
+        *_, items, gains, calls = jax.lax.while_loop(lambda c: (c[0] < k) & c[2], step, carry)
     return items, gains, calls
 
 

@@ -63,6 +63,23 @@ def test_loops_count_as_often_as_they_go_round_and_the_dearest_branch_counts():
     assert runs == {"copy": 1, "draw": 3, "multiply": 12, "wait": 1, "refresh": 1}
 
 
+def test_a_loop_that_may_end_before_its_limit_is_not_known():
+    searching = part(
+        "searching",
+        "  %limit = s32[]{:T(128)} constant(300)",
+        "  %lt = pred[] compare(%i, %limit), direction=LT",
+        "  ROOT %both = pred[] and(%lt, %moving)",
+    )
+    text = "\n\n".join(
+        [
+            part("step", operation("move", 7)),
+            searching,
+            part("main", loop("search", "step", "searching"), entry=True),
+        ]
+    )
+    assert [(each.trips, each.known) for each in read(text).loops] == [(1, False)]
+
+
 def test_a_loop_that_the_program_does_not_know_goes_round_as_often_as_one_is_told():
     asked = []
 

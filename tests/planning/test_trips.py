@@ -25,14 +25,17 @@ def test_the_largest_of_a_cohort_among_a_million_is_finite():
     assert expected_maximum(values, 100) == pytest.approx(100 / 101 * 1_000_000, rel=1e-6)
 
 
-def lengths(sizes, cohort_size, runs):
-    federation = data.from_arrays(
+def federation(sizes):
+    return data.from_arrays(
         np.zeros((sum(sizes), 3), np.float32),
         np.arange(sum(sizes)) % 2,
         [np.arange(stop - size, stop) for size, stop in zip(sizes, np.cumsum(sizes), strict=True)],
         test_fraction=0.5,
     )
-    return Lengths(CHIP, federation, cohort_size, runs, lambda sizes: 3 * sizes)
+
+
+def lengths(sizes, cohort_size, runs):
+    return Lengths(CHIP, federation(sizes), cohort_size, runs, lambda sizes: 3 * sizes)
 
 
 def test_members_side_by_side_take_as_many_steps_as_the_largest():
@@ -62,3 +65,18 @@ def test_passes_over_clients_take_as_many_chunks_as_their_examples_need():
 
 def test_other_loops_are_not_known():
     assert lengths([4, 4], 1, 1).trips("jit(step)/while/body/while") is None
+
+
+def test_greedy_picks_as_many_items_as_it_may():
+    assert lengths([4, 4], 1, 1).trips("jit(step)/while/body/picks_17/while") == 17
+
+
+def test_on_several_devices_all_wait_for_the_one_with_most_members():
+    mesh = type("FourDevices", (), {"shape": {"clients": 4}})
+    sizes = [10] * 8  # Two on each device.
+    known = Lengths(CHIP, federation(sizes), 3, 1, lambda sizes: sizes, mesh)
+    scope = "jit(step)/clients_{}_by_1/while".format
+    # All eight; and three of them: all apart in 32 of 56 cohorts, otherwise two together.
+    assert known.trips(scope(8)) == 2
+    assert known.trips(scope(3)) == pytest.approx((32 * 1 + 24 * 2) / 56, abs=0.1)
+    assert known.trips("jit(step)/clients_8_by_2/while") == 1

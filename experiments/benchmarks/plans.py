@@ -1,0 +1,64 @@
+"""How far plans are from what runs then take: ``python -m experiments.benchmarks.plans``.
+
+Plans for the machine at hand each method of a preset, from three of its rounds, runs it, and
+prints both times without compiling. Repeated in alternation; medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from functools import partial
+from typing import Any
+
+from fedjax_fair.app import presets
+from fedjax_fair.app.build import build
+from fedjax_fair.app.plan import batches_of_run, plans
+from fedjax_fair.training.fit import Callback, fit_batch
+
+
+class Timed(Callback):
+    """Measures from the first round to the last evaluation."""
+
+    seconds = 0.0
+
+    def on_compiled(self, num_bytes: int) -> None:
+        """Starts the clock."""
+        self.started = time.perf_counter()
+
+    def on_end(self, results: Any) -> None:
+        """Stops it."""
+        self.seconds = time.perf_counter() - self.started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Plans for the machine at hand, and runs")
+    parser.add_argument("--preset", default="digits", choices=presets.PRESETS)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    ready = build(presets.resolve(presets.PRESETS[options.preset].config))
+    training: Any = ready.config.training
+    print("| | planned, s | took, s | took / planned |")
+    print("|---|---|---|---|")
+    for batch in batches_of_run(ready):
+        planned, took = [], []
+        for _ in range(options.repeats):
+            ((_, found),) = plans([batch], None, ready.mesh)
+            planned.append(found.seconds["whole"])
+            timed = Timed()
+            run = partial(fit_batch, **batch.batch._asdict())
+            run(
+                rounds=training.rounds,
+                eval_every=training.eval_every,
+                callbacks=[timed],
+                mesh=ready.mesh,
+            )
+            took.append(timed.seconds)
+        ratio = statistics.median(b / a for a, b in zip(planned, took, strict=True))
+        middle = [statistics.median(each) for each in (planned, took)]
+        print(f"| {batch.name} | {middle[0]:.2f} | {middle[1]:.2f} | {ratio:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
