@@ -2,7 +2,8 @@
 
 import math
 import re
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
 import flax.linen as nn
 import jax
@@ -10,7 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_fair import aggregators, data, selectors, solvers
+from fedjax_fair import aggregators, data, selectors, solvers, submodular
+from fedjax_fair.app import presets
+from fedjax_fair.app.build import load_data, method_round
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.registry import METHODS
 from fedjax_fair.models import Conv, from_flax
 from fedjax_fair.numerics import target
 from fedjax_fair.simulate import make_round
@@ -109,3 +114,53 @@ def test_each_would_be_seen_where_it_is():
     kernels, clients = jnp.zeros((3, 3, 3, 1, 5)), jnp.zeros((3, 2, 8, 8, 1))
     for platform in PLATFORMS:
         assert group_counts(lowered(platform, jax.vmap(convolve), clients, kernels)) == {3}
+
+
+@cache
+def groups_of_digits():
+    return load_data(presets.resolve(presets.PRESETS["equitable"].config))
+
+
+def products(jaxpr, within=""):
+    """Matrix products of a program: what they belong to, and their precision."""
+    for equation in jaxpr.eqns:
+        scope = f"{within}/{equation.source_info.name_stack}"
+        if equation.primitive.name == "dot_general":
+            yield scope, equation.params["precision"]
+        for parameter in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")
+        ):
+            inner = getattr(parameter, "jaxpr", parameter)
+            if hasattr(inner, "eqns"):
+                yield from products(inner, scope)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_but_networks_multiplies_in_full_precision(name):
+    """An accelerator would otherwise round weights and gradients to 8 bits."""
+    config = presets.resolve(Config(methods=(name,)))
+    solver = replace(config.solver, epochs=None, steps=2)
+    config = replace(config, model=replace(config.model, name="mlp"), solver=solver)
+    federated = groups_of_digits()
+    with target.tracing_for("tpu"):
+        round = method_round(config, name, 10)
+        state = jax.eval_shape(round.init, jax.random.key(0), federated)
+        traced = jax.make_jaxpr(round.step)(state, federated)
+    found = list(products(traced.jaxpr))
+    assert any("Classifier" in scope for scope, _ in found)
+    full = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
+    assert {
+        scope for scope, precision in found if "Classifier" not in scope and precision != full
+    } == set()
+
+
+def test_features_that_are_near_are_told_apart_in_full_precision():
+    features = jnp.ones((300, 8))
+    with target.tracing_for("tpu"):
+        traced = jax.make_jaxpr(
+            lambda rows: submodular.greedy(submodular.facility_location_from_features(rows), 3)
+        )(features)
+    found = list(products(traced.jaxpr))
+    full = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
+    assert found
+    assert all(precision == full for _, precision in found)

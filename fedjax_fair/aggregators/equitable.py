@@ -21,6 +21,7 @@ from fedjax_fair.base import (
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.numerics.clustering import cluster_weights, eigengap, kmeans, spectral_embedding
+from fedjax_fair.numerics.products import product
 
 __all__ = ["activation_vectors", "equitable"]
 
@@ -187,7 +188,7 @@ def _similarity(
     if cosine:
         length = jnp.linalg.norm(vectors, axis=1, keepdims=True)
         vectors = vectors / jnp.where(length > 0, length, 1)
-    similarity = jnp.matmul(vectors, vectors.T, precision="highest")
+    similarity = product(vectors, vectors.T)
     if center:
         # Centering took the constant eigenvector away, and what is left of C groups is C - 1
         # directions. Given back, it keeps the place of one that would hold nothing but noise.

@@ -21,6 +21,7 @@ from fedjax_fair.base import (
     empty_state,
 )
 from fedjax_fair.data.federated import ClientExamples
+from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.sketch import ravel
 
 __all__ = ["fltrust"]
@@ -77,12 +78,12 @@ def fltrust(root: tuple[Any, Any], solver: Solver, *, seed: int = 0) -> Aggregat
         updates, members = gathered(cohort, results, context)
         root_length = jnp.linalg.norm(ravel(own.params))
         directions = jax.vmap(_direction)(updates.params)
-        agreement = directions @ _direction(own.params)
+        agreement = product(directions, _direction(own.params))
         trust = jnp.where(members, jnp.maximum(agreement, 0), 0)
         weights = normalized(members, trust)
         _, restore = ravel_pytree(own.params)
         update = Variables(
-            restore(root_length * (weights @ directions)), weighted(updates.state, weights)
+            restore(root_length * product(weights, directions)), weighted(updates.state, weights)
         )
         info = {"trust": trust, "root_length": root_length}
         return update, state, Aggregation(weights, info)

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_fair.base import Cohort, Context, LocalResult, Variables
 from fedjax_fair.numerics.finite import all_finite
+from fedjax_fair.numerics.products import weighted_total
 
 __all__ = ["gathered", "normalized", "weighted"]
 
@@ -37,4 +38,4 @@ def normalized(
 
 def weighted(updates: PyTree, weights: Float[Array, " cohort"]) -> PyTree:
     """The sum of stacked updates with these weights."""
-    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), updates)
+    return jax.tree.map(lambda leaf: weighted_total(weights, leaf), updates)

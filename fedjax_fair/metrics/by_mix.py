@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.metrics import fairness, performance
+from fedjax_fair.numerics.products import product
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -43,7 +44,7 @@ def accuracy_by_mix(
     known = jnp.where(jnp.isnan(class_accuracy), 0.0, class_accuracy)
     totals = jnp.sum(examples, axis=1)
     shares = examples.astype(known.dtype) / jnp.maximum(totals, 1).astype(known.dtype)[:, None]
-    return jnp.where(totals > 0, shares @ known, jnp.nan)
+    return jnp.where(totals > 0, product(shares, known), jnp.nan)
 
 
 def standard_error(
@@ -72,7 +73,7 @@ def standard_error(
     known = jnp.where(jnp.isnan(class_accuracy), 0.0, class_accuracy)
     others = jnp.maximum(jnp.sum(examples, axis=0) - 1, 1).astype(known.dtype)
     slope = jax.jacobian(lambda accuracy: summary(accuracy_by_mix(accuracy, examples)))(known)
-    return jnp.sqrt(slope**2 @ (known * (1 - known) / others))
+    return jnp.sqrt(product(slope**2, known * (1 - known) / others))
 
 
 def summarize(

@@ -15,6 +15,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.products import product
 
 __all__ = ["KMeans", "cluster_weights", "eigengap", "kmeans", "spectral_embedding"]
 
@@ -225,7 +226,7 @@ class _Points(NamedTuple):
 
     def squared_distances(self, others: Float[Array, "m width"]) -> Float[Array, "m n"]:
         lengths = jnp.sum(others**2, axis=1)[:, None] + self.squares[None]
-        products = jnp.matmul(others, self.rows.T, precision=jax.lax.Precision.HIGHEST)
+        products = product(others, self.rows.T)
         squared = lengths - 2 * products
         return jnp.where(squared > _ROUNDING * lengths, squared, 0.0)
 
@@ -268,7 +269,7 @@ class _Clusters(NamedTuple):
         members = labels[None] == jnp.arange(num, dtype=jnp.int32)[:, None]
         members = members.astype(points.rows.dtype)
         sizes = jnp.sum(members, axis=1)
-        return cls((members @ points.rows) / jnp.maximum(sizes, 1.0)[:, None], sizes)
+        return cls(product(members, points.rows) / jnp.maximum(sizes, 1.0)[:, None], sizes)
 
 
 class _Search(NamedTuple):

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from fedjax_fair.numerics.products import product
+
 __all__ = ["nearest", "pairwise_distances"]
 
 # Features per matrix product; beyond it, on a CPU, taking out the mean and multiplying do not stay
@@ -42,7 +44,7 @@ def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
         [0.0, 1.0, 10.0]
     """
     # A product, since a sum is finite where all its terms are, and a test of each costs more.
-    finite = jnp.isfinite(vectors @ jnp.ones(vectors.shape[1], vectors.dtype))
+    finite = jnp.isfinite(product(vectors, jnp.ones(vectors.shape[1], vectors.dtype)))
     gram = _centered_gram(vectors, finite)
     squares = jnp.diagonal(gram)
     finite &= jnp.isfinite(squares)
@@ -80,12 +82,12 @@ def nearest(
     """
     count = chosen.shape[0]
     members = vectors[chosen]
-    center = jnp.full(count, 1 / count, vectors.dtype) @ members
+    center = product(jnp.full(count, 1 / count, vectors.dtype), members)
     members = members - center[None]
     squares = jnp.sum(members**2, axis=1)
 
     def place(row: Float[Array, " width"]) -> Int[Array, ""]:
-        products = jnp.matmul(members, row - center, precision=jax.lax.Precision.HIGHEST)
+        products = product(members, row - center)
         return jnp.argmin(squares - 2 * products).astype(jnp.int32)
 
     places = jax.lax.map(place, vectors, batch_size=_ROWS)
@@ -101,17 +103,17 @@ def _centered_gram(
     shares = finite.astype(vectors.dtype)
     shares = shares / jnp.maximum(jnp.sum(shares), 1)
 
-    def product(start, size):
+    def of_columns(start, size):
         part = jax.lax.dynamic_slice_in_dim(vectors, start, size, axis=1)
         part = jnp.where(finite[:, None], part, 0.0)
-        part = jnp.where(finite[:, None], part - (shares @ part)[None], 0.0)
-        return jnp.matmul(part, part.T, precision=jax.lax.Precision.HIGHEST)
+        part = jnp.where(finite[:, None], part - product(shares, part)[None], 0.0)
+        return product(part, part.T)
 
     whole, rest = divmod(width, _CHUNK)
-    gram = product(whole * _CHUNK, rest) if rest else jnp.zeros((count, count), vectors.dtype)
+    gram = of_columns(whole * _CHUNK, rest) if rest else jnp.zeros((count, count), vectors.dtype)
     if not whole:
         return gram
-    return jax.lax.fori_loop(0, whole, lambda i, sums: sums + product(i * _CHUNK, _CHUNK), gram)
+    return jax.lax.fori_loop(0, whole, lambda i, sums: sums + of_columns(i * _CHUNK, _CHUNK), gram)
 
 
 def _directly(

@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.products import product
 
 __all__ = ["count_sketch", "ravel"]
 
@@ -58,6 +59,6 @@ def count_sketch(size: int, seed: int = 0) -> Callable[[PyTree], Float[Array, " 
         signs = jax.random.rademacher(jax.random.key(seed), vector.shape, vector.dtype)
         padded = jnp.pad(vector * signs, (0, -vector.shape[0] % size))
         slabs = padded.reshape(-1, size)
-        return jnp.ones(slabs.shape[0], vector.dtype) @ slabs
+        return product(jnp.ones(slabs.shape[0], vector.dtype), slabs)
 
     return project

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from fedjax_fair.data.federated import ClientExamples, Replicated
 from fedjax_fair.numerics import target
+from fedjax_fair.numerics.products import weighted_total
 
 __all__ = [
     "AXIS",
@@ -166,7 +167,7 @@ def weighted_sum(
         >>> weighted_sum(train, jnp.array([0.25, 0.75]), updates).tolist()
         [1.0, 3.0]
     """
-    summed = jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), updates)
+    summed = jax.tree.map(lambda leaf: weighted_total(weights, leaf), updates)
     return all_reduce(examples, summed)
 
 
@@ -271,6 +272,6 @@ def _add(carry, slots, new, weights, parts):
     results = jax.tree.map(lambda all, new: all.at[slots].set(new, mode="drop"), results, new)
 
     def add(sum, part):
-        return sum + jnp.tensordot(weights.astype(part.dtype), part, weights.ndim)
+        return sum + weighted_total(weights, part)
 
     return results, jax.tree.map(add, total, parts)

@@ -14,6 +14,7 @@ from fedjax_fair import checks
 from fedjax_fair.base import ClientGradients, Cohort, Context, Info, InitFn, Selector
 from fedjax_fair.numerics.distances import nearest, pairwise_distances
 from fedjax_fair.numerics.permutation import permutation_at
+from fedjax_fair.numerics.products import product
 from fedjax_fair.selectors import gradients as sources
 from fedjax_fair.selectors.gradients import GradientSource
 from fedjax_fair.selectors.uniform import draw
@@ -229,13 +230,13 @@ def _quality(
     counted = counted / jnp.maximum(jnp.sum(counted), 1)
     shares = jax.ops.segment_sum(counted, member, cohort.shape[0])
     # Products rather than means over the first axis, which are slow on a CPU.
-    mean = counted @ gradients
+    mean = product(counted, gradients)
     chosen = gradients[cohort]
     uniform = jnp.full(cohort.shape[0], 1 / cohort.shape[0], jnp.float32)
     info = {
-        "approximation_error": jnp.linalg.norm(uniform @ chosen - mean),
-        "representation_error": jnp.linalg.norm(shares @ chosen - mean),
-        "representation_bound": counted @ distance,
+        "approximation_error": jnp.linalg.norm(product(uniform, chosen) - mean),
+        "representation_error": jnp.linalg.norm(product(shares, chosen) - mean),
+        "representation_bound": product(counted, distance),
     }
     if sample.others:
         pool, total = sample.items.shape[0], sample.items.shape[0] + sample.others

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_mask, as_non_negative, as_probabilities
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, is_sparse
@@ -63,7 +64,7 @@ def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunc
         size=covers.shape[0],
         value=lambda mask: jnp.sum(worth, where=(covers & mask[:, None]).any(axis=0)),
         init=lambda: worth,
-        gains=lambda uncovered: covers.astype(worth.dtype) @ uncovered,
+        gains=lambda uncovered: product(covers.astype(worth.dtype), uncovered),
         gain=lambda uncovered, item: jnp.sum(uncovered, where=covers[item]),
         add=lambda uncovered, item: jnp.where(covers[item], 0.0, uncovered),
     )
@@ -95,7 +96,7 @@ def probabilistic_coverage(
         size=covers.shape[0],
         value=lambda mask: jnp.sum(worth * (1 - jnp.prod(1 - covers, axis=0, where=mask[:, None]))),
         init=lambda: worth,
-        gains=lambda uncovered: covers @ uncovered,
+        gains=lambda uncovered: product(covers, uncovered),
         gain=lambda uncovered, item: jnp.sum(covers[item] * uncovered),
         add=lambda uncovered, item: uncovered * (1 - covers[item]),
     )
@@ -135,7 +136,7 @@ def saturated_coverage(
     # larger than the gains that in single precision they would decide between items.
     return SetFunction(
         size=matrix.shape[1],
-        value=lambda mask: jnp.sum(jnp.minimum(matrix @ mask.astype(matrix.dtype), cap)),
+        value=lambda mask: jnp.sum(jnp.minimum(product(matrix, mask.astype(matrix.dtype)), cap)),
         init=lambda: cap,
         gains=lambda room: jnp.sum(jnp.minimum(matrix, room[:, None]), axis=0),
         gain=lambda room, item: jnp.sum(jnp.minimum(matrix[:, item], room)),
@@ -181,7 +182,7 @@ def feature_based(
     nothing = jnp.zeros(amounts.shape[1], amounts.dtype)
     return SetFunction(
         size=amounts.shape[0],
-        value=lambda mask: raised(nothing, mask.astype(amounts.dtype) @ amounts),
+        value=lambda mask: raised(nothing, product(mask.astype(amounts.dtype), amounts)),
         init=lambda: nothing,
         gains=lambda sums: jax.vmap(lambda own: raised(sums, sums + own))(amounts),
         gain=lambda sums, item: raised(sums, sums + amounts[item]),

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
+from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_symmetric
 from fedjax_fair.submodular.base import SetFunction
 
@@ -43,7 +44,7 @@ def disparity_sum(distances: ArrayLike) -> SetFunction:
 
     def value(mask):
         chosen = mask.astype(matrix.dtype)
-        return chosen @ matrix @ chosen / 2
+        return product(chosen, product(matrix, chosen)) / 2
 
     return SetFunction(
         size=matrix.shape[0],

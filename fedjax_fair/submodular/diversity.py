@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_symmetric
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, is_sparse
@@ -48,7 +49,9 @@ def graph_cut(
 
     def value(mask):
         chosen = mask.astype(matrix.dtype)
-        return tradeoff * jnp.sum(matrix @ chosen) - chosen @ matrix @ chosen
+        return tradeoff * jnp.sum(product(matrix, chosen)) - product(
+            chosen, product(matrix, chosen)
+        )
 
     return SetFunction(
         size=matrix.shape[0],
@@ -94,7 +97,7 @@ def log_det(kernel: ArrayLike) -> SetFunction:
 
     def add(memo, item):
         count, factor, variance = memo
-        row = (matrix[item] - factor[:, item] @ factor) / jnp.sqrt(variance[item])
+        row = (matrix[item] - product(factor[:, item], factor)) / jnp.sqrt(variance[item])
         # At least 1 in exact arithmetic, because of the identity.
         left = jnp.maximum(variance - row**2, 1.0)
         return count + 1, factor.at[count].set(row), left

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.submodular.federated.importance_factors import importance_factors
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
@@ -141,7 +142,7 @@ def discrete_greedy(
         total = secure_aggregate(problem.gains(mask).messages(shares), size, hidden)
         best = jnp.argmax(jnp.where(matroid.addable(mask), total, -jnp.inf)).astype(jnp.int32)
         mask = mask.at[best].set(True)
-        value = unless_beyond(weights @ problem.values(mask), total, found.singles)
+        value = unless_beyond(product(weights, problem.values(mask)), total, found.singles)
         return mask, (best, value, jnp.sum(responds, dtype=jnp.int32))
 
     numbers = jnp.arange(rank, dtype=jnp.int32)

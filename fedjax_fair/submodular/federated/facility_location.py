@@ -11,6 +11,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import as_finite
 from fedjax_fair.submodular.base import SetFunction
@@ -195,10 +196,10 @@ def _total(sparse: SparseScores, weights: Float[Array, " clients"]) -> SetFuncti
 
     return SetFunction(
         size=sparse.size,
-        value=lambda mask: weights @ _served(sparse, mask),
+        value=lambda mask: product(weights, _served(sparse, mask)),
         init=lambda: _Memo(jnp.zeros(sparse.num_clients), all_gains(jnp.zeros(sparse.num_clients))),
         gains=lambda memo: memo.gains,
-        gain=lambda memo, item: weights @ (column(memo.best, item) - memo.best),
+        gain=lambda memo, item: product(weights, column(memo.best, item) - memo.best),
         add=add,
     )
 

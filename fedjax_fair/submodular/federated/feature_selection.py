@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.federated.custom import estimated, tabulated
 from fedjax_fair.submodular.federated.problem import Problem
 
@@ -108,18 +109,18 @@ def _information(model: _Model, mask: Bool[Array, " features"]) -> Float[Array, 
 def _joint(model: _Model, mask: Bool[Array, " features"]) -> Float[Array, "examples labels"]:
     """Logarithms of the joint probabilities of the features in a set and each label."""
     chosen = mask.astype(model.likelihood.dtype)
-    return model.prior[None] + jnp.einsum("efl,f->el", model.likelihood, chosen)
+    return model.prior[None] + product(chosen, model.likelihood)
 
 
 def _information_of(model: _Model, joint: Float[Array, "examples labels"]) -> Float[Array, ""]:
     """Mutual information from the logarithms of joint probabilities."""
     # Subtracted within the mean, so that it is exactly 0 without features.
-    return model.weights @ (_entropy(model.prior) - jax.vmap(_entropy)(joint))
+    return product(model.weights, _entropy(model.prior) - jax.vmap(_entropy)(joint))
 
 
 def _entropy(logits: Float[Array, " labels"]) -> Float[Array, ""]:
     normal = jax.nn.log_softmax(logits)
-    return -jnp.exp(normal) @ normal
+    return -product(jnp.exp(normal), normal)
 
 
 def _gains(model: _Model, mask: Bool[Array, " features"]) -> Float[Array, " features"]:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
 from fedjax_fair.submodular.federated.secure import (
@@ -105,7 +106,7 @@ def fedcg(
             return Sent(direction, jnp.sum(mean, where=base), jnp.zeros(()))
         bases = gradients.bases(matroid)
         direction = secure_aggregate(bases.messages(shares), size, hidden)
-        return Sent(direction, shares @ bases.worth, jnp.zeros(()))
+        return Sent(direction, product(shares, bases.worth), jnp.zeros(()))
 
     up = base_bits(matroid.rank, size) if send == "base" else vector_bits(size)
     costs = (cohort or problem.num_clients, vector_bits(size), up)

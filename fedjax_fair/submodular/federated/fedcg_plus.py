@@ -14,6 +14,7 @@ from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, rows
 from fedjax_fair.submodular.federated.secure import (
@@ -128,7 +129,7 @@ def fedcg_plus(
         elif local_steps > 1:
             bends = jax.lax.map(lambda y: _bend(function.gradient(own, key, y), start, y, x), path)
             lipschitz = jnp.max(bends)
-        return change, change @ start, lipschitz
+        return change, product(change, start), lipschitz
 
     def communicate(key_cohort, key_work, x, _):
         clients, shares = jnp.arange(number, dtype=jnp.int32), weights
@@ -143,7 +144,7 @@ def fedcg_plus(
         )
         hidden = protocol(aggregation, key_work, number)
         direction = secure_aggregate(rows(changes).messages(shares), size, hidden)
-        return Sent(direction, shares @ promised, jnp.max(lipschitz))
+        return Sent(direction, product(shares, promised), jnp.max(lipschitz))
 
     up = base_bits(matroid.rank, size) if local_steps == 1 else vector_bits(size)
     costs = (number, vector_bits(size), up)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import is_traced
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
@@ -136,7 +137,7 @@ class Problem(NamedTuple):
                 f"mask: expected booleans of shape ({self.size},), "
                 f"got {chosen.dtype}{chosen.shape}."
             )
-        return as_client_weights(self, client_weights) @ self.values(chosen)
+        return product(as_client_weights(self, client_weights), self.values(chosen))
 
 
 def family(
@@ -178,7 +179,7 @@ def family(
 
         return SetFunction(
             size=size,
-            value=lambda mask: weights @ values(mask),
+            value=lambda mask: product(weights, values(mask)),
             init=lambda: jnp.zeros(size, bool),
             gains=weighted,
             gain=lambda mask, item: weighted(mask)[item],

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
+from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import as_non_negative
 from fedjax_fair.submodular.federated.facility_location import OFFERS
@@ -19,7 +20,7 @@ def _over_needs(function):
 
     def summed(needs, *arguments):
         own = jax.vmap(lambda offers: function(offers, *arguments))(needs)
-        return jnp.ones(own.shape[0]) @ own
+        return product(jnp.ones(own.shape[0]), own)
 
     return summed
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.finite import all_finite
+from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import Secure, as_secure, secure_sum
 
 __all__ = [
@@ -109,7 +110,7 @@ def secure_aggregate(
     total = jnp.zeros(size)
     for items, amounts in zip(messages.items, messages.amounts, strict=True):
         if amounts.ndim == 2:  # As a product: a reduction over the first axis is slow on a CPU.
-            amounts = jnp.ones(amounts.shape[0]) @ amounts
+            amounts = product(jnp.ones(amounts.shape[0]), amounts)
         total = total + jax.ops.segment_sum(amounts, items, size)
     return total
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_fair import checks
+from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.federated.problem import Gains, Problem
 from fedjax_fair.submodular.federated.secure import secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
@@ -147,7 +148,7 @@ def ascend(
     """
 
     def rounded_at(x):
-        return weights @ problem.values(matroid.max_weight_base(x))
+        return product(weights, problem.values(matroid.max_weight_base(x)))
 
     def one_round(x, number):
         keys = jax.random.split(jax.random.fold_in(key, number), 3)
@@ -161,14 +162,21 @@ def ascend(
         reach = jnp.sum(mean, where=matroid.max_weight_base(mean))
         # Sums of steps can exceed 1 by rounding.
         moved = jnp.minimum(x + step * sent.direction, 1.0)
-        record = (sent, weights @ values, rounded_at(x), spread, sent.direction @ mean, reach)
+        record = (
+            sent,
+            product(weights, values),
+            rounded_at(x),
+            spread,
+            product(sent.direction, mean),
+            reach,
+        )
         return moved, record
 
     numbers = jnp.arange(rounds, dtype=jnp.int32)
     x, (sent, extension, rounded, spread, progress, reach) = jax.lax.scan(
         one_round, jnp.zeros(problem.size), numbers
     )
-    last = weights @ problem.extensions(jax.random.fold_in(key, rounds), x).values
+    last = product(weights, problem.extensions(jax.random.fold_in(key, rounds), x).values)
     clients, down, up = (jnp.full(rounds, cost, jnp.int32) for cost in costs)
     return ContinuousRun(
         x=x,

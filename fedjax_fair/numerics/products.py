@@ -1,0 +1,48 @@
+"""Matrix products in the full precision of their numbers, on every device.
+
+An accelerator rounds float32 before it multiplies matrices unless told otherwise: a TPU to
+bfloat16, whose 8 bits turn a weight of 0.1 into 0.1001, a recent GPU to TF32 with 11. Networks
+train well that way and are left to JAX's default. What is computed of clients is not: weights would
+no longer sum to one, and distances between near neighbors would be noise. A processor computes the
+same either way.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Shaped
+
+__all__ = ["product", "weighted_total"]
+
+_FULL = jax.lax.Precision.HIGHEST
+
+
+def product(a: Shaped[Array, "..."], b: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+    """``a @ b``.
+
+    Args:
+        a: As for ``jnp.matmul``.
+        b: As for ``jnp.matmul``.
+
+    Examples:
+        >>> product(jnp.array([0.1, 0.9]), jnp.array([1.0, 1.0])).item()
+        1.0
+    """
+    return jnp.matmul(a, b, precision=_FULL)
+
+
+def weighted_total(
+    weights: Shaped[Array, " *ids"], values: Shaped[Array, "*ids ..."]
+) -> Shaped[Array, "..."]:
+    """The sum of values, each times its weight, in the type of the values.
+
+    Args:
+        weights: One for each; a scalar multiplies a single value.
+        values: With the axes of ``weights`` first.
+
+    Examples:
+        >>> weighted_total(jnp.array([0.5, 2.0]), jnp.array([[1.0, 2.0], [3.0, 4.0]])).tolist()
+        [6.5, 9.0]
+    """
+    return jnp.tensordot(weights.astype(values.dtype), values, weights.ndim, precision=_FULL)
