@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Shaped
 
 __all__ = ["product", "weighted_total"]
@@ -18,7 +19,7 @@ __all__ = ["product", "weighted_total"]
 _FULL = jax.lax.Precision.HIGHEST
 
 
-def product(a: Shaped[Array, "..."], b: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+def product(a: ArrayLike, b: ArrayLike) -> Shaped[Array, "..."]:
     """``a @ b``.
 
     Args:

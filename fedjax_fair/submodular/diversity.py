@@ -49,9 +49,8 @@ def graph_cut(
 
     def value(mask):
         chosen = mask.astype(matrix.dtype)
-        return tradeoff * jnp.sum(product(matrix, chosen)) - product(
-            chosen, product(matrix, chosen)
-        )
+        similar = product(matrix, chosen)
+        return tradeoff * jnp.sum(similar) - product(chosen, similar)
 
     return SetFunction(
         size=matrix.shape[0],
