@@ -220,6 +220,23 @@ def test_the_command_line_uses_all_cores(tmp_path):
     np.testing.assert_allclose(one.test_loss, two.test_loss, rtol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["run"], ["sweep", "learning_rate=0.02,0.1"]], ids=" ".join)
+def test_the_command_line_divides_runs_among_groups(command, tmp_path):
+    options = [*command, *SMALL[:-4], "--training.seeds", "0:3", "--output"]
+    folders = [tmp_path / "one", tmp_path / "groups"]
+    assert main([*options, str(folders[0]), "--devices=1"]) == 0
+    program = [*COMMAND[:-1], *options, folders[1], "--devices=runs=2,clients=2"]
+    finish(start(*program, devices=4))
+    if command == ["run"]:
+        folders = [next(folder.iterdir()) for folder in folders]
+    one, many = (ff.results.open(folder / "results.nc") for folder in folders)
+    assert one.sizes == many.sizes
+    assert many.sizes["seed"] == 3
+    np.testing.assert_array_equal(one.cohort_clients, many.cohort_clients)
+    np.testing.assert_allclose(one.test_loss, many.test_loss, rtol=1e-5)
+
+
 def assert_processes_did_what_one_does(folder, count):
     method = ff.make_round(
         linear_model(),
