@@ -28,7 +28,7 @@ def mesh_of(devices: int | str) -> Mesh | None:
 
     Examples:
         >>> mesh_of("runs=1,clients=1").axis_names
-        ('clients',)
+        ('runs', 'clients')
     """
     if devices == "auto":
         return cores_if_any()

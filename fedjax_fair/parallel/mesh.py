@@ -1,7 +1,8 @@
 """Assigns clients to devices, or shares them among cores, and runs a program on all of them.
 
 A mesh of two axes, ``runs`` and ``clients``, splits the runs of a batch over groups of devices
-first; clients are then assigned to the devices of a group, in each group alike.
+first; clients are then assigned to the devices of a group, in each group alike. Where a group is a
+single device, it computes what it would without a mesh.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jaxtyping import Int, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, Replicated, moved
-from fedjax_fair.data.stored import stored
+from fedjax_fair.data.stored import on_device, stored
 from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.cores import CORES, shared
 
@@ -38,13 +39,14 @@ RUNS = "runs"
 _SHARDED, _REPLICATED = PartitionSpec(AXIS), PartitionSpec()
 
 
-def client_mesh(devices: int | Literal["all"] = "all", *, runs: int = 1) -> Mesh:
+def client_mesh(devices: int | Literal["all"] = "all", *, runs: int | None = None) -> Mesh:
     """A mesh of devices to which clients are assigned.
 
     Args:
         devices: How many, or all of all processes.
         runs: Into how many groups of equal size they are divided, each of which makes its share
-            of the runs (seeds, or points of a sweep), with clients assigned to its devices.
+            of the runs (seeds, or points of a sweep), with clients assigned to its devices; None
+            if all devices share each run.
 
     Returns:
         A mesh for ``fit(..., mesh=)``: with the one axis ``clients`` or, if there are groups, the
@@ -63,17 +65,18 @@ def client_mesh(devices: int | Literal["all"] = "all", *, runs: int = 1) -> Mesh
     """
     available = jax.devices()
     checks.positive_int("devices", devices, at_most=len(available), words=("all",))
-    checks.positive_int("runs", runs)
+    if runs is not None:
+        checks.positive_int("runs", runs)
     if devices == "all":
         devices = len(available)
     if jax.process_count() > 1 and devices < len(available):
         raise ValueError(
             f"{devices=}: expected all {len(available)} of {jax.process_count()} processes."
         )
-    if runs == 1:
+    if runs is None:
         return Mesh(np.array(available[:devices]), (AXIS,))
     if jax.process_count() > 1:
-        raise ValueError(f"{runs=}: expected 1 with {jax.process_count()} processes.")
+        raise ValueError(f"{runs=}: expected None with {jax.process_count()} processes.")
     if devices % runs:
         raise ValueError(f"{devices=}: expected a multiple of {runs=}.")
     return Mesh(np.array(available[:devices]).reshape(runs, -1), (RUNS, AXIS))
@@ -82,6 +85,11 @@ def client_mesh(devices: int | Literal["all"] = "all", *, runs: int = 1) -> Mesh
 def num_run_groups(mesh: Mesh | None) -> int:
     """How many groups of devices make runs of their own; on cores and without a mesh 1."""
     return 1 if mesh is None else mesh.shape.get(RUNS, 1)
+
+
+def is_run_on_one_device(mesh: Mesh | None) -> bool:
+    """Whether a run has all clients on one device: without a mesh, or in groups of one."""
+    return mesh is None or (RUNS in mesh.axis_names and mesh.shape[AXIS] == 1)
 
 
 def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.ndarray, " clients"]:
@@ -113,11 +121,14 @@ def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.n
 def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
     """Copies the examples of each client to its device, in every group; cores share them all.
 
+    Groups of one device each get the federation as a single device does.
+
     Training examples are balanced; the others follow their clients. Every process passes the
     same federation and keeps the shards of its own devices. Ids of clients stay what they are.
 
     Args:
-        data: A federation on the host; with one partition, unless the mesh is of cores.
+        data: A federation on the host; with one partition, unless the mesh is of cores or has
+            groups of one device.
         mesh: From ``client_mesh`` or ``core_mesh``.
 
     Returns:
@@ -140,6 +151,8 @@ def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
         raise ValueError(
             f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},) or ({RUNS!r}, {AXIS!r})."
         )
+    if is_run_on_one_device(mesh):
+        return on_device(data, NamedSharding(mesh, _REPLICATED))
     if data.num_partitions is not None:
         raise ValueError(
             f"data with {data.num_partitions} partitions: expected a single one beside a mesh."

@@ -22,7 +22,13 @@ from fedjax_fair.data.stored import on_device
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.cores import CORES, filled_up, shared
-from fedjax_fair.parallel.mesh import num_run_groups, over_mesh, shard_federation, split_runs
+from fedjax_fair.parallel.mesh import (
+    is_run_on_one_device,
+    num_run_groups,
+    over_mesh,
+    shard_federation,
+    split_runs,
+)
 from fedjax_fair.results import RECORDED
 from fedjax_fair.simulate import Round, RoundInfo, RoundState
 from fedjax_fair.training.diagnosis import is_constant
@@ -78,6 +84,8 @@ class Programs:
         # Groups of devices make equally many, the last one repetitions if need be.
         self._mesh, self._runs, self._groups = mesh, len(seeds), num_run_groups(mesh)
         filled, points = filled_up((np.asarray(seeds, np.uint32), points), self._groups)
+        if data.num_partitions is not None:
+            data = with_ownership(data, filled_up(ownership(data), self._groups))
         mapped = partial(over_runs, mesh=mesh, run_a_core=self._run_a_core)
 
         def init(own, data):
@@ -249,26 +257,27 @@ def over_runs(
     """Maps over the leading axis of the first argument, and over the partitions of the data.
 
     Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
-    of models falls out of the cache. On a mesh of devices they follow each other too: side by side,
-    all would wait for the run whose cohort is assigned worst.
+    of models falls out of the cache. Where devices share a run they follow each other too: side by
+    side, all would wait for the run whose cohort is assigned worst.
     """
+    side_by_side = is_run_on_one_device(mesh)
 
     def one_run(run, data):
         batch, owned = run
         return function(batch, data if owned is None else with_ownership(data, owned))
 
     def over(runs, data):
-        if mesh is None and not target.current().is_cpu:
+        if side_by_side and not target.current().is_cpu:
             return jax.vmap(one_run, (0, None))(runs, data)
         return jax.lax.map(lambda run: one_run(run, data), runs)
 
-    if mesh is not None and run_a_core:
-        over = cores.over_runs(over, mesh)
+    if mesh is not None:
+        over = cores.over_runs(over, mesh) if run_a_core else over_mesh(over, mesh)
 
     def mapped(batch, data):
         return over((batch, None if data.num_partitions is None else ownership(data)), data)
 
-    return mapped if mesh is None or run_a_core else over_mesh(mapped, mesh)
+    return mapped
 
 
 def _evaluate(

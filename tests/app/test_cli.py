@@ -196,8 +196,11 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --devices runs=2,clients=2x", "'runs=2,clients=2x': expected an integer >= 1,"),
         ("run --devices runs=1000,clients=2", "'runs=1000,clients=2': expected at most"),
         ("sweep --devices runs=1000,clients=2", "'runs=1000,clients=2': expected at most"),
-        ("run --devices runs=1,clients=1 --data.per-run", "expected 1 or 'auto' with data.per_run"),
-        ("run --devices runs=1,clients=1 --methods centralized", "expected 1 for centralized"),
+        (
+            "run --devices all --data.per-run",
+            "devices='all': expected 1, 'auto' or 'runs=R,clients=1' with data.per_run.",
+        ),
+        ("run --devices all --methods centralized", "'runs=R,clients=1' for centralized."),
         ("run digits mnist", "mnist"),
         ("run --solver.learning-rate 1e30 --training.rounds 2", "not finite"),
         ("run --data.alpha 0.1", "data.alpha=0.1: nothing in this run reads it"),

@@ -28,8 +28,10 @@ from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.data.federated import stack
+from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import assign_clients, client_mesh, shard_federation
+from fedjax_fair.training.programs import over_runs
 
 QUICK = 2  # Methods that are compared every time.
 MESHES = ("8", "cores", "runs=2,clients=4")
@@ -114,14 +116,15 @@ def assert_same(compared):
     assert compared["finite"]
     # Sums over the cohort are taken in another order.
     assert compared["apart"] < 1e-5
-    assert compared["meet"] == [groups(compared["mesh"])]
+    assert compared["meet"] == groups(compared["mesh"])
 
 
 def groups(mesh):
-    """The devices between which something may cross, as compiled programs write them."""
+    """The devices between which something crosses, as compiled programs write them."""
     runs, clients = {"8": (1, 8), "cores": (1, 3)}.get(mesh) or map(int, re.findall(r"\d", mesh))
     rows = np.arange(runs * clients).reshape(runs, clients)
-    return "{" + ",".join(f"{{{','.join(map(str, row))}}}" for row in rows) + "}"
+    written = "{" + ",".join(f"{{{','.join(map(str, row))}}}" for row in rows) + "}"
+    return [written] if clients > 1 else []
 
 
 @pytest.mark.parametrize("mesh", MESHES)
@@ -133,7 +136,7 @@ def test_several_devices_do_what_one_does(names, mesh):
 def test_several_devices_measure_what_one_does():
     for line in printed("measured", *MESHES):
         assert line["apart"] < 1e-5, line
-        assert line["meet"] == [groups(line["mesh"])]
+        assert line["meet"] == groups(line["mesh"])
 
 
 def test_no_more_crosses_devices_than_documented():
@@ -168,7 +171,7 @@ def test_several_devices_do_what_one_does_for_other_roles(names, mesh):
 @pytest.mark.parametrize(
     "turns",
     [
-        ("3", "last", "runs=2,clients=4", "runs=4,clients=2"),
+        ("3", "last", "runs=2,clients=4", "runs=8,clients=1"),
         pytest.param(
             ("5", "best", "1", "runs=8,clients=1", "8", "runs=2,clients=4", "1"),
             marks=pytest.mark.slow,
@@ -196,7 +199,7 @@ def test_a_device_holds_its_share_of_the_runs():
     ids=" ".join,
 )
 def test_cores_compute_runs_as_one_device_does(runs):
-    *found, last = printed("runs", *runs, devices=3)
+    *found, last = printed("runs", "cores", *runs, devices=3)
     assert len(found) == len(runs)
     for line in found:
         # Sums are taken in another order where cores share a run, and rounding may differ where
@@ -205,6 +208,36 @@ def test_cores_compute_runs_as_one_device_does(runs):
     assert (last["cores"], last["copies"]) == (3, 1)
     # XLA would end a process in which a core waits 40 s for another.
     assert "terminate_timeout_seconds=1000000" in last["flags"]
+
+
+@pytest.mark.parametrize(
+    "runs", [("4own gpu",), pytest.param(("2", "3own", "4"), marks=pytest.mark.slow)], ids=" ".join
+)
+def test_devices_that_make_runs_alone_compute_them_as_one_does(runs):
+    """Also with a partition for each run, and side by side as on accelerators."""
+    *found, _ = printed("runs", "runs=3,clients=1", *runs, devices=3)
+    assert len(found) == len(runs)
+    for line in found:
+        assert line["apart"] < 1e-5, line
+
+
+@pytest.mark.parametrize(
+    ("platform", "mesh", "side_by_side"),
+    [
+        ("gpu", None, True),
+        ("gpu", "alone", True),
+        ("gpu", "shared", False),
+        ("cpu", None, False),
+        ("cpu", "alone", False),
+    ],
+)
+def test_runs_are_side_by_side_where_an_accelerator_makes_them_alone(platform, mesh, side_by_side):
+    meshes = {None: None, "alone": client_mesh(1, runs=1), "shared": client_mesh(1)}
+    data = FEDERATION if mesh is None else shard_federation(FEDERATION, meshes[mesh])
+    mapped = over_runs(lambda run, data: run + data.train.sizes.sum(), meshes[mesh])
+    with tracing_for(platform):
+        program = jax.make_jaxpr(mapped)(np.arange(2, dtype=np.int32), data)
+    assert ("scan" in str(program)) is not side_by_side
 
 
 def test_the_command_line_uses_all_cores(tmp_path):
