@@ -245,20 +245,18 @@ def held():
     """
     rates = np.linspace(0.05, 0.2, 8, dtype=np.float32)
     for runs, devices in ((2, "2"), (7, "runs=4,clients=2")):
-        programs = Programs(
-            make_fedavg,
-            rates[:runs],
-            tuple(range(runs)),
-            FEDERATION,
-            2,
-            True,
-            mesh_named(devices),
-        )
+        mesh, seeds = mesh_named(devices), tuple(range(runs))
+        programs = Programs(make_fedavg, rates[:runs], seeds, FEDERATION, 2, True, mesh)
         with tracing_for("gpu"):  # Where what is recorded goes to a host.
             num_bytes = programs.num_bytes(4)
         first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]
-        shares = sorted({leaf.shape[0] for leaf in first})
-        print(json.dumps({"runs": runs, "shares": shares, "bytes": num_bytes}))
+        found = {
+            "runs": runs,
+            "shares": sorted({leaf.shape[0] for leaf in first}),
+            "bytes": num_bytes,
+            "last_group": [device.id for device in np.atleast_2d(mesh.devices)[-1]],
+        }
+        print(json.dumps(found))
 
 
 def rolled(data, by):

@@ -155,17 +155,17 @@ def test_a_mesh_of_one_device_changes_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", OTHERS)
-@pytest.mark.parametrize("names", METHODS[:QUICK], ids=" | ".join)
-def test_other_groups_of_devices_do_what_one_does(names, mesh):
-    assert_same(compared(0, QUICK, *OTHERS)[mesh, *names])
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("names", METHODS[QUICK:], ids=" | ".join)
+def test_several_devices_do_what_one_does_for_other_roles(names, mesh):
+    assert_same(compared(QUICK, len(METHODS), *MESHES)[mesh, *names])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", MESHES + OTHERS)
-@pytest.mark.parametrize("names", METHODS[QUICK:], ids=" | ".join)
-def test_several_devices_do_what_one_does_for_other_roles(names, mesh):
-    assert_same(compared(QUICK, len(METHODS), *MESHES, *OTHERS)[mesh, *names])
+@pytest.mark.parametrize("mesh", OTHERS)
+@pytest.mark.parametrize("names", METHODS, ids=" | ".join)
+def test_other_groups_of_devices_do_what_one_does(names, mesh):
+    assert_same(compared(0, len(METHODS), *OTHERS)[mesh, *names])
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def test_runs_go_on_from_one_mesh_on_another(turns):
 def test_a_device_holds_its_share_of_the_runs():
     """A device of four groups holds what it would without the others, with its share."""
     alone, among_others = printed("held")
-    assert alone == {"runs": 2, "shares": [2], "bytes": alone["bytes"]}
-    assert among_others == {"runs": 7, "shares": [2], "bytes": alone["bytes"]}
+    assert (alone["runs"], alone["shares"], alone["last_group"]) == (2, [2], [0, 1])
+    assert among_others == {**alone, "runs": 7, "last_group": [6, 7]}  # Neighbors, not every other.
 
 
 @pytest.mark.parametrize(
@@ -346,6 +346,13 @@ def test_a_device_holds_what_its_clients_own():
         np.testing.assert_array_equal(after.features[rows], before.features[before.order])
         np.testing.assert_array_equal(after.labels[rows], before.labels[before.order])
         np.testing.assert_array_equal(after.offsets, before.offsets)
+
+
+def test_several_processes_are_one_group(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert client_mesh("all").axis_names == ("clients",)
+    with pytest.raises(ValueError, match="runs=1: expected None with 2 processes"):
+        client_mesh("all", runs=1)
 
 
 def test_what_does_not_fit_is_refused():
