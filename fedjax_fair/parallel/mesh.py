@@ -26,6 +26,7 @@ __all__ = [
     "RUNS",
     "assign_clients",
     "client_mesh",
+    "is_run_on_one_device",
     "num_run_groups",
     "over_mesh",
     "replicate",
@@ -136,7 +137,8 @@ def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
         shard for each device, padded to the longest; ``offsets`` count from the start of a shard.
 
     Raises:
-        ValueError: If the mesh has other axes, or every run has a partition of its own.
+        ValueError: If the mesh has other axes, or every run has a partition of its own where
+            devices share the clients of a run.
 
     Examples:
         >>> import fedjax_fair as ff
