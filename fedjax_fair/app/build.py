@@ -21,7 +21,8 @@ from fedjax_fair.app.settings import closest, lookup, override, unknown_method
 from fedjax_fair.app.signatures import Setting, settings_of
 from fedjax_fair.base import Faults, Model, Sees
 from fedjax_fair.data import FederatedData
-from fedjax_fair.parallel.mesh import num_run_groups
+from fedjax_fair.parallel.cores import CORES
+from fedjax_fair.parallel.mesh import is_run_on_one_device, num_run_groups
 from fedjax_fair.simulate import Round
 
 __all__ = [
@@ -77,11 +78,13 @@ def build(
     """
     _check(config)
     mesh = mesh_of(config.devices)
+    if config.data.per_run:
+        _require_all_clients(mesh, config, "with data.per_run")
     for name in config.methods:  # Before data is read, which can take long.
         method, own = _variant(config, name)
         lookup("model.name", str(own.model.name), MODELS)
-        if method.pooled is not None and config.devices not in (1, "auto"):
-            raise ValueError(f"devices={config.devices!r}: expected 1 for {name}.")
+        if method.pooled is not None:
+            _require_all_clients(mesh, config, f"for {name}")
         if method.pooled is not None and config.faults != type(config.faults)():
             raise ValueError(f"faults: expected none with {name}, which has no clients.")
         if method.pooled is not None and config.upload != type(config.upload)():
@@ -504,5 +507,11 @@ def _check(config: Config) -> None:
         checks.unit_interval("data.validation", config.data.validation)
     if config.distributed and config.devices != "all":
         raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
-    if config.data.per_run and config.devices not in (1, "auto"):
-        raise ValueError(f"devices={config.devices!r}: expected 1 or 'auto' with data.per_run.")
+
+
+def _require_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
+    """Requires devices or cores that can each compute all clients."""
+    if not (is_run_on_one_device(mesh) or (mesh is not None and mesh.axis_names == (CORES,))):
+        raise ValueError(
+            f"devices={config.devices!r}: expected 1, 'auto' or 'runs=R,clients=1' {why}."
+        )

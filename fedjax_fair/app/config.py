@@ -197,9 +197,8 @@ class Config:
     """Folder in which the run gets a folder of its own."""
 
     devices: int | str = "auto"
-    """Devices that clients are assigned to, or all; auto is one, or all cores of a processor.
-    runs=R,clients=C: R groups of C devices, each with clients assigned to its own, among which the
-    runs are divided."""
+    """Devices that clients are assigned to, or all; runs=R,clients=C for R groups of C devices,
+    each of which makes its share of the runs; auto is one, or all cores of a processor."""
 
     distributed: bool = False
     """Whether this is one of several processes that run together (docs/scaling.md)."""

@@ -31,7 +31,7 @@ def mesh_of(devices: int | str, available: Sequence[Any] | None = None) -> Mesh 
 
     Examples:
         >>> mesh_of("runs=1,clients=1").axis_names
-        ('clients',)
+        ('runs', 'clients')
     """
     if devices == "auto":
         if available is None:

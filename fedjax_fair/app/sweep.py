@@ -202,15 +202,15 @@ def _finish(
     done = {int(number) for part in parts for number in part["run"]}
     waiting = [number for number in range(len(group.runs)) if number not in done]
     size = points_per_batch or len(waiting)
-    least = num_run_groups(group.mesh)  # A run for each takes no more memory than one alone.
+    at_once = num_run_groups(group.mesh)  # So many take no more memory of a device than one.
     while waiting:
         batch = waiting[:size]
-        limit = None if points_per_batch or size <= least else free_bytes()
+        limit = None if points_per_batch or size <= at_once else free_bytes()
         callback = watch(f"{group.name}, {len(batch)} runs")
         try:
             part = _run(group, batch, limit, callback)
         except MemoryLimitError as error:
-            size = max(least, int(error.fits * len(batch)) // least * least)
+            size = at_once * max(1, int(error.fits * -(-len(batch) // at_once)))
             continue
         store.put(key, part)
         parts.append(part)

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Sharding
 from jaxtyping import Array, Shaped
 
 from fedjax_fair.data.federated import FederatedData, moved
@@ -82,11 +83,12 @@ def stored(features: Any) -> Any:
     return Rows(features.reshape(len(features), -1), features.shape[1:])
 
 
-def on_device(data: FederatedData) -> FederatedData:
+def on_device(data: FederatedData, sharding: Sharding | None = None) -> FederatedData:
     """Copies a federation to the default device, in the form that suits it.
 
     Args:
         data: A federation on the host.
+        sharding: Other devices, each of which gets all of it.
 
     Returns:
         The federation, whose images are ``Rows`` on an accelerator. Programs that get it as an
@@ -98,7 +100,7 @@ def on_device(data: FederatedData) -> FederatedData:
         >>> isinstance(data.train.order, jax.Array)
         True
     """
-    return moved(data, lambda data: jax.device_put(suited(data)))
+    return moved(data, lambda data: jax.device_put(suited(data), sharding))
 
 
 def suited(data: FederatedData) -> FederatedData:

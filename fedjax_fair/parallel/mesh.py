@@ -1,7 +1,8 @@
 """Assigns clients to devices, or shares them among cores, and runs a program on all of them.
 
 A mesh of two axes, ``runs`` and ``clients``, splits the runs of a batch over groups of devices
-first; clients are then assigned to the devices of a group, in each group alike.
+first; clients are then assigned to the devices of a group, in each group alike. Where a group is a
+single device, it computes what it would without a mesh.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jaxtyping import Int, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, Replicated, moved
-from fedjax_fair.data.stored import stored
+from fedjax_fair.data.stored import on_device, stored, suited
 from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.cores import CORES, shared
 
@@ -25,6 +26,7 @@ __all__ = [
     "RUNS",
     "assign_clients",
     "client_mesh",
+    "is_run_on_one_device",
     "num_run_groups",
     "over_mesh",
     "replicate",
@@ -41,7 +43,7 @@ _SHARDED, _REPLICATED = PartitionSpec(AXIS), PartitionSpec()
 def client_mesh(
     devices: int | Literal["all"] = "all",
     *,
-    runs: int = 1,
+    runs: int | None = None,
     available: Sequence[Any] | None = None,
 ) -> Mesh:
     """A mesh of devices to which clients are assigned.
@@ -49,7 +51,8 @@ def client_mesh(
     Args:
         devices: How many, or all of all processes.
         runs: Into how many groups of equal size they are divided, each of which makes its share
-            of the runs (seeds, or points of a sweep), with clients assigned to its devices.
+            of the runs (seeds, or points of a sweep), with clients assigned to its devices; None
+            if all devices share each run.
         available: Devices to take the first of; by default those at hand.
 
     Returns:
@@ -69,17 +72,18 @@ def client_mesh(
     """
     available = jax.devices() if available is None else available
     checks.positive_int("devices", devices, at_most=len(available), words=("all",))
-    checks.positive_int("runs", runs)
+    if runs is not None:
+        checks.positive_int("runs", runs)
     if devices == "all":
         devices = len(available)
     if jax.process_count() > 1 and devices < len(available):
         raise ValueError(
             f"{devices=}: expected all {len(available)} of {jax.process_count()} processes."
         )
-    if runs == 1:
+    if runs is None:
         return Mesh(np.array(available[:devices]), (AXIS,))
     if jax.process_count() > 1:
-        raise ValueError(f"{runs=}: expected 1 with {jax.process_count()} processes.")
+        raise ValueError(f"{runs=}: expected None with {jax.process_count()} processes.")
     if devices % runs:
         raise ValueError(f"{devices=}: expected a multiple of {runs=}.")
     return Mesh(np.array(available[:devices]).reshape(runs, -1), (RUNS, AXIS))
@@ -88,6 +92,11 @@ def client_mesh(
 def num_run_groups(mesh: Mesh | None) -> int:
     """How many groups of devices make runs of their own; on cores and without a mesh 1."""
     return 1 if mesh is None else mesh.shape.get(RUNS, 1)
+
+
+def is_run_on_one_device(mesh: Mesh | None) -> bool:
+    """Whether a run has all clients on one device: without a mesh, or in groups of one."""
+    return mesh is None or (RUNS in mesh.axis_names and mesh.shape[AXIS] == 1)
 
 
 def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.ndarray, " clients"]:
@@ -119,11 +128,14 @@ def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.n
 def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
     """Copies the examples of each client to its device, in every group; cores share them all.
 
+    Groups of one device each get the federation as a single device does.
+
     Training examples are balanced; the others follow their clients. Every process passes the
     same federation and keeps the shards of its own devices. Ids of clients stay what they are.
 
     Args:
-        data: A federation on the host; with one partition, unless the mesh is of cores.
+        data: A federation on the host; with one partition, unless the mesh is of cores or has
+            groups of one device.
         mesh: From ``client_mesh`` or ``core_mesh``. With devices that can only be compiled for,
             shapes take the place of arrays.
 
@@ -132,7 +144,8 @@ def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
         shard for each device, padded to the longest; ``offsets`` count from the start of a shard.
 
     Raises:
-        ValueError: If the mesh has other axes, or every run has a partition of its own.
+        ValueError: If the mesh has other axes, or every run has a partition of its own where
+            devices share the clients of a run.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -147,6 +160,11 @@ def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
         raise ValueError(
             f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},) or ({RUNS!r}, {AXIS!r})."
         )
+    if is_run_on_one_device(mesh):
+        whole = NamedSharding(mesh, _REPLICATED)
+        if _is_at_hand(mesh):
+            return on_device(data, whole)
+        return moved(data, lambda data: _shapes(suited(data), whole))
     if data.num_partitions is not None:
         raise ValueError(
             f"data with {data.num_partitions} partitions: expected a single one beside a mesh."
@@ -181,9 +199,7 @@ def split_runs(tree: PyTree, mesh: Mesh) -> PyTree:
     """
     sharding = NamedSharding(mesh, _spec_of_runs(mesh))
     if not _is_at_hand(mesh):
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
-        )
+        return _shapes(tree, sharding)
     return jax.device_put(tree, sharding) if RUNS in mesh.axis_names else replicate(tree, mesh)
 
 
@@ -280,6 +296,12 @@ def _placed(
 def _is_at_hand(mesh: Mesh) -> bool:
     """Whether there are such devices, rather than descriptions for a compiler."""
     return mesh.devices.flat[0] in jax.devices()
+
+
+def _shapes(tree: PyTree, sharding: NamedSharding) -> PyTree:
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
+    )
 
 
 def _array(values: np.ndarray, mesh: Mesh) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.cores import filled_up
 from fedjax_fair.parallel.mesh import num_run_groups
@@ -107,6 +107,8 @@ def plan(
     runs, chunk, groups = len(seeds), min(eval_every, rounds), num_run_groups(mesh)
     one = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points))
     parts = functions(make, one.model, partial(over_runs, mesh=mesh), train_loss=train_loss)
+    if data.num_partitions is not None:
+        data = with_ownership(data, filled_up(ownership(data), groups))
     with tracing_for(machine.platform):
         shapes = federation_on(machine, mesh, data)
         filled = filled_up((np.asarray(seeds, np.uint32), points), groups)

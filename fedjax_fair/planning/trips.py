@@ -14,7 +14,7 @@ from fedjax_fair.client_evaluation import chunk_of_clients
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.collectives import AXIS
-from fedjax_fair.parallel.mesh import assign_clients
+from fedjax_fair.parallel.mesh import assign_clients, is_run_on_one_device, num_run_groups
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.solvers.sgd import PLANNED
 
@@ -50,8 +50,9 @@ class Lengths:
         local_steps: Callable[[Int[np.ndarray, " clients"]], Int[np.ndarray, " clients"]],
         mesh: Mesh | None = None,
     ) -> None:
-        # On a mesh runs follow each other.
-        self._cohort_size, self._runs = cohort_size, runs if mesh is None else 1
+        # Where devices share a run, runs follow each other.
+        side_by_side = -(-runs // num_run_groups(mesh)) if is_run_on_one_device(mesh) else 1
+        self._cohort_size, self._runs = cohort_size, side_by_side
         self._devices = 1 if mesh is None else mesh.shape[AXIS]
         self._sizes = np.asarray(data.train.sizes).reshape(-1, data.train.sizes.shape[-1])[0]
         self._steps = local_steps(self._sizes)

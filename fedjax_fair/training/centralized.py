@@ -25,7 +25,7 @@ def make_centralized(model: Model, solver: Solver) -> Round:
 
     Returns:
         A ``Round``, evaluated on the same clients as any other. It raises a ``ValueError`` on a
-        mesh of devices to which clients are assigned.
+        mesh of devices that share the clients of a run.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -51,7 +51,9 @@ def _pooled(data: FederatedData) -> FederatedData:
     """Gives all training examples to the first client."""
     train = data.train
     if not train.has_all_clients:
-        raise ValueError("mesh: expected none for training on pooled examples.")
+        raise ValueError(
+            "mesh: expected none, cores or groups of one device for training on pooled examples."
+        )
     pooled = train._replace(
         offsets=jnp.zeros_like(train.offsets),
         sizes=jnp.zeros_like(train.sizes).at[0].set(jnp.sum(train.sizes)),

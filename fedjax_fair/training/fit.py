@@ -144,9 +144,10 @@ def fit(
         metrics: What evaluations measure besides: a `Metric` is a number of what is known of all
             clients, a `ClientMetric` a number of each client's predictions
             (`fedjax_fair.metrics.predictions`).
-        mesh: Devices to assign the clients to, from ``parallel.client_mesh``, or the cores of
-            ``parallel.core_mesh``; by default all are on one device. With several processes each
-            makes the same call and gets the same results, and callbacks must return the same.
+        mesh: Devices to assign the clients to, and the runs to groups of them, from
+            ``parallel.client_mesh``, or the cores of ``parallel.core_mesh``; by default all are on
+            one device. With several processes each makes the same call and gets the same results,
+            and callbacks must return the same.
 
     Returns:
         An ``xarray.Dataset``; ``fedjax_fair.results`` describes it.

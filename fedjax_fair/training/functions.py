@@ -16,7 +16,7 @@ from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel import cores
-from fedjax_fair.parallel.mesh import over_mesh
+from fedjax_fair.parallel.mesh import is_run_on_one_device, over_mesh
 from fedjax_fair.simulate import Round
 
 __all__ = ["Functions", "functions", "over_runs"]
@@ -82,26 +82,27 @@ def over_runs(
     """Maps over the leading axis of the first argument, and over the partitions of the data.
 
     Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
-    of models falls out of the cache. On a mesh of devices they follow each other too: side by side,
-    all would wait for the run whose cohort is assigned worst.
+    of models falls out of the cache. Where devices share a run they follow each other too: side by
+    side, all would wait for the run whose cohort is assigned worst.
     """
+    side_by_side = is_run_on_one_device(mesh)
 
     def one_run(run, data):
         batch, owned = run
         return function(batch, data if owned is None else with_ownership(data, owned))
 
     def over(runs, data):
-        if mesh is None and not target.current().is_cpu:
+        if side_by_side and not target.current().is_cpu:
             return jax.vmap(one_run, (0, None))(runs, data)
         return jax.lax.map(lambda run: one_run(run, data), runs)
 
-    if mesh is not None and run_a_core:
-        over = cores.over_runs(over, mesh)
+    if mesh is not None:
+        over = cores.over_runs(over, mesh) if run_a_core else over_mesh(over, mesh)
 
     def mapped(batch, data):
         return over((batch, None if data.num_partitions is None else ownership(data)), data)
 
-    return mapped if mesh is None or run_a_core else over_mesh(mapped, mesh)
+    return mapped
 
 
 def _evaluate(

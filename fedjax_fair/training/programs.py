@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree, Shaped
 
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Model
-from fedjax_fair.data.federated import FederatedData, moved
+from fedjax_fair.data.federated import FederatedData, moved, ownership, with_ownership
 from fedjax_fair.data.stored import on_device
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel.cores import CORES, filled_up, shared
@@ -76,6 +76,8 @@ class Programs:
         # Groups of devices make equally many, the last one repetitions if need be.
         self._mesh, self._runs, self._groups = mesh, len(seeds), num_run_groups(mesh)
         filled, points = filled_up((np.asarray(seeds, np.uint32), points), self._groups)
+        if data.num_partitions is not None:
+            data = with_ownership(data, filled_up(ownership(data), self._groups))
         if mesh is None:
             self._data, self._points = on_device(data), jax.device_put(points)
         elif self._run_a_core:

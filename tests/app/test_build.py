@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from fedjax_fair import simulate
 from fedjax_fair.app import presets, registry
-from fedjax_fair.app.build import build, method_round, method_settings, relevant
+from fedjax_fair.app.build import build, memory_of, method_round, method_settings, relevant
 from fedjax_fair.app.config import (
     AggregatorConfig,
     Config,
@@ -408,3 +409,15 @@ def test_what_a_run_needs_at_least_is_what_it_holds():
         build(own, memory=needed)
         with pytest.raises(ValueError, match=message):
             build(own, memory=needed - 1)
+
+
+def test_a_device_needs_memory_for_its_share_of_the_runs():
+    def states(seeds, mesh=None):
+        config = replace(SMALL, training=replace(SMALL.training, seeds=tuple(range(seeds))))
+        experiment = build(relevant(replace(config, methods=("fedavg",))))
+        return memory_of(experiment._replace(mesh=mesh))["fedavg"].runs
+
+    devices = np.array(8 * jax.devices()[:1])  # Nothing runs on them.
+    groups = Mesh(devices.reshape(4, 2), ("runs", "clients"))
+    assert states(6, groups) == states(2) < states(3) == states(9, groups)
+    assert states(6, Mesh(devices, ("clients",))) == states(6)

@@ -78,6 +78,17 @@ def test_a_file_is_laid_over_a_preset_and_options_over_the_file(tiny, tmp_path, 
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
+def test_groups_of_devices_are_written_as_text(tiny, tmp_path, capsys):
+    # Groups of one device have room for a partition of each run, and for pooled examples.
+    words = ["--data.per-run", "--methods", "fedavg", "centralized"]
+    without_prox = TINY.replace("prox = 0.5", "")
+    tiny.write_text("devices = 'runs=1,clients=1'" + without_prox)
+    shown = dry_run(capsys, "run", "--config", tiny, *words, f"--output={tmp_path}")
+    assert 'devices = "runs=1,clients=1"\n' in shown
+    shown = dry_run(capsys, "run", "--config", tiny, "--devices=1", f"--output={tmp_path}")
+    assert "devices = 1\n" in shown
+
+
 def test_the_configuration_of_a_run_is_such_a_file(tiny, tmp_path):
     config = relevant(resolve(load_into(tiny, Config())))
     folder = RunFolder.create(replace(config, output=str(tmp_path)), "tiny")
@@ -104,6 +115,7 @@ def test_the_configuration_of_a_run_is_such_a_file(tiny, tmp_path):
         ),
         ("methods = ['newest']\n[selector]\nage = 1", "method='newest': one of your own needs"),
         ("methods = ['fedavg']\n[solver]\nprox = -1.0", "prox=-1.0: expected"),
+        ("devices = 'runs=2,client=1'", "devices='runs=2,client=1': expected an integer >= 1,"),
         # Nothing in the file is ignored, though it may be a setting of another method.
         ("methods = ['fedavg']\n[selector]\nlam = 1.0", "nothing in this run reads it"),
     ],

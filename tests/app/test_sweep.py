@@ -4,15 +4,18 @@ import importlib
 from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+import xarray as xr
+from jax.sharding import Mesh
 
 from fedjax_fair import data, simulate
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config, ModelConfig
-from fedjax_fair.app.sweep import sweep
-from fedjax_fair.training.fit import Callback, fit
+from fedjax_fair.app.sweep import planned, sweep
+from fedjax_fair.training.fit import Callback, MemoryLimitError, fit
 
 # The package has the function by this name.
 module = importlib.import_module("fedjax_fair.app.sweep")
@@ -142,6 +145,30 @@ def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
         whole["test_loss"].sel(prox=0.1, learning_rate=0.1, seed=0),
         rtol=1e-5,
     )
+
+
+def test_groups_of_devices_get_equally_many_runs(base, monkeypatch):
+    """Ten runs among four groups, where memory suffices for two of each: eight, and then two."""
+    config = replace(base, methods=("fedavg",))
+    _, _, (group,) = planned(config, seeds=range(10), learning_rate=[0.1])
+    devices = np.array(8 * jax.devices()[:1]).reshape(4, 2)  # Nothing runs on them.
+    group = group._replace(mesh=Mesh(devices, ("runs", "clients")))
+    tried = []
+
+    def run(group, numbers, limit, callback):
+        tried.append(len(numbers))
+        assert len(tried) < 9  # A size that never fits would be tried for ever.
+        needed = -(-len(numbers) // 4)
+        if limit is not None and needed > limit:
+            raise MemoryLimitError(needed, 0, limit)
+        return xr.Dataset(coords={"run": numbers})
+
+    monkeypatch.setattr(module, "_run", run)
+    for limit, sizes in ((2, [10, 8, 2]), (0, [10, 4, 4, 2])):
+        monkeypatch.setattr(module, "_free_bytes", lambda limit=limit: limit)
+        tried.clear()
+        module._finish(group, module._Store(None, config, []), "000", None, lambda runs: Callback())
+        assert tried == sizes
 
 
 def test_a_point_that_diverges_leaves_the_others_alone(base):

@@ -98,13 +98,15 @@ def test_devices_that_share_the_clients_store_rows_as_well():
     )
 
 
-def test_fit_stores_rows_on_an_accelerator_and_measures_the_same(monkeypatch):
+@pytest.mark.parametrize("alone", [True, False], ids=["one device", "a group of one"])
+def test_fit_stores_rows_on_an_accelerator_and_measures_the_same(alone, monkeypatch):
     taken = []
     take = Rows.__getitem__
     monkeypatch.setattr(Rows, "__getitem__", lambda *args: taken.append(1) or take(*args))
     images = federation()
     with target.tracing_for("tpu"):
-        fitted = fit(ROUND, images, rounds=2, eval_every=2)
+        mesh = None if alone else client_mesh(1, runs=1)
+        fitted = fit(ROUND, images, rounds=2, eval_every=2, mesh=mesh)
     assert taken
     state = jax.jit(ROUND.init)(jax.random.key(0), images)
     variables = jax.jit(after_rounds)(state, images)

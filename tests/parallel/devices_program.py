@@ -2,10 +2,11 @@
 
 ``compare FIRST LAST MESH ...`` prints, for some of the methods below, how far meshes of eight
 devices, or of three cores, are from one device; ``measured MESH ...`` the same of an evaluation.
-``runs COUNT ...`` prints how far so many runs are that cores compute, each with a partition of its
-own if the word ``own`` follows its number; ``turns SEEDS KEPT MESH ...`` runs that go on from one
-mesh on the next; ``held`` what a device of a mesh holds. ``fit FOLDER ROUNDS`` is one of several
-processes, and so is ``command FOLDER ROUNDS ARGUMENTS``, which runs the command line first.
+``runs MESH COUNT ...`` prints how far so many runs are that a mesh computes, each with a partition
+of its own if ``own`` follows the number, in the forms of a GPU if ``gpu`` does. ``turns SEEDS KEPT
+MESH ...`` prints it of runs that go on from one mesh on the next, ``held`` what a device of a mesh
+holds. ``fit FOLDER ROUNDS`` is one of several processes, and so is ``command FOLDER ROUNDS
+ARGUMENTS``, which runs the command line first.
 """
 
 import json
@@ -13,6 +14,7 @@ import os
 import re
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import jax
@@ -156,18 +158,21 @@ def make_subtrunc():
     )
 
 
-def runs(cases):
-    """The largest difference that cores make to some runs, with or without own partitions."""
-    method, mesh = make_subtrunc(), core_mesh(3)
-    for count, own in cases:
+def runs(name, *cases):
+    """The largest difference that a mesh makes to some runs, with or without own partitions."""
+    method, mesh = make_subtrunc(), mesh_named(name)
+    for case in cases:
+        count, own = int(case[0]), "own" in case
         # Two runs for three cores share each other's work; of four, one core makes two.
         data = FEDERATION
         if own:
             data = stack([with_ownership(data, rolled(data, by)) for by in range(count)])
         options = {"rounds": 4, "eval_every": 2, "seeds": range(count)}
-        one, many = ff.fit(method, data, **options), ff.fit(method, data, **options, mesh=mesh)
+        one = ff.fit(method, data, **options)
+        with tracing_for("gpu", 3) if "gpu" in case else nullcontext():
+            many = ff.fit(method, data, **options, mesh=mesh)
         apart = max(distance(one[name].values, many[name].values) for name in one)
-        print(json.dumps({"runs": count, "own": own, "apart": apart}))
+        print(json.dumps({"case": case, "apart": apart}))
     sharded = shard_federation(FEDERATION, mesh).train.features.addressable_shards
     copies = len({shard.data.unsafe_buffer_pointer() for shard in sharded})
     print(json.dumps({"cores": len(sharded), "copies": copies, "flags": os.environ["XLA_FLAGS"]}))
@@ -240,20 +245,18 @@ def held():
     """
     rates = np.linspace(0.05, 0.2, 8, dtype=np.float32)
     for runs, devices in ((2, "2"), (7, "runs=4,clients=2")):
-        programs = Programs(
-            make_fedavg,
-            rates[:runs],
-            tuple(range(runs)),
-            FEDERATION,
-            2,
-            True,
-            mesh_named(devices),
-        )
+        mesh, seeds = mesh_named(devices), tuple(range(runs))
+        programs = Programs(make_fedavg, rates[:runs], seeds, FEDERATION, 2, True, mesh)
         with tracing_for("gpu"):  # Where what is recorded goes to a host.
             num_bytes = programs.num_bytes(4)
         first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]
-        shares = sorted({leaf.shape[0] for leaf in first})
-        print(json.dumps({"runs": runs, "shares": shares, "bytes": num_bytes}))
+        found = {
+            "runs": runs,
+            "shares": sorted({leaf.shape[0] for leaf in first}),
+            "bytes": num_bytes,
+            "last_group": [device.id for device in np.atleast_2d(mesh.devices)[-1]],
+        }
+        print(json.dumps(found))
 
 
 def rolled(data, by):
@@ -278,8 +281,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["compare", first, last, *meshes]:
             compare(int(first), int(last), *meshes)
-        case ["runs", *cases]:
-            runs([(int(case.removesuffix("own")), case.endswith("own")) for case in cases])
+        case ["runs", mesh, *cases]:
+            runs(mesh, *cases)
         case ["measured", *meshes]:
             measured(*meshes)
         case ["turns", seeds, kept, *meshes]:

@@ -28,8 +28,10 @@ from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.data.federated import stack
+from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import assign_clients, client_mesh, shard_federation
+from fedjax_fair.training.programs import over_runs
 
 QUICK = 2  # Methods that are compared every time.
 MESHES = ("8", "cores", "runs=2,clients=4")
@@ -114,14 +116,15 @@ def assert_same(compared):
     assert compared["finite"]
     # Sums over the cohort are taken in another order.
     assert compared["apart"] < 1e-5
-    assert compared["meet"] == [groups(compared["mesh"])]
+    assert compared["meet"] == groups(compared["mesh"])
 
 
 def groups(mesh):
-    """The devices between which something may cross, as compiled programs write them."""
+    """The devices between which something crosses, as compiled programs write them."""
     runs, clients = {"8": (1, 8), "cores": (1, 3)}.get(mesh) or map(int, re.findall(r"\d", mesh))
     rows = np.arange(runs * clients).reshape(runs, clients)
-    return "{" + ",".join(f"{{{','.join(map(str, row))}}}" for row in rows) + "}"
+    written = "{" + ",".join(f"{{{','.join(map(str, row))}}}" for row in rows) + "}"
+    return [written] if clients > 1 else []
 
 
 @pytest.mark.parametrize("mesh", MESHES)
@@ -133,7 +136,7 @@ def test_several_devices_do_what_one_does(names, mesh):
 def test_several_devices_measure_what_one_does():
     for line in printed("measured", *MESHES):
         assert line["apart"] < 1e-5, line
-        assert line["meet"] == [groups(line["mesh"])]
+        assert line["meet"] == groups(line["mesh"])
 
 
 def test_no_more_crosses_devices_than_documented():
@@ -152,23 +155,23 @@ def test_a_mesh_of_one_device_changes_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", OTHERS)
-@pytest.mark.parametrize("names", METHODS[:QUICK], ids=" | ".join)
-def test_other_groups_of_devices_do_what_one_does(names, mesh):
-    assert_same(compared(0, QUICK, *OTHERS)[mesh, *names])
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("names", METHODS[QUICK:], ids=" | ".join)
+def test_several_devices_do_what_one_does_for_other_roles(names, mesh):
+    assert_same(compared(QUICK, len(METHODS), *MESHES)[mesh, *names])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", MESHES + OTHERS)
-@pytest.mark.parametrize("names", METHODS[QUICK:], ids=" | ".join)
-def test_several_devices_do_what_one_does_for_other_roles(names, mesh):
-    assert_same(compared(QUICK, len(METHODS), *MESHES, *OTHERS)[mesh, *names])
+@pytest.mark.parametrize("mesh", OTHERS)
+@pytest.mark.parametrize("names", METHODS, ids=" | ".join)
+def test_other_groups_of_devices_do_what_one_does(names, mesh):
+    assert_same(compared(0, len(METHODS), *OTHERS)[mesh, *names])
 
 
 @pytest.mark.parametrize(
     "turns",
     [
-        ("3", "last", "runs=2,clients=4", "runs=4,clients=2"),
+        ("3", "last", "runs=2,clients=4", "runs=8,clients=1"),
         pytest.param(
             ("5", "best", "1", "runs=8,clients=1", "8", "runs=2,clients=4", "1"),
             marks=pytest.mark.slow,
@@ -186,8 +189,8 @@ def test_runs_go_on_from_one_mesh_on_another(turns):
 def test_a_device_holds_its_share_of_the_runs():
     """A device of four groups holds what it would without the others, with its share."""
     alone, among_others = printed("held")
-    assert alone == {"runs": 2, "shares": [2], "bytes": alone["bytes"]}
-    assert among_others == {"runs": 7, "shares": [2], "bytes": alone["bytes"]}
+    assert (alone["runs"], alone["shares"], alone["last_group"]) == (2, [2], [0, 1])
+    assert among_others == {**alone, "runs": 7, "last_group": [6, 7]}  # Neighbors, not every other.
 
 
 @pytest.mark.parametrize(
@@ -196,7 +199,7 @@ def test_a_device_holds_its_share_of_the_runs():
     ids=" ".join,
 )
 def test_cores_compute_runs_as_one_device_does(runs):
-    *found, last = printed("runs", *runs, devices=3)
+    *found, last = printed("runs", "cores", *runs, devices=3)
     assert len(found) == len(runs)
     for line in found:
         # Sums are taken in another order where cores share a run, and rounding may differ where
@@ -205,6 +208,36 @@ def test_cores_compute_runs_as_one_device_does(runs):
     assert (last["cores"], last["copies"]) == (3, 1)
     # XLA would end a process in which a core waits 40 s for another.
     assert "terminate_timeout_seconds=1000000" in last["flags"]
+
+
+@pytest.mark.parametrize(
+    "runs", [("4own gpu",), pytest.param(("2", "3own", "4"), marks=pytest.mark.slow)], ids=" ".join
+)
+def test_devices_that_make_runs_alone_compute_them_as_one_does(runs):
+    """Also with a partition for each run, and side by side as on accelerators."""
+    *found, _ = printed("runs", "runs=3,clients=1", *runs, devices=3)
+    assert len(found) == len(runs)
+    for line in found:
+        assert line["apart"] < 1e-5, line
+
+
+@pytest.mark.parametrize(
+    ("platform", "mesh", "side_by_side"),
+    [
+        ("gpu", None, True),
+        ("gpu", "alone", True),
+        ("gpu", "shared", False),
+        ("cpu", None, False),
+        ("cpu", "alone", False),
+    ],
+)
+def test_runs_are_side_by_side_where_an_accelerator_makes_them_alone(platform, mesh, side_by_side):
+    meshes = {None: None, "alone": client_mesh(1, runs=1), "shared": client_mesh(1)}
+    data = FEDERATION if mesh is None else shard_federation(FEDERATION, meshes[mesh])
+    mapped = over_runs(lambda run, data: run + data.train.sizes.sum(), meshes[mesh])
+    with tracing_for(platform):
+        program = jax.make_jaxpr(mapped)(np.arange(2, dtype=np.int32), data)
+    assert ("scan" in str(program)) is not side_by_side
 
 
 def test_the_command_line_uses_all_cores(tmp_path):
@@ -218,6 +251,23 @@ def test_the_command_line_uses_all_cores(tmp_path):
     one, two = (ff.results.open(next(folder.iterdir())) for folder in folders)
     np.testing.assert_array_equal(one.cohort_clients, two.cohort_clients)
     np.testing.assert_allclose(one.test_loss, two.test_loss, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["run"], ["sweep", "learning_rate=0.02,0.1"]], ids=" ".join)
+def test_the_command_line_divides_runs_among_groups(command, tmp_path):
+    options = [*command, *SMALL[:-4], "--training.seeds", "0:3", "--output"]
+    folders = [tmp_path / "one", tmp_path / "groups"]
+    assert main([*options, str(folders[0]), "--devices=1"]) == 0
+    program = [*COMMAND[:-1], *options, folders[1], "--devices=runs=2,clients=2"]
+    finish(start(*program, devices=4))
+    if command == ["run"]:
+        folders = [next(folder.iterdir()) for folder in folders]
+    one, many = (ff.results.open(folder / "results.nc") for folder in folders)
+    assert one.sizes == many.sizes
+    assert many.sizes["seed"] == 3
+    np.testing.assert_array_equal(one.cohort_clients, many.cohort_clients)
+    np.testing.assert_allclose(one.test_loss, many.test_loss, rtol=1e-5)
 
 
 def assert_processes_did_what_one_does(folder, count):
@@ -296,6 +346,13 @@ def test_a_device_holds_what_its_clients_own():
         np.testing.assert_array_equal(after.features[rows], before.features[before.order])
         np.testing.assert_array_equal(after.labels[rows], before.labels[before.order])
         np.testing.assert_array_equal(after.offsets, before.offsets)
+
+
+def test_several_processes_are_one_group(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert client_mesh("all").axis_names == ("clients",)
+    with pytest.raises(ValueError, match="runs=1: expected None with 2 processes"):
+        client_mesh("all", runs=1)
 
 
 def test_what_does_not_fit_is_refused():

@@ -2,8 +2,10 @@
 
 import itertools
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from fedjax_fair import data
 from fedjax_fair.planning.machines import find
@@ -72,7 +74,7 @@ def test_greedy_picks_as_many_items_as_it_may():
 
 
 def test_on_several_devices_all_wait_for_the_one_with_most_members():
-    mesh = type("FourDevices", (), {"shape": {"clients": 4}})
+    mesh = Mesh(np.array(4 * jax.devices()[:1]), ("clients",))  # Nothing runs on them.
     sizes = [10] * 8  # Two on each device.
     known = Lengths(CHIP, federation(sizes), 3, 1, lambda sizes: sizes, mesh)
     scope = "jit(step)/clients_{}_by_1/while".format
