@@ -90,12 +90,22 @@ def client_mesh(
 
 
 def num_run_groups(mesh: Mesh | None) -> int:
-    """How many groups of devices make runs of their own; on cores and without a mesh 1."""
+    """How many groups of devices make runs of their own; on cores and without a mesh 1.
+
+    Examples:
+        >>> num_run_groups(client_mesh(1, runs=1)), num_run_groups(None)
+        (1, 1)
+    """
     return 1 if mesh is None else mesh.shape.get(RUNS, 1)
 
 
 def is_run_on_one_device(mesh: Mesh | None) -> bool:
-    """Whether a run has all clients on one device: without a mesh, or in groups of one."""
+    """Whether a run has all clients on one device: without a mesh, or in groups of one.
+
+    Examples:
+        >>> is_run_on_one_device(client_mesh(1, runs=1)), is_run_on_one_device(client_mesh(1))
+        (True, False)
+    """
     return mesh is None or (RUNS in mesh.axis_names and mesh.shape[AXIS] == 1)
 
 
