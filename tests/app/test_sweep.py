@@ -131,14 +131,14 @@ def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
     sweep(config, seeds=(0,), prox=[0.1], watch=watch)
     all_runs, one = bytes_needed
     limit = (one + all_runs) // 2
-    monkeypatch.setattr(module, "_free_bytes", lambda: limit)
+    monkeypatch.setattr(module, "free_bytes", lambda: limit)
     bytes_needed.clear()
     parts = sweep(config, watch=watch, **settings)
     assert 2 <= len(bytes_needed) <= 4
     assert max(bytes_needed) <= limit
     np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
     # A single run is tried, whatever it takes.
-    monkeypatch.setattr(module, "_free_bytes", lambda: 1)
+    monkeypatch.setattr(module, "free_bytes", lambda: 1)
     alone = sweep(config, seeds=(0,), prox=[0.1])
     np.testing.assert_allclose(
         alone["test_loss"].isel(prox=0, seed=0),
@@ -150,7 +150,7 @@ def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
 def test_groups_of_devices_get_equally_many_runs(base, monkeypatch):
     """Ten runs among four groups, where memory suffices for two of each: eight, and then two."""
     config = replace(base, methods=("fedavg",))
-    _, _, (group,) = planned(config, seeds=range(10), learning_rate=[0.1])
+    _, _, (group,) = planned(config, {"learning_rate": [0.1]}, seeds=range(10))
     devices = np.array(8 * jax.devices()[:1]).reshape(4, 2)  # Nothing runs on them.
     group = group._replace(mesh=Mesh(devices, ("runs", "clients")))
     tried = []
@@ -165,7 +165,7 @@ def test_groups_of_devices_get_equally_many_runs(base, monkeypatch):
 
     monkeypatch.setattr(module, "_run", run)
     for limit, sizes in ((2, [10, 8, 2]), (0, [10, 4, 4, 2])):
-        monkeypatch.setattr(module, "_free_bytes", lambda limit=limit: limit)
+        monkeypatch.setattr(module, "free_bytes", lambda limit=limit: limit)
         tried.clear()
         module._finish(group, module._Store(None, config, []), "000", None, lambda runs: Callback())
         assert tried == sizes
