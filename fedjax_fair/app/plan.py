@@ -167,13 +167,13 @@ def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
 
 
 def _duration(seconds: float) -> str:
-    """A time with the largest unit of which it is two or more.
+    """A time in the largest unit of which it is two or more; from a second on in seconds.
 
     Examples:
-        >>> [_duration(each) for each in (0.00012, 0.25, 75.0, 7500.0, 3e5)]
-        ['120 us', '250 ms', '75.0 s', '2.1 h', '3.5 days']
+        >>> [_duration(each) for each in (0.00012, 0.25, 1.5, 75.0, 7500.0, 3e5)]
+        ['120 us', '250 ms', '1.5 s', '75.0 s', '2.1 h', '3.5 days']
     """
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min"), (1, "s")):
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min"), (0.5, "s")):
         if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
+            return f"{seconds / max(size, 1):,.1f} {unit}"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

@@ -54,10 +54,11 @@ class Lengths:
         side_by_side = -(-runs // num_run_groups(mesh)) if is_run_on_one_device(mesh) else 1
         self._cohort_size, self._runs = cohort_size, side_by_side
         self._devices = 1 if mesh is None else mesh.shape[AXIS]
-        self._sizes = np.asarray(data.train.sizes).reshape(-1, data.train.sizes.shape[-1])[0]
+        train = data.partition(0).train  # Others are of the same kind.
+        self._sizes = np.asarray(train.sizes)
         self._steps = local_steps(self._sizes)
         with tracing_for(machine.platform):
-            self._chunk = chunk_of_clients(data.train)
+            self._chunk = chunk_of_clients(train)
 
     def trips(self, origin: str) -> float | None:
         """How often a loop goes round, on average.

@@ -65,6 +65,14 @@ def test_passes_over_clients_take_as_many_chunks_as_their_examples_need():
     assert known.trips("jit(step)/client_chunks/while") == pytest.approx((1 + 1 + 2) / 3)
 
 
+def test_of_several_partitions_the_first_is_looked_at():
+    one = federation([20, 40, 60])
+    both = Lengths(CHIP, data.stack([one, one]), 2, 2, lambda sizes: 3 * sizes)
+    alone = Lengths(CHIP, one, 2, 2, lambda sizes: 3 * sizes)
+    for scope in ("client_chunks", "vmap(step_blocks)", "step_blocks"):
+        assert both.trips(f"jit(step)/{scope}/while") == alone.trips(f"jit(step)/{scope}/while")
+
+
 def test_other_loops_are_not_known():
     assert lengths([4, 4], 1, 1).trips("jit(step)/while/body/while") is None
 
