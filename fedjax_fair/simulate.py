@@ -481,9 +481,11 @@ def _default_clients_per_batch(solver: Solver, variables: Variables, cohort_size
     if here.is_cpu and not solver.same_steps:
         return 1
     most = cohort_size if here.clients_trained is None else here.clients_trained
+    model_bytes = max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(variables)))
+    if here.model_bytes is not None and model_bytes > here.model_bytes:
+        return 1
     if here.models_bytes is not None:
-        model_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(variables))
-        most = min(most, here.models_bytes // max(1, model_bytes))
+        most = min(most, here.models_bytes // model_bytes)
     return max(1, most)
 
 

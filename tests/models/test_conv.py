@@ -201,10 +201,12 @@ def test_one_client_on_cpu_compiles_to_no_convolution(network):
     assert "stablehlo.convolution" not in text
 
 
-def test_clients_side_by_side_train_as_if_alone(network):
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_clients_side_by_side_train_as_if_alone(network, platform):
     loss, _, clients, images = network
     train = local_steps(loss)
-    together = jax.jit(jax.vmap(train))(clients, images)
+    with target.tracing_for(platform):  # The platform's forms, on the device at hand.
+        together = jax.jit(jax.vmap(train))(clients, images)
     alone = jax.jit(lambda *both: jax.lax.map(lambda args: train(*args), both))(clients, images)
     # Two forms of the matrix product round differently.
     jax.tree.map(

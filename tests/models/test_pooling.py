@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_fair.models import max_pool
+from fedjax_fair.models.conv.pooling import shared_by_largest
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 6, 3), (1, 7, 9, 2), (3, 5, 4, 1), (2, 3, 2, 1)])
@@ -23,6 +24,8 @@ def test_max_pool_is_the_one_of_flax(shape):
 
     ours, theirs = jax.jit(lambda: (results(max_pool), results(reference)))()
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    cotangent = jnp.cos(jnp.arange(float(ours[0].size))).reshape(ours[0].shape)
+    np.testing.assert_array_equal(shared_by_largest(x, ours[0], cotangent), theirs[1])
 
 
 def test_max_pool_halves_the_gradient_at_each_tie():
@@ -30,3 +33,9 @@ def test_max_pool_halves_the_gradient_at_each_tie():
     assert (gradient(jnp.ones((1, 2, 2, 1))) == 0.25).all()
     column = jnp.array([[1.0, 0.0], [1.0, 0.0]]).reshape(1, 2, 2, 1)
     assert gradient(column).ravel().tolist() == [0.5, 0.0, 0.5, 0.0]
+
+
+def test_largest_entries_of_a_window_share_alike():
+    x = jnp.array([[2.0, 2.0], [1.0, 2.0]]).reshape(1, 2, 2, 1)
+    shares = shared_by_largest(x, max_pool(x), jnp.full((1, 1, 1, 1), 6.0))
+    assert shares.ravel().tolist() == [2.0, 2.0, 0.0, 2.0]

@@ -21,11 +21,12 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from fedjax_fair.models.conv import blocks, native, rows, tiles, winograd
 from fedjax_fair.models.conv.geometry import Padding, Pair
-from fedjax_fair.models.conv.pooling import max_pool
+from fedjax_fair.models.conv.pooling import max_pool, shared_by_largest
 from fedjax_fair.numerics import target
 
 __all__ = ["Form", "choose"]
@@ -90,17 +91,18 @@ def _alone(convolve: Callable, vjp: Callable) -> Form:
 
 
 def _with_relu_pool(convolve: Callable, vjp: Callable) -> Form:
-    def rest(y, bias):
-        # ReLU stands after max-pooling, where it is the same function of a quarter of the elements.
-        return jax.nn.relu(max_pool(y + bias.reshape(1, 1, 1, -1)))
-
+    # Bias and ReLU stand after max-pooling, where they are the same functions of a quarter of the
+    # elements.
     def forward(x, kernel, bias):
         y = convolve(x, kernel)
-        return rest(y, bias), {"convolved": y}
+        return jax.nn.relu(max_pool(y) + bias.reshape(1, 1, 1, -1)), {"convolved": y}
 
     def backward(x, kernel, bias, kept, cotangent):
-        by_y, by_bias = jax.vjp(rest, kept["convolved"], bias)[1](cotangent)
-        return *vjp(x, kernel, by_y), by_bias
+        y = kept["convolved"]
+        largest = max_pool(y)
+        by_largest = jnp.where(largest + bias.reshape(1, 1, 1, -1) > 0, cotangent, 0)
+        by_y = shared_by_largest(y, largest, by_largest)
+        return *vjp(x, kernel, by_y), by_largest.sum(axis=(0, 1, 2))
 
     return Form(forward, backward)
 

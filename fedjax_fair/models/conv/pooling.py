@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-__all__ = ["max_pool"]
+__all__ = ["max_pool", "shared_by_largest"]
 
 
 def max_pool(
@@ -33,3 +33,28 @@ def max_pool(
     x = x[:, : 2 * rows, : 2 * columns].reshape(batch, rows, 2, columns, 2, channels)
     x = jnp.maximum(x[:, :, 0], x[:, :, 1])
     return jnp.maximum(x[:, :, :, 0], x[:, :, :, 1])
+
+
+def shared_by_largest(
+    x: Float[Array, "batch height width channels"],
+    largest: Float[Array, "batch rows columns channels"],
+    cotangent: Float[Array, "batch rows columns channels"],
+) -> Float[Array, "batch height width channels"]:
+    """A gradient of ``max_pool`` in which equal entries of a window share alike.
+
+    One comparison of all entries, where that of ``max_pool`` itself is one for each of its steps:
+    an accelerator makes one pass of it.
+
+    Args:
+        x: What was pooled.
+        largest: ``max_pool(x)``.
+        cotangent: By it.
+    """
+    batch, rows, columns, channels = largest.shape
+    odd = ((0, 0), (0, x.shape[1] - 2 * rows), (0, x.shape[2] - 2 * columns), (0, 0))
+    windows = x[:, : 2 * rows, : 2 * columns].reshape(batch, rows, 2, columns, 2, channels)
+    are = [[windows[:, :, row, :, column] == largest for column in (0, 1)] for row in (0, 1)]
+    share = cotangent / sum(each.astype(cotangent.dtype) for pair in are for each in pair)
+    by_rows = [jnp.stack([jnp.where(each, share, 0) for each in pair], axis=3) for pair in are]
+    by_windows = jnp.stack(by_rows, axis=2)
+    return jnp.pad(by_windows.reshape(batch, 2 * rows, 2 * columns, channels), odd)

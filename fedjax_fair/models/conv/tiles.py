@@ -20,6 +20,7 @@ from jaxtyping import Array
 
 from fedjax_fair.models.conv import chunks
 from fedjax_fair.models.conv.geometry import Padding, Pair, output_shape
+from fedjax_fair.numerics import target
 
 __all__ = ["convolve", "in_chunks", "vjp", "vjp_in_chunks"]
 
@@ -156,7 +157,10 @@ def _banded(kernel: Array, cut: _Layout, stride: int) -> Array:
     # place[k, s, t] is one where tap k of a kernel's row leads from column s to output t.
     tap, column, output = np.ogrid[:width, : cut.span, : cut.width]
     place = jnp.asarray(column == output * stride + tap, kernel.dtype)
-    band = jnp.einsum("kst,hkio->hsito", place, kernel)
+    if target.current().is_cpu:
+        band = jnp.einsum("kst,hkio->hsito", place, kernel)
+    else:  # One pass, where a product would need its factors transposed before and after.
+        band = (place[None, :, :, None, :, None] * kernel[:, :, None, :, None]).sum(axis=1)
     return band.reshape(height * cut.span * inputs, cut.width * outputs)
 
 
