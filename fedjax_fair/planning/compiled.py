@@ -73,12 +73,15 @@ def of_kernel(machine: Machine, cost: Cost) -> float:
     """How long an instruction takes by estimates alone, in seconds.
 
     A TPU's compiler estimates cycles. For a GPU, a kernel takes as long as its bytes or its
-    products at the device's peak, and no less than it takes to start it.
+    products at the device's peak, and no less than it takes to start it. Neither knows of other
+    devices: a sum over all of them sends twice its bytes around a ring, and starts as a kernel.
 
     Args:
         machine: Where it would run.
         cost: Of one run of it.
     """
+    if cost.collectives:
+        return max(2 * cost.exchanged / machine.link, _LAUNCH)
     if machine.hertz is not None:
         return cost.cycles / machine.hertz
     return max(cost.bytes / machine.bandwidth, cost.operations / machine.operations, _LAUNCH)

@@ -3,7 +3,13 @@
 import jax
 import pytest
 
-from experiments.benchmarks.accelerators.workloads import FORMS, ROUNDS, WORKLOADS, program
+from experiments.benchmarks.accelerators.workloads import (
+    FORMS,
+    ROUNDS,
+    WORKLOADS,
+    federation,
+    program,
+)
 from fedjax_fair.numerics.target import tracing_for
 
 
@@ -11,16 +17,16 @@ from fedjax_fair.numerics.target import tracing_for
 def test_programs_are_traced_from_shapes_alone(name):
     assert all(each.steps != ROUNDS for each in WORKLOADS.values())
     with tracing_for("tpu"):
-        function, args = program(WORKLOADS[name], "ours")
-        shapes = jax.tree.leaves(jax.eval_shape(function, *args))
-    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(args))
+        function, values = program(WORKLOADS[name], "ours")
+        shapes = jax.tree.leaves(jax.eval_shape(function, values, federation(WORKLOADS[name])))
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(values))
     assert shapes
 
 
 def test_forms_of_flax_have_the_parameters_of_ours():
     def variables(form):
         with tracing_for("tpu"):
-            return program(WORKLOADS["w1"], form)[1][0].variables
+            return program(WORKLOADS["w1"], form)[1].variables
 
     shapes = [jax.tree.map(lambda leaf: leaf.shape, variables(form)) for form in FORMS]
     assert [sorted(map(str, jax.tree.leaves(each))) for each in shapes[1:]] == [

@@ -7,7 +7,9 @@ environments of their own (0.5 GB for TPUs, 6 GB for CUDA), made at the first ca
 chunk of rounds takes minutes.
 
 A local step, a round and the whole of a chunk are those of all members of the cohort together. A
-loop whose length the program does not say counts once, and the number of such loops is printed.
+loop whose length the program does not say counts once, and the number of such loops is printed. On
+several devices, figures are those of one with a single batch of members; in the end stand the sums
+over devices, how long they take, and what all devices compute alike, in a round.
 """
 
 from __future__ import annotations
@@ -56,8 +58,10 @@ def main() -> None:
     print(", ".join(requirements.read_text().split()), f"for {machine.name}, {unit}")
     print("| | form | step | round | rest of a round | chunk beyond rounds | ms a round |", end="")
     print(" products, 1e9 | moved, MB | bound, ms | arguments, MiB | temporaries, MiB |", end="")
-    print(" loops of unknown length | compiled in, s |")
-    print("|---" * 14 + "|")
+    print(" loops of unknown length | compiled in, s |", end="")
+    several = " collectives a round | bytes given | waiting, us | alike, us |"
+    print(several if machine.num_devices > 1 else "")
+    print("|---" * (18 if machine.num_devices > 1 else 14) + "|")
     for name in options.only:
         for form in options.forms:
             row(machine, name, form, said := answer(python, machine.name, name, form))
@@ -85,6 +89,9 @@ def row(machine: Machine, name: str, form: str, said: dict[str, Any]) -> None:
     cells += [f"{each:.3g}" for each in (one["bytes"] / 1e6, 1e3 * bound)]
     cells += [f"{said[kind] / 2**20:,.0f}" for kind in ("arguments", "temporaries")]
     cells += [str(said["unknown_loops"]), f"{said['compiled_in']:.0f}"]
+    if machine.num_devices > 1:
+        cells += [f"{one['collectives']:g}", f"{one['exchanged']:,}"]
+        cells += [f"{1e6 * said[kind] / rounds:.3g}" for kind in ("waiting", "alike")]
     print(f"| {name} | {form} | {' | '.join(cells)} |", flush=True)
 
 

@@ -13,18 +13,19 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
 from fedjax_fair.base import Aggregator, Model, Selector
 from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.federated import ClientExamples, FederatedData
-from fedjax_fair.data.stored import stored
 from fedjax_fair.numerics.sketch import count_sketch
+from fedjax_fair.parallel.mesh import over_mesh
 from fedjax_fair.selectors.gradients import stale
 from fedjax_fair.training.functions import over_runs
 
-__all__ = ["FORMS", "ROUNDS", "WORKLOADS", "Workload", "program"]
+__all__ = ["FORMS", "ROUNDS", "WORKLOADS", "Workload", "federation", "program"]
 
 ROUNDS = 3  # Of a chunk: no workload takes as many local steps, which is how loops are known.
 _MNIST, _CIFAR = (28, 28, 1), (32, 32, 3)
@@ -68,6 +69,7 @@ def _by_pool(cohort_size: int) -> Selector:
 
 _LENET = Workload(NETWORKS["lenet"], _MNIST, 100, 480, 10, 50, 20)
 _MLP = Workload(partial(ff.models.mlp, 10), _MNIST, 100, 480, 10, 50, 20)
+_MANY = replace(_LENET, clients=1600, cohort=160)
 WORKLOADS = {
     "mlp": _MLP,
     "w1": _LENET,
@@ -80,6 +82,8 @@ WORKLOADS = {
     "equitable": replace(_LENET, aggregator=ff.aggregators.equitable),
     "sweep": replace(_MLP, runs=64),
     "evaluation": replace(_LENET, evaluates=True),
+    "w1_1600": _MANY,
+    "divfl_1600": replace(_MANY, selector=partial(ff.selectors.divfl, gradients="stale")),
     "million": Workload(
         partial(ff.models.logistic, 10), (60,), 1_000_000, 20, 100, 10, 5, selector=_by_pool
     ),
@@ -130,21 +134,22 @@ FORMS = {
 """Layers, and ``clients_per_batch``."""
 
 
-def program(workload: Workload, form: str) -> tuple[Callable, tuple[Any, ...]]:
-    """What is to be compiled, and the shapes of its arguments.
+def program(workload: Workload, form: str, mesh: Mesh | None = None) -> tuple[Callable, Any]:
+    """What is to be compiled, and the shapes of its arguments besides the data.
 
     Call it, and trace what it returns, within ``tracing_for``.
 
     Args:
         workload: What is trained.
         form: A name of ``FORMS``.
+        mesh: Of the devices, if there are several.
 
     Returns:
-        A function, and its arguments as shapes.
+        ``function(values, data)``, and the shapes of the values.
     """
     layers, clients_per_batch = FORMS[form]
     cohort = workload.cohort
-    data, model = _federation(workload), workload.network()
+    model = workload.network()
     if clients_per_batch is not None:
         clients_per_batch = min(clients_per_batch, cohort)
 
@@ -159,7 +164,7 @@ def program(workload: Workload, form: str) -> tuple[Callable, tuple[Any, ...]]:
 
     round = round_of(0.05)
     with layers():
-        state = jax.eval_shape(lambda data: round.init(jax.random.key(0), data), data)
+        state = jax.eval_shape(round.init, jax.random.key(0), federation(workload))
 
     def measured(variables, data):
         with layers():
@@ -175,32 +180,29 @@ def program(workload: Workload, form: str) -> tuple[Callable, tuple[Any, ...]]:
         with layers():
             return ff.run(round_of(rate), state, data, ROUNDS)
 
-    if workload.evaluates:
-        return measured, (state.variables, data)
     if workload.runs:
         runs = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((workload.runs, *leaf.shape), leaf.dtype),
             (state, jax.ShapeDtypeStruct((), np.float32)),
         )
-        return over_runs(sweep), (runs, data)
-    return chunk, (state, data)
+        return over_runs(sweep, mesh), runs
+    function, values = (measured, state.variables) if workload.evaluates else (chunk, state)
+    return (function if mesh is None else over_mesh(function, mesh)), values
 
 
-def _federation(workload: Workload) -> FederatedData:
-    """Shapes of a federation."""
+def federation(workload: Workload) -> FederatedData:
+    """A federation on the host, of zeros that take no memory before they are read."""
 
     def examples(per_client):
         total = workload.clients * per_client
-        vectors = len(workload.shape) == 1
-        features = jax.ShapeDtypeStruct(
-            (total, *workload.shape), np.float32 if vectors else np.uint8
+        features = np.zeros(
+            (total, *workload.shape), np.float32 if len(workload.shape) == 1 else np.uint8
         )
-        clients = (workload.clients,)
-        owned: list[Any] = [
-            jax.ShapeDtypeStruct(shape, np.int32)
-            for shape in ((total,), (total,), clients, clients)
-        ]
-        return ClientExamples(jax.eval_shape(stored, features), *owned)
+        sizes = np.full(workload.clients, per_client, np.int32)
+        offsets = (np.cumsum(sizes) - sizes).astype(np.int32)
+        order = np.arange(total, dtype=np.int32)
+        arrays: list[Any] = [features, np.zeros(total, np.int32), order, offsets, sizes]
+        return ClientExamples(*arrays)
 
     test = examples(max(1, workload.size // 5))
-    return FederatedData(examples(workload.size), test, None, 10, "shapes")
+    return FederatedData(examples(workload.size), test, None, 10, "zeros")
