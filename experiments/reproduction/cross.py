@@ -96,7 +96,7 @@ def markdown(table: pd.DataFrame) -> str:
             f"| {heading} | mean | equitable | equitable less mean | less random + equitable |",
             "|---|---|---|---|---|",
         ]
-        for _, row in table.iterrows():
+        for row in table.to_dict("records"):
             cells = [
                 f"{row[f'{name} {label}']:.2f} ± {row[f'{name} {label} sd']:.2f}"
                 for label in ("alone", "equitable")

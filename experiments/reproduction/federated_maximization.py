@@ -177,7 +177,7 @@ def _key(name: str, k: int, setting: Setting) -> tuple:
 def _done(file: Path, seeds: tuple[int, ...]) -> set[tuple]:
     if not file.exists():
         return set()
-    runs = _read(file)
+    runs: pd.DataFrame = _read(file)
     columns = ["instance", "k", *Setting._fields]
     rows = runs[columns].astype(object).where(runs[columns].notna(), "")
     counts: dict[tuple, int] = {}
@@ -304,8 +304,8 @@ def draw(table: pd.DataFrame) -> Any:
 
 def write(file: Path) -> None:
     """Writes table and figure beside the file of runs."""
-    runs = _read(file)
-    complete = runs[runs["method"] == POPULAR][["instance", "k"]].drop_duplicates()
+    runs: pd.DataFrame = _read(file)
+    complete = runs.query("method == @POPULAR")[["instance", "k"]].drop_duplicates()
     table = summarize(runs.merge(complete, on=["instance", "k"]))
     table.to_csv(file.with_name(f"{STEM}.csv"), index=False, float_format="%.5g")
     file.with_name(f"{STEM}-tables.md").write_text(markdown(table))

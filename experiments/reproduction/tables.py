@@ -123,7 +123,7 @@ def markdown(table: pd.DataFrame, seeds: int, layout: Layout) -> str:
             "",
             *_ruled(["method", *(column.heading for column in layout.columns.values())]),
         ]
-        for _, row in rows.iterrows():
+        for row in rows.to_dict("records"):
             cells = [_cell(row, name, column.digits) for name, column in layout.columns.items()]
             lines.append(_line([row["method"], *cells]))
         lines.append("")
@@ -141,7 +141,7 @@ def _differences(
     lines = _ruled(
         [f"{column.heading} less {called}", "difference", "p (Holm)", "the paper's", "seeds for it"]
     )
-    for _, row in rows.iterrows():
+    for row in rows.to_dict("records"):
         if row["method"] == baseline:
             continue
         by_paper, needed = row[f"{label} paper"], row[f"{label} seeds"]
@@ -171,7 +171,7 @@ def _line(cells: list[Any]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def _cell(row: pd.Series, name: str, digits: int) -> str:
+def _cell(row: dict[Any, Any], name: str, digits: int) -> str:
     if np.isnan(row[name]):
         return "-"
     own = f"{row[name]:.{digits}f}"
@@ -183,7 +183,7 @@ def _cell(row: pd.Series, name: str, digits: int) -> str:
     return f"{own} [{reported:.2f} ± {row[f'{name} paper sd']:.2f}]"
 
 
-def _difference(row: pd.Series, label: str, digits: int) -> str:
+def _difference(row: dict[Any, Any], label: str, digits: int) -> str:
     low, high = row[f"{label} low"], row[f"{label} high"]
     if row[label] == 0 and not low < 0:
         return "equal in every seed"

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from fedjax_fair import checks, data, faults, models, simulate, uploads
-from fedjax_fair.app.config import DATA_NAMES, Config
+from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.memory import Least, least_memory, require_memory, total_memory
 from fedjax_fair.app.method import Method
@@ -93,10 +93,16 @@ def build(
     if federation is None:
         federation = load_data(config)
     classes, largest = federation.num_classes, largest_client(federation)
-    rounds = {name: method_round(config, name, classes, largest) for name in config.methods}
-    networks = {_variant(config, name)[1].model: method.model for name, method in rounds.items()}
-    for settings, model in networks.items():  # Most methods share one.
-        _require_network(str(settings.name), model, federation)
+    settings_of_models = {name: _variant(config, name)[1].model for name in config.methods}
+    shared: dict[ModelConfig, Model] = {}  # Most methods have one, and with it programs.
+    for own in settings_of_models.values():
+        if own not in shared:
+            shared[own] = _model(own, classes)
+            _require_network(str(own.name), shared[own], federation)
+    rounds = {
+        name: method_round(config, name, classes, largest, shared[own])
+        for name, own in settings_of_models.items()
+    }
     experiment = Experiment(config, federation, rounds, mesh)
     limit = total_memory() if memory is None else int(memory)
     for name, least in memory_of(experiment).items():
@@ -153,7 +159,11 @@ def largest_client(data: FederatedData) -> int:
 
 
 def method_round(
-    config: Config, name: str, num_classes: int, largest_client: int | None = None
+    config: Config,
+    name: str,
+    num_classes: int,
+    largest_client: int | None = None,
+    model: Model | None = None,
 ) -> Round:
     """The round of one method.
 
@@ -163,6 +173,7 @@ def method_round(
         num_classes: Classes of the data.
         largest_client: Most training examples of a client. Minibatches without replacement that
             would be larger are of this size; the examples in them are the same.
+        model: The model, if it is there already.
 
     Raises:
         ValueError: As ``build``.
@@ -174,10 +185,8 @@ def method_round(
         ('model', 'init', 'step', 'pooled', 'bytes_up')
     """
     method, own = _variant(config, name)
-    network = lookup("model.name", str(own.model.name), MODELS)
-    model = _make(network, own.model, num_classes=num_classes)
-    if own.model.compute == "bfloat16":
-        model = models.in_bfloat16(model)
+    if model is None:
+        model = _model(own.model, num_classes)
     made_of = factories(method)
     if method.pooled is not None:
         # What all examples train has no global model to be pulled to.
@@ -203,6 +212,12 @@ def method_round(
         )
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def _model(settings: ModelConfig, num_classes: int) -> Model:
+    network = lookup("model.name", str(settings.name), MODELS)
+    model = _make(network, settings, num_classes=num_classes)
+    return models.in_bfloat16(model) if settings.compute == "bfloat16" else model
 
 
 def server_sees(method: Method) -> str:

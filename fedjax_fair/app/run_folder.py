@@ -219,8 +219,9 @@ class MetricsLog(Callback):
         names = [name for name in SUMMARY_NAMES if name in results]
         for seed in results["seed"].values.tolist():
             for done in results["round"].values.tolist():
-                cell = results.sel(seed=seed, round=done)
-                self._write(seed, done, None, {name: cell[name].item() for name in names})
+                if (self._method, seed, done) not in self._written:
+                    cell = results.sel(seed=seed, round=done)
+                    self._write(seed, done, None, {name: cell[name].item() for name in names})
 
     def _write(
         self, seed: int, done: int, seconds: float | None, summaries: dict[str, Any]

@@ -9,6 +9,7 @@ measure of spread. That of :math:`a_c` is much smaller, as its examples are many
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import jax
@@ -90,21 +91,9 @@ def summarize(
     """
     import xarray as xr
 
-    def measure(class_accuracy: Array, examples: Array):
-        sizes = jnp.sum(examples, axis=1)
-
-        def summaries(values: Array):
-            return jnp.stack([summary(values, sizes) for summary in _SUMMARIES.values()])
-
-        values = accuracy_by_mix(class_accuracy, examples)
-        errors = standard_error(lambda values: values, class_accuracy, examples)
-        spread = standard_error(summaries, class_accuracy, examples)
-        return values, errors, summaries(values), spread
-
-    everywhere = jax.jit(jnp.vectorize(measure, signature="(c),(k,c)->(k),(k),(s),(s)"))
     with jax.numpy_rank_promotion("allow"):  # Dimensions are matched by their names.
         values, errors, summaries, spread = xr.apply_ufunc(
-            lambda *arrays: jax.device_get(everywhere(*arrays)),
+            lambda *arrays: jax.device_get(_measure(*arrays)),
             class_accuracy.astype("float32"),
             examples.astype("int32"),
             input_core_dims=[["class"], ["client", "class"]],
@@ -123,3 +112,18 @@ _SUMMARIES: dict[str, Callable[[Array, Array], Array]] = {
     "sigma_acc": fairness.sigma_acc,
     "client_dissimilarity": lambda values, sizes: fairness.client_dissimilarity(values),
 }
+
+
+@jax.jit
+@partial(jnp.vectorize, signature="(c),(k,c)->(k),(k),(s),(s)")
+def _measure(class_accuracy: Array, examples: Array):
+    """Accuracies with their errors, summaries with theirs."""
+    sizes = jnp.sum(examples, axis=1)
+
+    def summaries(values: Array):
+        return jnp.stack([summary(values, sizes) for summary in _SUMMARIES.values()])
+
+    values = accuracy_by_mix(class_accuracy, examples)
+    errors = standard_error(lambda values: values, class_accuracy, examples)
+    spread = standard_error(summaries, class_accuracy, examples)
+    return values, errors, summaries(values), spread

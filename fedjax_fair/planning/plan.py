@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +20,7 @@ from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.places import bytes_of, federation_on, runs_on
 from fedjax_fair.planning.trips import Lengths
 from fedjax_fair.simulate import Round
-from fedjax_fair.training.functions import functions, over_runs
+from fedjax_fair.training.functions import functions
 
 __all__ = ["Plan", "Work", "plan", "whole_seconds"]
 
@@ -106,7 +105,7 @@ def plan(
     """
     runs, chunk, groups = len(seeds), min(eval_every, rounds), num_run_groups(mesh)
     one = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points))
-    parts = functions(make, one.model, partial(over_runs, mesh=mesh), train_loss=train_loss)
+    parts = functions(make, one.model, mesh, train_loss=train_loss)
     if data.num_partitions is not None:
         data = with_ownership(data, filled_up(ownership(data), groups))
     with tracing_for(machine.platform):

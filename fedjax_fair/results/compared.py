@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -114,8 +112,12 @@ def _evaluated(dataset: xr.Dataset) -> xr.DataArray:
     if not over_rounds:
         raise ValueError("dataset: expected results over seed and round.")
     fewest = min(one.ndim for one in over_rounds)  # Not those of each client or class.
-    known = [one.notnull().any("seed") for one in over_rounds if one.ndim == fewest]
-    return functools.reduce(operator.or_, known)
+    first, *others = [one for one in over_rounds if one.ndim == fewest]
+    # Numbers alone: xarray would compare the coordinates of every variable.
+    known = first.notnull()
+    for one in others:
+        known.values |= ~np.isnan(one.transpose(*first.dims).values)
+    return known.any("seed")
 
 
 def by_mix(dataset: xr.Dataset) -> xr.Dataset:

@@ -15,7 +15,8 @@ from fedjax_fair.base import Model, Variables
 from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.results.recorded import RECORDED, described
-from fedjax_fair.training.programs import over_runs, require_outputs
+from fedjax_fair.training.functions import over_runs
+from fedjax_fair.training.programs import require_outputs
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -40,22 +40,27 @@ class Functions(NamedTuple):
 def functions(
     make: Callable[[PyTree], Round],
     model: Model,
-    mapped: Callable[[Callable], Callable],
+    mesh: Mesh | None = None,
     *,
+    run_a_core: bool = False,
     train_loss: bool,
     drop_nonfinite: bool = False,
     own_metrics: Sequence[Metric | ClientMetric] = (),
 ) -> Functions:
     """The functions of a method.
 
+    Methods with the same model share the function that evaluates it, and what JAX compiles of it.
+
     Args:
         make: ``make(point) -> Round``.
         model: The model of its rounds.
-        mapped: Maps a function of one run and the data over runs, as ``over_runs`` does.
+        mesh: Devices that clients are assigned to, or cores, or None for one device.
+        run_a_core: Whether each core makes runs of its own.
         train_loss: Whether evaluations measure training losses.
         drop_nonfinite: As for ``simulate.run``.
         own_metrics: Measured besides at every evaluation.
     """
+    mapped = partial(over_runs, mesh=mesh, run_a_core=run_a_core)
 
     def init(own, data):
         seed, point = own
@@ -69,11 +74,28 @@ def functions(
 
         return mapped(one)((state, points), data)
 
+    measured = model, mesh, run_a_core, train_loss, tuple(own_metrics)
+    try:
+        evaluation = _evaluation(*measured)
+    except TypeError:  # A part of the user's own that has no hash: nothing is shared.
+        evaluation = _evaluation.__wrapped__(*measured)
     return Functions(
         jax.jit(mapped(init)),
         jax.jit(step, static_argnums=3, donate_argnums=0),
-        jax.jit(mapped(partial(_evaluate, model, train_loss, own_metrics))),
+        evaluation,
     )
+
+
+@lru_cache(maxsize=8)  # Of the models that an experiment compares.
+def _evaluation(
+    model: Model,
+    mesh: Mesh | None,
+    run_a_core: bool,
+    train_loss: bool,
+    own_metrics: tuple[Metric | ClientMetric, ...],
+) -> Any:
+    measure = partial(_evaluate, model, train_loss, own_metrics)
+    return jax.jit(over_runs(measure, mesh, run_a_core=run_a_core))
 
 
 def over_runs(

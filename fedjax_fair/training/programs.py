@@ -23,7 +23,7 @@ from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_ru
 from fedjax_fair.results import RECORDED
 from fedjax_fair.simulate import Round, RoundInfo, RoundState
 from fedjax_fair.training.diagnosis import is_constant
-from fedjax_fair.training.functions import functions, over_runs
+from fedjax_fair.training.functions import functions
 
 __all__ = ["Programs", "require_outputs"]
 
@@ -93,7 +93,8 @@ class Programs:
         parts = functions(
             make,
             one.model,
-            partial(over_runs, mesh=mesh, run_a_core=self._run_a_core),
+            mesh,
+            run_a_core=self._run_a_core,
             train_loss=train_loss,
             drop_nonfinite=drop_nonfinite,
             own_metrics=own_metrics,

@@ -31,7 +31,7 @@ from fedjax_fair.data.federated import stack
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import assign_clients, client_mesh, shard_federation
-from fedjax_fair.training.programs import over_runs
+from fedjax_fair.training.functions import over_runs
 
 QUICK = 2  # Methods that are compared every time.
 MESHES = ("8", "cores", "runs=2,clients=4")

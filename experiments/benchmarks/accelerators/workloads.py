@@ -67,15 +67,24 @@ def _by_pool(cohort_size: int) -> Selector:
     return ff.selectors.divfl(cohort_size, candidates="all", pool=1000, gradients=gradients)
 
 
+def _in_bfloat16(workload: Workload) -> Workload:
+    """The same with activations and products of half the bytes."""
+    return replace(workload, network=lambda: ff.models.in_bfloat16(workload.network()))
+
+
 _LENET = Workload(NETWORKS["lenet"], _MNIST, 100, 480, 10, 50, 20)
 _MLP = Workload(partial(ff.models.mlp, 10), _MNIST, 100, 480, 10, 50, 20)
+_RESNET = Workload(NETWORKS["resnet18"], _CIFAR, 100, 480, 4, 32, 2)
 _MANY = replace(_LENET, clients=1600, cohort=160)
 WORKLOADS = {
     "mlp": _MLP,
     "w1": _LENET,
     "lenet3": replace(_LENET, shape=_CIFAR),
     "w2": Workload(NETWORKS["cnn"], _CIFAR, 1000, 48, 50, 10, 5),
-    "w5": Workload(NETWORKS["resnet18"], _CIFAR, 100, 480, 4, 32, 2),
+    "w5": _RESNET,
+    "mlp_bfloat16": _in_bfloat16(_MLP),
+    "w1_bfloat16": _in_bfloat16(_LENET),
+    "w5_bfloat16": _in_bfloat16(_RESNET),
     "subtrunc": replace(_LENET, selector=lambda count: ff.selectors.subtrunc(count, 0.5, 1.1)),
     "divfl": replace(_LENET, selector=ff.selectors.divfl),
     "divfl_stale": replace(_LENET, selector=partial(ff.selectors.divfl, gradients="stale")),
