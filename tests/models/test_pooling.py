@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 from fedjax_fair.models import max_pool
-from fedjax_fair.models.conv.pooling import shared_by_largest
+from fedjax_fair.models.conv.pooling import (
+    shared_by_largest,
+    vjp_of_windows,
+    windows_max,
+)
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 6, 3), (1, 7, 9, 2), (3, 5, 4, 1), (2, 3, 2, 1)])
@@ -25,7 +29,9 @@ def test_max_pool_is_the_one_of_flax(shape):
     ours, theirs = jax.jit(lambda: (results(max_pool), results(reference)))()
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
     cotangent = jnp.cos(jnp.arange(float(ours[0].size))).reshape(ours[0].shape)
-    np.testing.assert_array_equal(shared_by_largest(x, ours[0], cotangent), theirs[1])
+    np.testing.assert_array_equal(windows_max(x), theirs[0])
+    for form in (shared_by_largest, vjp_of_windows):
+        np.testing.assert_array_equal(form(x, ours[0], cotangent), theirs[1])
 
 
 def test_max_pool_halves_the_gradient_at_each_tie():

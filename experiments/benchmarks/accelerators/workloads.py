@@ -82,6 +82,7 @@ WORKLOADS = {
     "lenet3": replace(_LENET, shape=_CIFAR),
     "w2": Workload(NETWORKS["cnn"], _CIFAR, 1000, 48, 50, 10, 5),
     "w5": _RESNET,
+    "femnist": Workload(partial(ff.models.femnist_cnn, 62), _MNIST, 100, 160, 18, 64, 15),
     "mlp_bfloat16": _in_bfloat16(_MLP),
     "w1_bfloat16": _in_bfloat16(_LENET),
     "w5_bfloat16": _in_bfloat16(_RESNET),

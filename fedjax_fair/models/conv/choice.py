@@ -26,7 +26,12 @@ from jaxtyping import Array
 
 from fedjax_fair.models.conv import blocks, native, rows, tiles, winograd
 from fedjax_fair.models.conv.geometry import Padding, Pair
-from fedjax_fair.models.conv.pooling import max_pool, shared_by_largest
+from fedjax_fair.models.conv.pooling import (
+    max_pool,
+    shared_by_largest,
+    vjp_of_windows,
+    windows_max,
+)
 from fedjax_fair.numerics import target
 
 __all__ = ["Form", "choose"]
@@ -93,15 +98,20 @@ def _alone(convolve: Callable, vjp: Callable) -> Form:
 def _with_relu_pool(convolve: Callable, vjp: Callable) -> Form:
     # Bias and ReLU stand after max-pooling, where they are the same functions of a quarter of the
     # elements.
+    if target.current().platform == "tpu":
+        pool, vjp_of_pool = windows_max, vjp_of_windows
+    else:
+        pool, vjp_of_pool = max_pool, shared_by_largest
+
     def forward(x, kernel, bias):
         y = convolve(x, kernel)
-        return jax.nn.relu(max_pool(y) + bias.reshape(1, 1, 1, -1)), {"convolved": y}
+        return jax.nn.relu(pool(y) + bias.reshape(1, 1, 1, -1)), {"convolved": y}
 
     def backward(x, kernel, bias, kept, cotangent):
         y = kept["convolved"]
-        largest = max_pool(y)
+        largest = pool(y)
         by_largest = jnp.where(largest + bias.reshape(1, 1, 1, -1) > 0, cotangent, 0)
-        by_y = shared_by_largest(y, largest, by_largest)
+        by_y = vjp_of_pool(y, largest, by_largest)
         return *vjp(x, kernel, by_y), by_largest.sum(axis=(0, 1, 2))
 
     return Form(forward, backward)

@@ -1,11 +1,13 @@
-"""Max-pooling."""
+"""Max-pooling, in a form for each kind of device."""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
-__all__ = ["max_pool", "shared_by_largest"]
+__all__ = ["max_pool", "shared_by_largest", "vjp_of_windows", "windows_max"]
 
 
 def max_pool(
@@ -42,8 +44,8 @@ def shared_by_largest(
 ) -> Float[Array, "batch height width channels"]:
     """A gradient of ``max_pool`` in which equal entries of a window share alike.
 
-    One comparison of all entries, where that of ``max_pool`` itself is one for each of its steps:
-    an accelerator makes one pass of it.
+    One comparison of all entries, where that of ``max_pool`` itself is one for each of its steps: a
+    GPU makes one pass of it.
 
     Args:
         x: What was pooled.
@@ -58,3 +60,21 @@ def shared_by_largest(
     by_rows = [jnp.stack([jnp.where(each, share, 0) for each in pair], axis=3) for pair in are]
     by_windows = jnp.stack(by_rows, axis=2)
     return jnp.pad(by_windows.reshape(batch, 2 * rows, 2 * columns, channels), odd)
+
+
+def windows_max(
+    x: Float[Array, "batch height width channels"],
+) -> Float[Array, "batch rows columns channels"]:
+    """``max_pool`` by XLA's own operation, which a TPU computes in half the cycles."""
+    window = (1, 2, 2, 1)
+    return lax.reduce_window(x, -jnp.inf, lax.max, window, window, "VALID")
+
+
+def vjp_of_windows(
+    x: Float[Array, "batch height width channels"],
+    largest: Float[Array, "batch rows columns channels"],
+    cotangent: Float[Array, "batch rows columns channels"],
+) -> Float[Array, "batch height width channels"]:
+    """XLA's own gradient of it, which goes to one entry of equals; arguments as above."""
+    del largest
+    return jax.vjp(windows_max, x)[1](cotangent)[0]
