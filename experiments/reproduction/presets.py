@@ -39,7 +39,7 @@ def _table(data: str, *methods: str) -> Config:
     )
 
 
-_ROUNDS = {"mnist": 21, "cifar10": 33}
+_ROUNDS = {"mnist": 21, "cifar10": 31}
 _RATES = {"mnist": 0.01, "cifar10": 0.03}
 _LAMBDAS = ("0.01", "0.1", "0.25", "0.5", "0.75", "0.95")
 _BEST_LAMBDA = {"mnist": "0.95", "cifar10": "0.5"}

@@ -10,6 +10,7 @@ from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
 WRITERS = {
+    "calibration-cifar10": lambda file: calibrate.write_table("cifar10", file),
     "calibration-mnist": lambda file: calibrate.write_table("mnist", file),
     "cross-digits": lambda file: cross.write_table("digits", file),
     "cross-mnist": lambda file: cross.write_table("mnist", file),
@@ -23,7 +24,7 @@ WRITERS = {
     ],
 }
 """By the file of their runs, without ``-runs.csv``."""
-TABLES_OF_SELECTION = ("table1", "table2", "table3", "table4")
+TABLES_OF_SELECTION = ("table1", "table2", "table3", "table4", "sensitivity")
 
 
 def test_no_file_of_runs_is_left_out():
