@@ -212,6 +212,35 @@ def benchmark_round(repeats: int) -> None:
         print(f"| {name} | {times.median:.2f} | **{times.ratio_to(random):.2f}** | {both:.2f} |")
 
 
+def benchmark_kept(repeats: int) -> None:
+    """Rounds among many clients whose distances are kept, or computed anew."""
+    rounds = 5
+    model, solver = ff.models.lenet(10), ff.solvers.sgd(0.01, 10, epochs=1)
+    print("| clients, LeNet | random, s a round | DivFL, stale | all distances anew |")
+    print("|---|---|---|---|")
+    for clients, size in ((100, 600), (1000, 60), (3000, 20)):
+        data = make_images((28, 28, 1), clients, size)
+        anew = stale()._replace(renews_answered=False)
+        selectors = (
+            ff.selectors.uniform(10),
+            ff.selectors.divfl(10, gradients=stale()),
+            ff.selectors.divfl(10, gradients=anew),
+        )
+        calls = []
+        for selector in selectors:
+            round = ff.make_round(model, selector, solver, ff.aggregators.mean())
+            state = jax.jit(round.init)(jax.random.key(0), data)
+            calls.append(
+                partial(jax.jit(ff.run, static_argnums=(0, 3)), round, state, data, rounds)
+            )
+        random, kept, whole = alternate(*calls, repeats=repeats)
+        print(
+            f"| {clients} of {size} images | {random.median / rounds:.3f} | "
+            f"**{kept.ratio_to(random):.2f}** | {whole.ratio_to(random):.2f} |",
+            flush=True,
+        )
+
+
 def benchmark_population(repeats: int) -> None:
     """All clients' gradients against one flat pass over as many examples."""
     print("| clients x examples | per client, examples/s | flat, examples/s | ratio |")
@@ -291,7 +320,7 @@ def benchmark_sketch(tfds_dir: str) -> None:
 def main() -> None:
     """Prints tables for ``docs/performance.md``."""
     parser = argparse.ArgumentParser(description="What choosing clients costs")
-    parts = ("greedy", "distances", "round", "population", "sketch")
+    parts = ("greedy", "distances", "round", "kept", "population", "sketch")
     parser.add_argument("--only", nargs="*", choices=parts, default=parts)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--cache", type=Path, default=Path(".cache/peers"))
@@ -304,6 +333,8 @@ def main() -> None:
         benchmark_distances(options.repeats)
     if "round" in options.only:
         benchmark_round(options.repeats)
+    if "kept" in options.only:
+        benchmark_kept(options.repeats)
     if "population" in options.only:
         benchmark_population(options.repeats)
     if "sketch" in options.only and options.tfds_dir:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair.numerics.products import product
 
-__all__ = ["nearest", "pairwise_distances"]
+__all__ = ["nearest", "pairwise_distances", "renewed_distances"]
 
 # Features per matrix product; beyond it, on a CPU, taking out the mean and multiplying do not stay
 # in the cache together.
@@ -43,9 +43,8 @@ def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
         >>> pairwise_distances(line)[0].tolist()
         [0.0, 1.0, 10.0]
     """
-    # A product, since a sum is finite where all its terms are, and a test of each costs more.
-    finite = jnp.isfinite(product(vectors, jnp.ones(vectors.shape[1], vectors.dtype)))
-    gram = _centered_gram(vectors, finite)
+    finite = _finite(vectors)
+    gram, _ = _centered_products(vectors, finite)
     squares = jnp.diagonal(gram)
     finite &= jnp.isfinite(squares)
     lengths = squares[:, None] + squares[None, :]
@@ -54,8 +53,49 @@ def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
     apart = ~jnp.eye(vectors.shape[0], dtype=bool)
     both = jnp.outer(finite, finite)
     near = (squared < _NEAR * lengths) & apart & both
-    squared = _directly(vectors, jnp.where(apart, squared, 0.0), near)
+    rows = jnp.arange(vectors.shape[0], dtype=jnp.int32)
+    squared = _directly(vectors, rows, jnp.where(apart, squared, 0.0), near)
     return jnp.where(both, jnp.sqrt(squared), jnp.nan)
+
+
+def renewed_distances(
+    distances: Float[Array, "n n"], vectors: Float[Array, "n width"], rows: Int[Array, " rows"]
+) -> Float[Array, "n n"]:
+    """All distances again, after a few of the rows have changed.
+
+    Reads all rows once or twice and multiplies them by the few alone, instead of by each other.
+
+    Args:
+        distances: What `pairwise_distances`, or this function, said of the rows before.
+        vectors: The rows now. Those that are not finite are treated as there.
+        rows: Which have changed, all different. Numbers beyond the last row count for nothing.
+
+    Returns:
+        A matrix as from `pairwise_distances`, and as accurate.
+
+    Examples:
+        >>> line = jnp.array([[0.0], [1.0], [10.0]])
+        >>> before = pairwise_distances(line)
+        >>> renewed_distances(before, line.at[1].set(4.0), jnp.array([1])).tolist()
+        [[0.0, 4.0, 10.0], [4.0, 0.0, 6.0], [10.0, 6.0, 0.0]]
+    """
+    count = vectors.shape[0]
+    places = jnp.minimum(rows, count - 1)
+    finite = jnp.isfinite(jnp.diagonal(distances))
+    finite = finite.at[rows].set(_finite(vectors[places]), mode="drop")
+    products, squares = _centered_products(vectors, finite, places)
+    finite &= jnp.isfinite(squares)
+    lengths = squares[places][:, None] + squares[None, :]
+    squared = jnp.maximum(lengths - 2 * products, 0.0)
+    among = squared[:, places]
+    squared = squared.at[:, rows].set((among + among.T) / 2, mode="drop")
+    apart = places[:, None] != jnp.arange(count, dtype=places.dtype)[None, :]
+    both = jnp.outer(finite[places], finite)
+    near = (squared < _NEAR * lengths) & apart & both
+    squared = _directly(vectors, places, jnp.where(apart, squared, 0.0), near)
+    new = jnp.where(both, jnp.sqrt(squared), jnp.nan)
+    distances = distances.at[rows].set(new, mode="drop")
+    return distances.at[:, rows].set(new.T, mode="drop")
 
 
 def nearest(
@@ -95,39 +135,67 @@ def nearest(
     return places, jnp.sqrt(jnp.sum((vectors - vectors[chosen[places]]) ** 2, axis=1))
 
 
-def _centered_gram(
-    vectors: Float[Array, "n width"], finite: Bool[Array, " n"]
-) -> Float[Array, "n n"]:
-    """Inner products of the rows less their mean; those of rows that are not finite are zero."""
-    count, width = vectors.shape
-    shares = finite.astype(vectors.dtype)
+def _finite(vectors: Float[Array, "n width"]) -> Bool[Array, " n"]:
+    # By a product, since a sum is finite where all its terms are, and a test of each costs more.
+    return jnp.isfinite(product(vectors, jnp.ones(vectors.shape[1], vectors.dtype)))
+
+
+def _centered_products(
+    vectors: Float[Array, "n width"],
+    finite: Bool[Array, " n"],
+    rows: Int[Array, " rows"] | None = None,
+) -> tuple[Float[Array, "rows n"], Float[Array, " n"] | None]:
+    """Inner products of some rows with all, less the mean of the some.
+
+    Returns:
+        The products, and all squared lengths; without ``rows`` the products of all with all, which
+        have the squares on their diagonal. Those of rows that are not finite are zero.
+    """
+    width = vectors.shape[1]
+    shares = (finite if rows is None else finite[rows]).astype(vectors.dtype)
     shares = shares / jnp.maximum(jnp.sum(shares), 1)
 
     def of_columns(start, size):
         part = jax.lax.dynamic_slice_in_dim(vectors, start, size, axis=1)
         part = jnp.where(finite[:, None], part, 0.0)
-        part = jnp.where(finite[:, None], part - product(shares, part)[None], 0.0)
-        return product(part, part.T)
+        mean = product(shares, part if rows is None else part[rows])
+        part = jnp.where(finite[:, None], part - mean[None], 0.0)
+        if rows is None:
+            return product(part, part.T), None
+        return product(part[rows], part.T), jnp.sum(part**2, axis=1)
 
     whole, rest = divmod(width, _CHUNK)
-    gram = of_columns(whole * _CHUNK, rest) if rest else jnp.zeros((count, count), vectors.dtype)
+    sums = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: of_columns(0, 1))
+    )
+    if rest:
+        sums = of_columns(whole * _CHUNK, rest)
     if not whole:
-        return gram
-    return jax.lax.fori_loop(0, whole, lambda i, sums: sums + of_columns(i * _CHUNK, _CHUNK), gram)
+        return sums
+
+    def add(i, sums):
+        return jax.tree.map(jnp.add, sums, of_columns(i * _CHUNK, _CHUNK))
+
+    return jax.lax.fori_loop(0, whole, add, sums)
 
 
 def _directly(
-    vectors: Float[Array, "n width"], squared: Float[Array, "n n"], near: Bool[Array, "n n"]
-) -> Float[Array, "n n"]:
+    vectors: Float[Array, "n width"],
+    rows: Int[Array, " rows"],
+    squared: Float[Array, "rows n"],
+    near: Bool[Array, "rows n"],
+) -> Float[Array, "rows n"]:
     """Replaces the squared distances of near pairs by sums of squared differences, row by row."""
 
     def body(search):
         squared, near = search
-        row = jnp.argmax(near.any(axis=1))
+        place = jnp.argmax(near.any(axis=1))
+        row = rows[place]
         exact = jnp.sum((vectors - vectors[row][None]) ** 2, axis=1)
-        new = jnp.where(near[row], exact, squared[row])
-        squared = squared.at[row].set(new).at[:, row].set(new)
-        return squared, near.at[row].set(False).at[:, row].set(False)
+        new = jnp.where(near[place], exact, squared[place])
+        # What is known from one of two rows need not be computed from the other.
+        squared = squared.at[place].set(new).at[:, row].set(new[rows])
+        return squared, near.at[place].set(False).at[:, row].set(False)
 
     squared, _ = jax.lax.while_loop(lambda search: search[1].any(), body, (squared, near))
     return squared

@@ -60,11 +60,14 @@ class GradientSource(NamedTuple):
             or of all, before the choice. Selectors name clients where they have ``points``.
         observe: ``observe(memory, cohort, results, context) -> memory``, after local training; the
             context is that of the start of the round.
+        renews_answered: Whether gradients change in ``observe`` alone, and only those of clients
+            that answered. What was computed of the others, such as distances, then still holds.
     """
 
     init: InitFn
     read: ReadFn
     observe: ObserveFn = keep_state
+    renews_answered: bool = False
 
 
 def as_source(gradients: str | GradientSource) -> GradientSource:
@@ -111,7 +114,7 @@ def stale(project: Project = ravel) -> GradientSource:
         >>> from fedjax_fair.selectors import subtrunc
         >>> selector = subtrunc(10, 0.5, gradients=stale())
     """
-    return _remembered(project, renew=lambda memory, context: memory)
+    return _remembered(project)
 
 
 def refresh_every(rounds: int, project: Project = ravel) -> GradientSource:
@@ -161,7 +164,7 @@ def updates(learning_rate: Number, project: Project = ravel) -> GradientSource:
         >>> selector = unionfl(10, 1.0, 5, gradients=updates(learning_rate=0.1))
     """
     checks.positive("learning_rate", learning_rate)
-    remembered = _remembered(project, renew=lambda memory, context: memory)
+    remembered = _remembered(project)
 
     def observe(state, cohort, results, context):
         scale = -1 / (learning_rate * results.steps.astype(jnp.float32))
@@ -170,17 +173,18 @@ def updates(learning_rate: Number, project: Project = ravel) -> GradientSource:
         )
         return _renew_rows(state, cohort, ClientGradients(results.loss, moved * scale[:, None]))
 
-    return GradientSource(remembered.init, remembered.read, observe)
+    return remembered._replace(observe=observe)
 
 
-def _remembered(project: Project, renew: Callable) -> GradientSource:
-    """Keeps a row for every client and refreshes those of the cohort."""
+def _remembered(project: Project, renew: Callable | None = None) -> GradientSource:
+    """Keeps a row for every client and refreshes those of the cohort; ``renew`` may do more."""
 
     def init(context):
         return context.gradients(context.variables, project=project)
 
     def read(memory, context, clients=None):
-        memory = renew(memory, context)
+        if renew is not None:
+            memory = renew(memory, context)
         if clients is None:
             return memory, memory
         return jax.tree.map(lambda rows: rows[clients], memory), memory
@@ -189,7 +193,7 @@ def _remembered(project: Project, renew: Callable) -> GradientSource:
         new = context.gradients(context.variables, cohort.clients, project)
         return _renew_rows(state, cohort, new)
 
-    return GradientSource(init, read, observe)
+    return GradientSource(init, read, observe, renews_answered=renew is None)
 
 
 def last_layer(name: str = "head") -> Project:

@@ -12,7 +12,11 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.base import ClientGradients, Cohort, Context, Info, InitFn, Selector
-from fedjax_fair.numerics.distances import nearest, pairwise_distances
+from fedjax_fair.numerics.distances import (
+    nearest,
+    pairwise_distances,
+    renewed_distances,
+)
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.products import product
 from fedjax_fair.selectors import gradients as sources
@@ -72,13 +76,18 @@ def representatives(
     _check_sizes(cohort_size, candidates, pool, points)
     checks.one_of("scale", scale, ("mean", "sum"))
     source = sources.as_source(gradients)
+    keeps_distances = pool is None and source.renews_answered
 
     def init(context):
         _check_sizes(cohort_size, candidates, pool, points, at_most=context.num_clients)
-        return source.init(context), term.init(context)
+        memory = source.init(context)
+        kept = ()
+        if keeps_distances:
+            kept = pairwise_distances(source.read(memory, context)[0].gradient)
+        return memory, term.init(context), kept
 
     def select(key, state, context):
-        memory, own = state
+        memory, own, kept = state
         key_pool, key = (key, key) if pool is None else jax.random.split(key)
         items = _pool(key_pool, context, pool)
         if points is None:
@@ -88,12 +97,22 @@ def representatives(
             key_points, key = jax.random.split(key)
             sample = _with_others(key_points, items, points, context.num_clients)
             known, memory = source.read(memory, context, sample.clients)
-        known, finite = _without_non_finite(known)
+        if pool is None:
+            distances = kept if keeps_distances else pairwise_distances(known.gradient)
+            loss, finite, distances = _among_finite(known, distances)
+            known = known._replace(loss=loss)
+            representation = facility_location_from_distances(distances)
+        else:
+            distances = None
+            known, finite = _without_non_finite(known)
+            representation = facility_location_from_features(
+                known.gradient, sample.items, finite, sample.weights
+            )
         eligible = (
             finite if context.available is None else finite & context.available[sample.clients]
         )
         factor = 1 / context.num_clients if scale == "mean" else 1.0
-        function = represent = scaled(_representation(known, finite, sample, pool), factor)
+        function = represent = scaled(representation, factor)
         if (added := term.function(own, context, known.loss[sample.items], items)) is not None:
             function = sum_of(represent, added)
         if candidates in ("all", function.size):
@@ -104,7 +123,7 @@ def representatives(
             )
         clients, rows = items[chosen.items], sample.items[chosen.items]
         mask = jnp.zeros(function.size, bool).at[chosen.items].set(True)
-        shares, info = _quality(known.gradient, rows, finite, sample)
+        shares, info = _quality(known.gradient, rows, finite, sample, distances)
         not_finite = jnp.where(finite, context.num_clients, sample.clients)
         info |= {
             "objective": chosen.value,
@@ -114,12 +133,15 @@ def representatives(
         }
         info |= term.info(own, context, known.loss[rows], clients)
         cohort = Cohort(clients, shares)
-        return cohort, (memory, own), info
+        return cohort, (memory, own, kept), info
 
     def observe(state, cohort, results, context):
-        memory, own = state
+        memory, own, kept = state
         memory = source.observe(memory, cohort, results, context)
-        return memory, term.remember(own, context, cohort.answered)
+        if keeps_distances:
+            known, _ = source.read(memory, context)
+            kept = renewed_distances(kept, known.gradient, cohort.answered)
+        return memory, term.remember(own, context, cohort.answered), kept
 
     return Selector(init, select, observe)
 
@@ -193,21 +215,17 @@ def _with_others(
     return _Sample(jnp.concatenate([pool, sampled]), items, weights, others)
 
 
-def _representation(
-    known: ClientGradients,
-    finite: Bool[Array, " rows"],
-    sample: _Sample,
-    pool: int | None,
-) -> SetFunction:
-    """How much closer a set of items is to all clients than the empty set."""
-    if pool is not None:
-        return facility_location_from_features(known.gradient, sample.items, finite, sample.weights)
-    distances = pairwise_distances(known.gradient)
-    distances = jnp.where(finite[:, None] & finite[None, :], distances, 0.0)
-    return facility_location_from_distances(distances)
+def _among_finite(
+    known: ClientGradients, distances: Float[Array, "rows rows"]
+) -> tuple[Float[Array, " rows"], Bool[Array, " rows"], Float[Array, "rows rows"]]:
+    """Losses, who is finite, and distances; zeros for those who are not."""
+    # Distances of a row that is not finite are not, that from itself included.
+    finite = jnp.isfinite(known.loss) & jnp.isfinite(jnp.diagonal(distances))
+    both = finite[:, None] & finite[None, :]
+    return jnp.where(finite, known.loss, 0.0), finite, jnp.where(both, distances, 0.0)
 
 
-def _without_non_finite(known: ClientGradients) -> tuple[ClientGradients, Bool[Array, " clients"]]:
+def _without_non_finite(known: ClientGradients) -> tuple[ClientGradients, Bool[Array, " rows"]]:
     """Clears losses and gradients that are not finite; also which clients are finite."""
     finite = jnp.isfinite(known.loss) & jnp.isfinite(known.gradient).all(axis=1)
     cleared = ClientGradients(
@@ -221,21 +239,24 @@ def _quality(
     cohort: Int[Array, " cohort"],
     finite: Bool[Array, " rows"],
     sample: _Sample,
+    distances: Float[Array, "rows rows"] | None,
 ) -> tuple[Float[Array, " cohort"], dict[str, Float[Array, ""]]]:
     """The share of clients that each member represents, and how well the cohort does it."""
-    member, distance = nearest(gradients, cohort)
+    if distances is None:
+        member, distance = nearest(gradients, cohort)
+    else:
+        member, distance = _nearest_by(distances, cohort, finite)
     counted = finite.astype(jnp.float32)
     if sample.weights is not None:
         counted = counted * sample.weights
     counted = counted / jnp.maximum(jnp.sum(counted), 1)
     shares = jax.ops.segment_sum(counted, member, cohort.shape[0])
-    # Products rather than means over the first axis, which are slow on a CPU.
-    mean = product(counted, gradients)
-    chosen = gradients[cohort]
+    mean = _weighted_sum(counted, gradients, finite)
+    chosen, among = gradients[cohort], finite[cohort]
     uniform = jnp.full(cohort.shape[0], 1 / cohort.shape[0], jnp.float32)
     info = {
-        "approximation_error": jnp.linalg.norm(product(uniform, chosen) - mean),
-        "representation_error": jnp.linalg.norm(product(shares, chosen) - mean),
+        "approximation_error": jnp.linalg.norm(_weighted_sum(uniform, chosen, among) - mean),
+        "representation_error": jnp.linalg.norm(_weighted_sum(shares, chosen, among) - mean),
         "representation_bound": product(counted, distance),
     }
     if sample.others:
@@ -243,6 +264,33 @@ def _quality(
         error = _standard_error(distance[pool:], finite[pool:], sample.others)
         info["standard_error"] = error / total
     return shares, info
+
+
+def _nearest_by(
+    distances: Float[Array, "clients clients"],
+    cohort: Int[Array, " cohort"],
+    finite: Bool[Array, " clients"],
+) -> tuple[Int[Array, " clients"], Float[Array, " clients"]]:
+    """As `nearest`, from what is known, to members that are finite; those to themselves."""
+    places = jnp.argmin(jnp.where(finite[cohort][:, None], distances[cohort], jnp.inf), axis=0)
+    places = places.astype(jnp.int32).at[cohort].set(jnp.arange(cohort.shape[0], dtype=jnp.int32))
+    clients = jnp.arange(distances.shape[0], dtype=jnp.int32)
+    return places, distances[cohort[places], clients]
+
+
+def _weighted_sum(
+    weights: Float[Array, " rows"],
+    gradients: Float[Array, "rows width"],
+    finite: Bool[Array, " rows"],
+) -> Float[Array, " width"]:
+    """The sum of finite rows, each times its weight."""
+    # Products rather than sums over the first axis, which are slow on a CPU; and no copy of all
+    # rows where there is nothing to leave out.
+    return jax.lax.cond(
+        jnp.all(finite),
+        lambda: product(weights, gradients),
+        lambda: product(weights, jnp.where(finite[:, None], gradients, 0.0)),
+    )
 
 
 def _standard_error(

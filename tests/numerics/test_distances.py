@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_fair.numerics.distances import nearest, pairwise_distances
+from fedjax_fair.numerics.distances import nearest, pairwise_distances, renewed_distances
 
 measure = jax.jit(pairwise_distances)
+renew = jax.jit(renewed_distances)
 
 
 def exactly(vectors):
@@ -71,6 +72,52 @@ def test_batches_and_single_rows():
         jax.vmap(pairwise_distances)(vectors), [measure(one) for one in vectors], rtol=1e-5
     )
     assert measure(np.ones((1, 4), np.float32)).tolist() == [[0]]
+
+
+@pytest.mark.parametrize("deviation", [1e-4, 1.0])
+@pytest.mark.parametrize("width", [100, 20_000])
+def test_distances_of_changed_rows_are_renewed(deviation, width):
+    before, after = clients(deviation, width), clients(deviation, width)
+    # Two come close to each other, one to another that stays; they are not in order.
+    rows = np.array([31, 2, 17, 5], np.int32)
+    after[rows] = clients(deviation, width, seed=1)[[0, 20, 1, 2]]
+    after[5] = after[9] + 1e-3 * (after[5] - after[9])
+    actual = np.asarray(renew(measure(before), after, rows))
+    np.testing.assert_allclose(actual, exactly(after), rtol=1e-5)
+    np.testing.assert_array_equal(actual, actual.T)
+    kept = np.delete(np.arange(40), rows)
+    np.testing.assert_array_equal(actual[np.ix_(kept, kept)], measure(before)[np.ix_(kept, kept)])
+
+
+def test_numbers_beyond_the_last_row_renew_nothing():
+    before, after = clients(1.0, 300), clients(1.0, 300, seed=1)
+    nobody = np.iinfo(np.int32).max
+    known = measure(before)
+    np.testing.assert_array_equal(renew(known, after, np.full(3, nobody)), known)
+    after[:39] = before[:39]
+    expected = renew(known, after, np.array([39]))
+    assert not np.array_equal(expected, known)
+    np.testing.assert_allclose(
+        renew(known, after, np.array([nobody, 39, nobody])), expected, rtol=1e-6
+    )
+
+
+def test_rows_become_finite_and_cease_to_be():
+    vectors = clients(1e-2, 500)
+    spoiled = vectors.copy()
+    spoiled[3, 100] = np.nan
+    np.testing.assert_allclose(
+        renew(measure(spoiled), vectors, np.array([3, 8])), exactly(vectors), rtol=1e-5
+    )
+    for rows in ([3], [8, 3]):
+        actual = renew(measure(vectors), spoiled, np.array(rows))
+        np.testing.assert_allclose(actual, measure(spoiled), rtol=1e-5)
+    # Neither is one that stays not finite while others change.
+    moved = spoiled.copy()
+    moved[8] += 1
+    np.testing.assert_allclose(
+        renew(measure(spoiled), moved, np.array([8])), measure(moved), rtol=1e-5
+    )
 
 
 def test_the_nearest_of_some_rows():

@@ -48,7 +48,7 @@ def context_of(gradients, losses, available=None):
 def compiled(name, points, selector=family):
     """Selection in round 5 as one program."""
     chosen = selector(name, points)
-    state = ((), LAST if name == "unionfl" else ())
+    state = ((), LAST if name == "unionfl" else (), ())
     return jax.jit(
         lambda key, gradients, losses, available=None: chosen.select(
             key, state, context_of(gradients, losses, available)
@@ -109,7 +109,8 @@ def test_with_a_pool_of_all_clients_no_others_are_sampled():
     def both(*clients):
         context, key = context_of(*clients), jax.random.key(0)
         settings = {"pool": CLIENTS}, {"pool": CLIENTS, "points": POINTS}
-        return [selectors.divfl(4, **own).select(key, ((), ()), context)[::2] for own in settings]
+        state = ((), (), ())
+        return [selectors.divfl(4, **own).select(key, state, context)[::2] for own in settings]
 
     (exact, known), (cohort, info) = both(*clients_of(0))
     assert cohort.clients[:3].tolist() == exact.clients[:3].tolist()
@@ -273,7 +274,7 @@ def test_only_the_sample_is_read():
 
     context = context_of(*clients_of(0))._replace(gradients=gradients)
     select = family("divfl", POINTS).select
-    jax.eval_shape(lambda key: select(key, ((), ()), context), jax.random.key(0))
+    jax.eval_shape(lambda key: select(key, ((), (), ()), context), jax.random.key(0))
     assert [read.shape for read in seen] == [(POOL + POINTS,)]
 
 

@@ -11,10 +11,12 @@ from conftest import make_context, make_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_fair import selectors
+from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import ClientGradients, LocalResult, Variables
+from fedjax_fair.faults import dropout
 from fedjax_fair.selectors import representatives
-from fedjax_fair.selectors.gradients import refresh_every, updates
+from fedjax_fair.selectors.gradients import refresh_every, stale, updates
+from fedjax_fair.simulate import make_round, run
 
 LINE = np.array([[0.0], [1.0], [10.0], [11.0]], np.float32)
 FAMILY = {
@@ -69,7 +71,7 @@ def test_the_golden_line_with_a_penalty_for_the_last_choice():
     selector = selectors.unionfl(2, 3.0, 1, candidates="all", scale="sum")
     only_one = jnp.array([-100, 0, -100, -100], jnp.int32)
     context = context_of(LINE, round=1)
-    cohort, _, info = choose(selector, context, ((), only_one))
+    cohort, _, info = choose(selector, context, ((), only_one, ()))
     assert cohort.clients.tolist() == [2, 0]
     assert info["repeated"] == 0
 
@@ -79,7 +81,7 @@ def test_without_their_terms_all_choose_alike(candidates):
     family = (
         (selectors.divfl(4, candidates=candidates), None),
         (selectors.subtrunc(4, 0.0, candidates=candidates), None),
-        (selectors.unionfl(4, 0.0, 5, candidates=candidates), ((), jnp.full(12, 2, jnp.int32))),
+        (selectors.unionfl(4, 0.0, 5, candidates=candidates), ((), jnp.full(12, 2, jnp.int32), ())),
     )
 
     @jax.jit
@@ -101,7 +103,7 @@ def subtrunc_chooses(gradients, losses, lam, b, phi, scale):
 @jax.jit
 def unionfl_chooses(gradients, last, mu, window):
     selector = selectors.unionfl(4, mu, window, candidates="all")
-    return choose(selector, context_of(gradients, round=7), ((), last))
+    return choose(selector, context_of(gradients, round=7), ((), last, ()))
 
 
 def assert_greedy(
@@ -260,6 +262,29 @@ def test_finite_clients_choose_as_if_the_others_were_not_there():
     assert rest[alone.clients].tolist() == chosen.clients.tolist()
 
 
+@pytest.mark.parametrize("source", [stale(), updates(0.1)])
+@pytest.mark.parametrize("faults", [(), dropout(0.5)])
+def test_distances_that_are_kept_are_those_of_all_gradients(model, source, faults):
+    data = make_federation(sizes=(3, 5, 4, 6, 2, 5, 4, 3))
+
+    def rounds_with(source):
+        selector = selectors.unionfl(3, 0.1, 2, candidates="all", gradients=source)
+        solver = solvers.sgd(0.1, 2, steps=3)
+        round = make_round(model, selector, solver, aggregators.mean(), faults=faults)
+        return jax.jit(lambda key: run(round, round.init(key, data), data, 6))(jax.random.key(0))
+
+    state, infos = rounds_with(source)
+    expected_state, expected = rounds_with(source._replace(renews_answered=False))
+    memory, _, distances = state.selector
+    gradients = np.asarray(memory.gradient, np.float64)
+    direct = np.linalg.norm(gradients[:, None] - gradients, axis=-1)
+    np.testing.assert_allclose(distances, direct, rtol=1e-5)
+    assert expected_state.selector[2] == ()
+    np.testing.assert_array_equal(infos.clients, expected.clients)
+    for name, values in expected.selector.items():
+        np.testing.assert_allclose(infos.selector[name], values, rtol=1e-4, atol=1e-6)
+
+
 # A pool of candidates.
 
 
@@ -295,7 +320,7 @@ def test_a_pool_of_all_clients_chooses_as_no_pool_does(name):
 @pytest.mark.parametrize("name", FAMILY)
 def test_greedy_among_the_pool_represents_all_clients(name):
     last = jnp.arange(12, dtype=jnp.int32) % 4
-    state = ((), last if name == "unionfl" else ())
+    state = ((), last if name == "unionfl" else (), ())
     selector = family(name, 4, candidates="all", pool=7)
     choose_on = jax.jit(lambda key, *known: selector.select(key, state, context_of(*known, 5)))
     pools = set()
@@ -336,9 +361,9 @@ def test_candidates_are_drawn_from_the_pool():
     gradients, _ = random_clients(1)
     selector = selectors.divfl(4, candidates=2, pool=6)
     context = context_of(gradients)
-    choose_on = jax.jit(lambda key: selector.select(key, ((), ()), context)[0].clients)
+    choose_on = jax.jit(lambda key: selector.select(key, ((), (), ()), context)[0].clients)
     greedy = selectors.divfl(4, candidates="all", pool=6)
-    greedily = jax.jit(lambda key: greedy.select(key, ((), ()), context)[0].clients)
+    greedily = jax.jit(lambda key: greedy.select(key, ((), (), ()), context)[0].clients)
     differ = 0
     for seed in range(10):
         chosen = np.asarray(choose_on(jax.random.key(seed)))
@@ -358,7 +383,7 @@ def test_settings_are_traced():
         union, _, _ = choose(
             selectors.unionfl(4, mu, window, candidates="all"),
             context,
-            ((), jnp.arange(12, dtype=jnp.int32) % 4),
+            ((), jnp.arange(12, dtype=jnp.int32) % 4, ()),
         )
         return trunc.clients, union.clients
 
