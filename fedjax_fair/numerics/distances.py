@@ -149,27 +149,29 @@ def _centered_products(
 
     Returns:
         The products, and all squared lengths; without ``rows`` the products of all with all, which
-        have the squares on their diagonal. Those of rows that are not finite are zero.
+        have the squares on their diagonal. A row that is not finite spoils its own.
     """
-    width = vectors.shape[1]
+    count, width = vectors.shape
     shares = (finite if rows is None else finite[rows]).astype(vectors.dtype)
     shares = shares / jnp.maximum(jnp.sum(shares), 1)
 
     def of_columns(start, size):
         part = jax.lax.dynamic_slice_in_dim(vectors, start, size, axis=1)
-        part = jnp.where(finite[:, None], part, 0.0)
-        mean = product(shares, part if rows is None else part[rows])
-        part = jnp.where(finite[:, None], part - mean[None], 0.0)
         if rows is None:
+            part = jnp.where(finite[:, None], part, 0.0)
+            part -= product(shares, part)[None]
             return product(part, part.T), None
+        some = jnp.where(finite[rows][:, None], part[rows], 0.0)
+        part -= product(shares, some)[None]
         return product(part[rows], part.T), jnp.sum(part**2, axis=1)
 
     whole, rest = divmod(width, _CHUNK)
-    sums = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: of_columns(0, 1))
-    )
     if rest:
         sums = of_columns(whole * _CHUNK, rest)
+    elif rows is None:
+        sums = jnp.zeros((count, count), vectors.dtype), None
+    else:
+        sums = jnp.zeros((len(rows), count), vectors.dtype), jnp.zeros(count, vectors.dtype)
     if not whole:
         return sums
 
