@@ -7,9 +7,11 @@ the common part is taken out first, and the few pairs that are still close are c
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair.numerics.products import product
 
@@ -43,19 +45,21 @@ def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
         >>> pairwise_distances(line)[0].tolist()
         [0.0, 1.0, 10.0]
     """
-    finite = _finite(vectors)
-    gram, _ = _centered_products(vectors, finite)
+    # A product, since a sum is finite where all its terms are, and a test of each costs more.
+    finite = jnp.isfinite(product(vectors, jnp.ones(vectors.shape[1], vectors.dtype)))
+    shares = finite.astype(vectors.dtype)
+    shares = shares / jnp.maximum(jnp.sum(shares), 1)
+
+    def centered_gram(part):
+        part = jnp.where(finite[:, None], part, 0.0)
+        part -= product(shares, part)[None]
+        return product(part, part.T)
+
+    gram = _sum_over_columns(vectors, centered_gram)
     squares = jnp.diagonal(gram)
     finite &= jnp.isfinite(squares)
-    lengths = squares[:, None] + squares[None, :]
-    squared = jnp.maximum(lengths - 2 * gram, 0.0)
-    squared = (squared + squared.T) / 2
-    apart = ~jnp.eye(vectors.shape[0], dtype=bool)
-    both = jnp.outer(finite, finite)
-    near = (squared < _NEAR * lengths) & apart & both
-    rows = jnp.arange(vectors.shape[0], dtype=jnp.int32)
-    squared = _directly(vectors, rows, jnp.where(apart, squared, 0.0), near)
-    return jnp.where(both, jnp.sqrt(squared), jnp.nan)
+    all_rows = jnp.arange(vectors.shape[0], dtype=jnp.int32)
+    return _from_products(vectors, all_rows, (gram + gram.T) / 2, squares, finite)
 
 
 def renewed_distances(
@@ -79,21 +83,20 @@ def renewed_distances(
         >>> renewed_distances(before, line.at[1].set(4.0), jnp.array([1])).tolist()
         [[0.0, 4.0, 10.0], [4.0, 0.0, 6.0], [10.0, 6.0, 0.0]]
     """
-    count = vectors.shape[0]
-    places = jnp.minimum(rows, count - 1)
-    finite = jnp.isfinite(jnp.diagonal(distances))
-    finite = finite.at[rows].set(_finite(vectors[places]), mode="drop")
-    products, squares = _centered_products(vectors, finite, places)
-    finite &= jnp.isfinite(squares)
-    lengths = squares[places][:, None] + squares[None, :]
-    squared = jnp.maximum(lengths - 2 * products, 0.0)
-    among = squared[:, places]
-    squared = squared.at[:, rows].set((among + among.T) / 2, mode="drop")
-    apart = places[:, None] != jnp.arange(count, dtype=places.dtype)[None, :]
-    both = jnp.outer(finite[places], finite)
-    near = (squared < _NEAR * lengths) & apart & both
-    squared = _directly(vectors, places, jnp.where(apart, squared, 0.0), near)
-    new = jnp.where(both, jnp.sqrt(squared), jnp.nan)
+    places = jnp.minimum(rows, vectors.shape[0] - 1)
+    shares = jnp.full(rows.shape[0], 1 / rows.shape[0], vectors.dtype)
+
+    def centered_products(part):
+        some = part[places]
+        some = jnp.where(jnp.isfinite(some), some, 0.0)
+        part -= product(shares, some)[None]
+        return product(part[places], part.T), jnp.sum(part**2, axis=1)
+
+    products, squares = _sum_over_columns(vectors, centered_products)
+    new = _from_products(vectors, places, products, squares, jnp.isfinite(squares))
+    # A product may be rounded otherwise where its two rows have changed places.
+    among = new[:, places]
+    new = new.at[:, rows].set((among + among.T) / 2, mode="drop")
     distances = distances.at[rows].set(new, mode="drop")
     return distances.at[:, rows].set(new.T, mode="drop")
 
@@ -135,50 +138,35 @@ def nearest(
     return places, jnp.sqrt(jnp.sum((vectors - vectors[chosen[places]]) ** 2, axis=1))
 
 
-def _finite(vectors: Float[Array, "n width"]) -> Bool[Array, " n"]:
-    # By a product, since a sum is finite where all its terms are, and a test of each costs more.
-    return jnp.isfinite(product(vectors, jnp.ones(vectors.shape[1], vectors.dtype)))
-
-
-def _centered_products(
-    vectors: Float[Array, "n width"],
-    finite: Bool[Array, " n"],
-    rows: Int[Array, " rows"] | None = None,
-) -> tuple[Float[Array, "rows n"], Float[Array, " n"] | None]:
-    """Inner products of some rows with all, less the mean of the some.
-
-    Returns:
-        The products, and all squared lengths; without ``rows`` the products of all with all, which
-        have the squares on their diagonal. A row that is not finite spoils its own.
-    """
-    count, width = vectors.shape
-    shares = (finite if rows is None else finite[rows]).astype(vectors.dtype)
-    shares = shares / jnp.maximum(jnp.sum(shares), 1)
+def _sum_over_columns(vectors: Float[Array, "n width"], function: Callable) -> PyTree:
+    """Sums what a function makes of all columns, some of them at a time."""
+    whole, rest = divmod(vectors.shape[1], _CHUNK)
 
     def of_columns(start, size):
-        part = jax.lax.dynamic_slice_in_dim(vectors, start, size, axis=1)
-        if rows is None:
-            part = jnp.where(finite[:, None], part, 0.0)
-            part -= product(shares, part)[None]
-            return product(part, part.T), None
-        some = jnp.where(finite[rows][:, None], part[rows], 0.0)
-        part -= product(shares, some)[None]
-        return product(part[rows], part.T), jnp.sum(part**2, axis=1)
-
-    whole, rest = divmod(width, _CHUNK)
-    if rest:
-        sums = of_columns(whole * _CHUNK, rest)
-    elif rows is None:
-        sums = jnp.zeros((count, count), vectors.dtype), None
-    else:
-        sums = jnp.zeros((len(rows), count), vectors.dtype), jnp.zeros(count, vectors.dtype)
-    if not whole:
-        return sums
+        return function(jax.lax.dynamic_slice_in_dim(vectors, start, size, axis=1))
 
     def add(i, sums):
         return jax.tree.map(jnp.add, sums, of_columns(i * _CHUNK, _CHUNK))
 
-    return jax.lax.fori_loop(0, whole, add, sums)
+    sums = of_columns(whole * _CHUNK, rest) if rest else of_columns(0, _CHUNK)
+    return jax.lax.fori_loop(0 if rest else 1, whole, add, sums) if whole else sums
+
+
+def _from_products(
+    vectors: Float[Array, "n width"],
+    rows: Int[Array, " rows"],
+    products: Float[Array, "rows n"],
+    squares: Float[Array, " n"],
+    finite: Bool[Array, " n"],
+) -> Float[Array, "rows n"]:
+    """Distances of some rows from all, given inner products and squared lengths of all."""
+    lengths = squares[rows][:, None] + squares[None, :]
+    squared = jnp.maximum(lengths - 2 * products, 0.0)
+    apart = rows[:, None] != jnp.arange(squares.shape[0], dtype=rows.dtype)[None, :]
+    both = jnp.outer(finite[rows], finite)
+    near = (squared < _NEAR * lengths) & apart & both
+    squared = _directly(vectors, rows, jnp.where(apart, squared, 0.0), near)
+    return jnp.where(both, jnp.sqrt(squared), jnp.nan)
 
 
 def _directly(

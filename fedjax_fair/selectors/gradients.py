@@ -31,6 +31,7 @@ __all__ = [
     "GradientSource",
     "Project",
     "as_source",
+    "cleared",
     "fresh",
     "last_layer",
     "refresh_every",
@@ -62,6 +63,7 @@ class GradientSource(NamedTuple):
             context is that of the start of the round.
         renews_answered: Whether gradients change in ``observe`` alone, and only those of clients
             that answered. What was computed of the others, such as distances, then still holds.
+            What is read has been `cleared`.
     """
 
     init: InitFn
@@ -180,7 +182,7 @@ def _remembered(project: Project, renew: Callable | None = None) -> GradientSour
     """Keeps a row for every client and refreshes those of the cohort; ``renew`` may do more."""
 
     def init(context):
-        return context.gradients(context.variables, project=project)
+        return cleared(context.gradients(context.variables, project=project))
 
     def read(memory, context, clients=None):
         if renew is not None:
@@ -194,6 +196,14 @@ def _remembered(project: Project, renew: Callable | None = None) -> GradientSour
         return _renew_rows(state, cohort, new)
 
     return GradientSource(init, read, observe, renews_answered=renew is None)
+
+
+def cleared(known: ClientGradients) -> ClientGradients:
+    """Zeros for gradients that are not finite, whose clients then have no finite loss either."""
+    finite = jnp.isfinite(known.gradient).all(axis=1)
+    return ClientGradients(
+        jnp.where(finite, known.loss, jnp.nan), jnp.where(finite[:, None], known.gradient, 0.0)
+    )
 
 
 def last_layer(name: str = "head") -> Project:
@@ -221,4 +231,6 @@ def last_layer(name: str = "head") -> Project:
 
 def _renew_rows(memory: ClientGradients, cohort: Cohort, new: ClientGradients) -> ClientGradients:
     clients = cohort.answered
-    return jax.tree.map(lambda old, new: old.at[clients].set(new, mode="drop"), memory, new)
+    return jax.tree.map(
+        lambda old, new: old.at[clients].set(new, mode="drop"), memory, cleared(new)
+    )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair import checks
-from fedjax_fair.base import ClientGradients, Cohort, Context, Info, InitFn, Selector
+from fedjax_fair.base import Cohort, Context, Info, InitFn, Selector
 from fedjax_fair.numerics.distances import (
     nearest,
     pairwise_distances,
@@ -97,14 +97,16 @@ def representatives(
             key_points, key = jax.random.split(key)
             sample = _with_others(key_points, items, points, context.num_clients)
             known, memory = source.read(memory, context, sample.clients)
+        if not source.renews_answered:
+            known = sources.cleared(known)
+        finite = jnp.isfinite(known.loss)
+        known = known._replace(loss=jnp.where(finite, known.loss, 0.0))
         if pool is None:
             distances = kept if keeps_distances else pairwise_distances(known.gradient)
-            loss, finite, distances = _among_finite(known, distances)
-            known = known._replace(loss=loss)
+            distances = jnp.where(finite[:, None] & finite[None, :], distances, 0.0)
             representation = facility_location_from_distances(distances)
         else:
             distances = None
-            known, finite = _without_non_finite(known)
             representation = facility_location_from_features(
                 known.gradient, sample.items, finite, sample.weights
             )
@@ -215,25 +217,6 @@ def _with_others(
     return _Sample(jnp.concatenate([pool, sampled]), items, weights, others)
 
 
-def _among_finite(
-    known: ClientGradients, distances: Float[Array, "rows rows"]
-) -> tuple[Float[Array, " rows"], Bool[Array, " rows"], Float[Array, "rows rows"]]:
-    """Losses, who is finite, and distances; zeros for those who are not."""
-    # Distances of a row that is not finite are not, that from itself included.
-    finite = jnp.isfinite(known.loss) & jnp.isfinite(jnp.diagonal(distances))
-    both = finite[:, None] & finite[None, :]
-    return jnp.where(finite, known.loss, 0.0), finite, jnp.where(both, distances, 0.0)
-
-
-def _without_non_finite(known: ClientGradients) -> tuple[ClientGradients, Bool[Array, " rows"]]:
-    """Clears losses and gradients that are not finite; also which clients are finite."""
-    finite = jnp.isfinite(known.loss) & jnp.isfinite(known.gradient).all(axis=1)
-    cleared = ClientGradients(
-        jnp.where(finite, known.loss, 0.0), jnp.where(finite[:, None], known.gradient, 0.0)
-    )
-    return cleared, finite
-
-
 def _quality(
     gradients: Float[Array, "rows width"],
     cohort: Int[Array, " cohort"],
@@ -251,12 +234,13 @@ def _quality(
         counted = counted * sample.weights
     counted = counted / jnp.maximum(jnp.sum(counted), 1)
     shares = jax.ops.segment_sum(counted, member, cohort.shape[0])
-    mean = _weighted_sum(counted, gradients, finite)
-    chosen, among = gradients[cohort], finite[cohort]
-    uniform = jnp.full(cohort.shape[0], 1 / cohort.shape[0], jnp.float32)
+    nobody = jnp.zeros_like(counted)
+    by_shares, alike = nobody.at[cohort].set(shares), nobody.at[cohort].set(1 / cohort.shape[0])
+    # Means over the first axis are slow on a CPU, and rows looked up one by one on a TPU.
+    sums = product(jnp.stack([counted, alike, by_shares]), gradients)
     info = {
-        "approximation_error": jnp.linalg.norm(_weighted_sum(uniform, chosen, among) - mean),
-        "representation_error": jnp.linalg.norm(_weighted_sum(shares, chosen, among) - mean),
+        "approximation_error": jnp.linalg.norm(sums[1] - sums[0]),
+        "representation_error": jnp.linalg.norm(sums[2] - sums[0]),
         "representation_bound": product(counted, distance),
     }
     if sample.others:
@@ -276,21 +260,6 @@ def _nearest_by(
     places = places.astype(jnp.int32).at[cohort].set(jnp.arange(cohort.shape[0], dtype=jnp.int32))
     clients = jnp.arange(distances.shape[0], dtype=jnp.int32)
     return places, distances[cohort[places], clients]
-
-
-def _weighted_sum(
-    weights: Float[Array, " rows"],
-    gradients: Float[Array, "rows width"],
-    finite: Bool[Array, " rows"],
-) -> Float[Array, " width"]:
-    """The sum of finite rows, each times its weight."""
-    # Products rather than sums over the first axis, which are slow on a CPU; and no copy of all
-    # rows where there is nothing to leave out.
-    return jax.lax.cond(
-        jnp.all(finite),
-        lambda: product(weights, gradients),
-        lambda: product(weights, jnp.where(finite[:, None], gradients, 0.0)),
-    )
 
 
 def _standard_error(
