@@ -126,6 +126,9 @@ def representatives(
         clients, rows = items[chosen.items], sample.items[chosen.items]
         mask = jnp.zeros(function.size, bool).at[chosen.items].set(True)
         shares, info = _quality(known.gradient, rows, finite, sample, distances)
+        # No length is negative. But where distances are kept, nothing else says that the table of
+        # gradients is read before rows of it are replaced, and the compiler would copy it twice.
+        clients = jnp.where(info["representation_error"] < 0, -1, clients)
         not_finite = jnp.where(finite, context.num_clients, sample.clients)
         info |= {
             "objective": chosen.value,

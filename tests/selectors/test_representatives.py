@@ -1,6 +1,7 @@
 """SubTrunc, UnionFL and DivFL: golden values, limits that coincide, and a second implementation."""
 
 import itertools
+import re
 from functools import cache, partial
 
 import jax
@@ -284,6 +285,19 @@ def test_kept_distances_are_those_of_all_gradients(model, source, faults):
     np.testing.assert_array_equal(infos.clients, expected.clients)
     for name, values in expected.selector.items():
         np.testing.assert_allclose(infos.selector[name], values, rtol=1e-4, atol=1e-6)
+
+
+def test_the_table_of_gradients_is_renewed_in_its_place(model):
+    data = make_federation(sizes=(3,) * 50)
+    selector = selectors.divfl(3, gradients="stale")
+    round = make_round(model, selector, solvers.sgd(0.1, 2, steps=3), aggregators.mean())
+    state = jax.jit(round.init)(jax.random.key(0), data)
+    shape = state.selector[0].gradient.shape
+    rounds = jax.jit(run, static_argnums=(0, 3), donate_argnums=1)
+    program = rounds.lower(round, state, data, 4).compile().as_text()
+    table = rf"= f32\[{shape[0]},{shape[1]}\]\S* "
+    assert re.search(table + r"(fusion|scatter)\(", program)
+    assert not re.search(table + r"copy\(", program)
 
 
 # A pool of candidates.
