@@ -18,6 +18,9 @@ WRITERS = {
     "equitable-grid-mnist": lambda file: equitable.write_grid(file),
     "equitable-table-cifar10": lambda file: equitable.write_table("cifar10", file),
     "equitable-table-mnist": lambda file: equitable.write_table("mnist", file),
+    "selection-cifar10": lambda file: selection.write_table(
+        "table1-cifar10", SELECTION_TABLES["cifar10"]["table1-cifar10"], "cifar10", file
+    ),
     "selection-mnist": lambda file: [
         selection.write_table(name, SELECTION_TABLES["mnist"][name], "mnist", file)
         for name in TABLES_OF_SELECTION
