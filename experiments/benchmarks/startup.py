@@ -3,7 +3,9 @@
 * the import of the package, beyond that of JAX;
 * ``fit`` of LeNet on 100 clients with 480 images of 28 x 28 (120 more to test), until its programs
   are ready: compiled, and from a folder of compiled programs;
-* the same until it returns, after one round and two evaluations.
+* the same until it returns, after one round and two evaluations;
+* ``fedjax-fair run``, the first command of the README, with no program kept and with all; beside
+  those of other checkouts with ``--against FOLDER ...``.
 
 Each is a fresh process; medians, in turn.
 """
@@ -14,6 +16,8 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import time
+from pathlib import Path
 
 import numpy as np
 
@@ -41,11 +45,51 @@ print(time.perf_counter() - started)
 """
 
 
+RUN = "from fedjax_fair.app.cli import program; program()"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--only", nargs="*", choices=("fit", "run"), default=("fit", "run"))
+    parser.add_argument("--against", nargs="*", type=Path, default=())
+    options = parser.parse_args()
     print(environment())
+    if "fit" in options.only:
+        benchmark_fit(options.repeats)
+    if "run" in options.only:
+        benchmark_run(options.repeats, [Path.cwd(), *options.against])
+
+
+def benchmark_run(repeats: int, checkouts: list[Path]) -> None:
+    """The command of each checkout, cold and with every program kept."""
+    names = ("programs compiled", "programs read")
+    waits: dict[tuple[Path, str], list[float]] = {}
+    for _ in range(repeats):
+        for checkout in checkouts:
+            with tempfile.TemporaryDirectory() as folder:
+                for name in names:
+                    own = without_settings() | {
+                        "JAX_COMPILATION_CACHE_DIR": f"{folder}/programs",
+                        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                        "PYTHONPATH": str(checkout),
+                    }
+                    command = [sys.executable, "-c", RUN, "run", "--output", f"{folder}/{name}"]
+                    started = time.perf_counter()
+                    subprocess.run(command, cwd=folder, env=own, capture_output=True, check=True)
+                    seconds = time.perf_counter() - started
+                    waits.setdefault((checkout, name), []).append(seconds)
+    for (checkout, name), seconds in waits.items():
+        ratio = np.median(np.divide(seconds, waits[checkouts[0], name]))
+        print(
+            f"fedjax-fair run, {name:20s} {np.median(seconds):6.1f} s (least {min(seconds):.1f}), "
+            f"{ratio:.2f} times the first: {checkout.name}",
+            flush=True,
+        )
+
+
+def benchmark_fit(repeats: int) -> None:
+    """Imports, and ``fit`` until its programs are ready."""
     own = without_settings()
     with tempfile.TemporaryDirectory() as folder:
         kept = own | {

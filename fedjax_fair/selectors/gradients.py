@@ -192,7 +192,7 @@ def _remembered(project: Project, renew: Callable | None = None) -> GradientSour
         return jax.tree.map(lambda rows: rows[clients], memory), memory
 
     def observe(state, cohort, results, context):
-        new = context.gradients(context.variables, cohort.clients, project)
+        new = context.gradients(context.variables, cohort.clients, project=project)
         return _renew_rows(state, cohort, new)
 
     return GradientSource(init, read, observe, renews_answered=renew is None)

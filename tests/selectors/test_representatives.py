@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import ClientGradients, LocalResult, Variables
+from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Variables
 from fedjax_fair.faults import dropout
 from fedjax_fair.selectors import representatives
 from fedjax_fair.selectors.gradients import refresh_every, stale, updates
@@ -233,7 +233,13 @@ def test_the_bounds_of_the_representation_hold(name):
 
 @pytest.mark.parametrize("name", FAMILY)
 @pytest.mark.parametrize(
-    "options", [{"candidates": "all"}, {"candidates": 3}, {"candidates": "all", "pool": 12}]
+    "options",
+    [
+        {"candidates": "all"},
+        {"candidates": 3},
+        {"candidates": "all", "pool": 12},
+        {"candidates": "all", "gradients": "stale"},
+    ],
 )
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("what", ["loss", "gradient"])
@@ -249,6 +255,30 @@ def test_a_client_that_is_not_finite_is_left_out_and_named(name, options, bad, w
     whole, _, _ = choose(family(name, 12, **options), context_of(gradients, losses))
     assert sorted(whole.clients.tolist()) == list(range(12))
     assert whole.clients[-1] == 7
+
+
+@pytest.mark.parametrize("pool", [None, 12])
+def test_a_remembered_gradient_may_cease_to_be_finite_and_be_so_again(pool):
+    gradients, losses = random_clients(5)
+    spoiled = gradients.copy()
+    spoiled[7, 2] = np.inf
+    selector = selectors.divfl(11, candidates="all", pool=pool, gradients="stale")
+    cohort = Cohort(jnp.array([3, 7], jnp.int32), jnp.full(2, 0.5))
+
+    @jax.jit
+    def choices(gradients, spoiled, losses):
+        good, bad = context_of(gradients, losses), context_of(spoiled, losses)
+        states = [selector.init(good)]
+        for context in (bad, good):
+            states.append(selector.observe(states[-1], cohort, None, context))
+        return [selector.select(jax.random.key(0), state, good)[::2] for state in states]
+
+    (first, _), (without, info), (again, _) = choices(gradients, spoiled, losses)
+    assert sorted(without.clients.tolist()) == [i for i in range(12) if i != 7]
+    assert (info["not_finite"], info["first_not_finite"]) == (1, 7)
+    assert all(np.isfinite(value) for value in info.values())
+    assert 7 in first.clients
+    assert again.clients.tolist() == first.clients.tolist()
 
 
 def test_finite_clients_choose_as_if_the_others_were_not_there():
