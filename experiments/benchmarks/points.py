@@ -46,7 +46,7 @@ def selection(data, points: int | None):
     def select(key, known):
         variables = MODEL.init(jax.random.key(0), data.train.features[:1])
         context = make_context(MODEL, jnp.int32(0), variables, data)
-        cohort, _, info = selector.select(key, (known, ()), context)
+        cohort, _, info = selector.select(key, (known, (), ()), context)
         return cohort.clients, info
 
     return select
