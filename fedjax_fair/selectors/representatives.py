@@ -237,8 +237,8 @@ def _quality(
         counted = counted * sample.weights
     counted = counted / jnp.maximum(jnp.sum(counted), 1)
     shares = jax.ops.segment_sum(counted, member, cohort.shape[0])
-    nobody = jnp.zeros_like(counted)
-    by_shares, alike = nobody.at[cohort].set(shares), nobody.at[cohort].set(1 / cohort.shape[0])
+    zeros = jnp.zeros_like(counted)
+    by_shares, alike = zeros.at[cohort].set(shares), zeros.at[cohort].set(1 / cohort.shape[0])
     # Means over the first axis are slow on a CPU, and rows looked up one by one on a TPU.
     sums = product(jnp.stack([counted, alike, by_shares]), gradients)
     info = {

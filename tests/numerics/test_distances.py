@@ -91,14 +91,14 @@ def test_distances_of_changed_rows_are_renewed(deviation, width):
 
 def test_numbers_beyond_the_last_row_renew_nothing():
     before, after = clients(1.0, 300), clients(1.0, 300, seed=1)
-    nobody = np.iinfo(np.int32).max
+    beyond = np.iinfo(np.int32).max
     known = measure(before)
-    np.testing.assert_array_equal(renew(known, after, np.full(3, nobody)), known)
+    np.testing.assert_array_equal(renew(known, after, np.full(3, beyond)), known)
     after[:39] = before[:39]
     expected = renew(known, after, np.array([39]))
     assert not np.array_equal(expected, known)
     np.testing.assert_allclose(
-        renew(known, after, np.array([nobody, 39, nobody])), expected, rtol=1e-6
+        renew(known, after, np.array([beyond, 39, beyond])), expected, rtol=1e-6
     )
 
 
