@@ -20,11 +20,6 @@ CLIENTS, EXAMPLES = 1_000_003, 2_000_003
 
 ALL = {
     "all clients train": {"full", "agnostic"},
-    "they are drawn in proportion to size, without replacement": {
-        "power_of_choice",
-        "power_of_choice, minibatch",
-        "power_of_choice, reported",
-    },
     "slots have distributions over all clients": {
         "clustered_by_size",
         "clustered_by_similarity",
@@ -119,6 +114,14 @@ def test_an_aggregator_touches_few_clients(aggregator):
 
 def test_dropped_clients_are_those_of_the_cohort():
     assert_updates_in_place(touches_all(round_of(faults=faults.dropout(0.2))))
+
+
+def test_who_is_available_is_counted_but_not_sorted():
+    available = np.broadcast_to(np.array(True), (1, CLIENTS))
+    for selector in ("uniform", "power_of_choice"):
+        large, _ = touches_all(round_of(selector, faults=faults.trace(available)))
+        assert "cumsum" in large
+        assert not set(large) & {"sort", "top_k", "random_bits"}, selector
 
 
 def test_what_touches_all_clients_is_found():

@@ -1,1 +1,1 @@
-"""Numerical methods that know of no federation: permutations, distances, clusters, sketches."""
+"""Numerical methods that know of no federation: permutations, distances, clusters and others."""

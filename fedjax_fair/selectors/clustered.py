@@ -7,8 +7,7 @@ draws.
 
 Probabilities are whole numbers here, out of the number of all examples, so that both sums hold
 exactly: each row of ``rows`` sums to the examples of all clients, each column to the number of
-    slots
-times the examples of a client.
+slots times the examples of a client.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Context, Selector
 from fedjax_fair.numerics.permutation import permutation_at
+from fedjax_fair.numerics.successive import draw_successively
 from fedjax_fair.selectors.uniform import draw
 
 __all__ = ["power_of_choice"]
@@ -74,7 +75,8 @@ def power_of_choice(
             checks.positive_int("cohort_size", cohort_size, at_most=context.num_clients)
         else:
             checks.positive_int("pool", pool, at_most=context.num_clients)
-        return jnp.full(context.num_clients, jnp.inf) if variant == "rpow" else ()
+        reported = jnp.full(context.num_clients, jnp.inf, jnp.float32) if variant == "rpow" else ()
+        return jnp.cumsum(context.sizes), reported
 
     def losses_of(key, reported, context, drawn):
         if variant == "pow":
@@ -84,11 +86,14 @@ def power_of_choice(
         return reported[drawn]
 
     def select(key, state, context):
+        ends, reported = state
         key_first, key_pool, key_batch = jax.random.split(key, 3)
         uniform = draw(key_first, cohort_size, context)
         size = min(2 * cohort_size, context.num_clients) if pool is None else pool
-        drawn = _by_size(key_pool, context, size)
-        losses = losses_of(key_batch, state, context, drawn)
+        if context.available is not None:
+            ends = jnp.cumsum(jnp.where(context.available, context.sizes, 0))
+        drawn = draw_successively(key_pool, ends, size)
+        losses = losses_of(key_batch, reported, context, drawn)
         worth = jnp.where(jnp.isnan(losses), -jnp.inf, losses)
         if context.available is not None:
             worth = jnp.where(context.available[drawn], worth, -jnp.inf)
@@ -103,22 +108,10 @@ def power_of_choice(
     def observe(state, cohort, results, context):
         if variant != "rpow":
             return state
-        return state.at[cohort.answered].set(results.loss, mode="drop")
+        ends, reported = state
+        return ends, reported.at[cohort.answered].set(results.loss, mode="drop")
 
     return Selector(init, select, observe, sees="numbers")
-
-
-def _by_size(key: Key[Array, ""], context: Context, count: int) -> Int[Array, " count"]:
-    """Draws clients one by one, each in proportion to its size among those left.
-
-    The largest of ``log(size)`` plus Gumbel noise, in descending order, have that law.
-    """
-    noise = jax.random.gumbel(key, context.sizes.shape)
-    logits = jnp.log(context.sizes.astype(noise.dtype)) + noise
-    if context.available is not None:
-        logits = jnp.where(context.available, logits, -jnp.inf)
-    _, drawn = jax.lax.top_k(logits, count)
-    return drawn.astype(jnp.int32)
 
 
 def _minibatch_losses(

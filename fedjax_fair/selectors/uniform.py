@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
@@ -15,7 +16,8 @@ __all__ = ["draw", "uniform"]
 def uniform(cohort_size: int) -> Selector:
     """Draws distinct clients, each equally likely.
 
-    The cost does not depend on the number of clients, unless some are not available.
+    The cost does not depend on the number of clients, unless some are not available: these are
+    counted in every round.
 
     Args:
         cohort_size: Clients per round, at most the number of clients.
@@ -48,9 +50,18 @@ def uniform(cohort_size: int) -> Selector:
 
 def draw(key: Key[Array, ""], count: int, context: Context) -> Int[Array, " count"]:
     """Ids of distinct clients, each equally likely; of those that are available, if enough are."""
+    positions = jnp.arange(count, dtype=jnp.int32)
     if context.available is None:
-        return permutation_at(key, jnp.arange(count, dtype=jnp.int32), context.num_clients)
-    order = permutation_at(
-        key, jnp.arange(context.num_clients, dtype=jnp.int32), context.num_clients
+        return permutation_at(key, positions, context.num_clients)
+    # A client's place is the number of its kind up to it: of those available, or of the others.
+    places = jnp.cumsum(context.available, dtype=jnp.int32)
+    others = jnp.arange(1, context.num_clients + 1, dtype=jnp.int32) - places
+    some = places[-1]
+    place = permutation_at(key, positions, jnp.maximum(some, 1))
+    rest = jnp.maximum(context.num_clients - some, 1)
+    other = permutation_at(jax.random.fold_in(key, 1), positions - some, rest)
+    return jnp.where(
+        positions < some,
+        jnp.searchsorted(places, place + 1).astype(jnp.int32),
+        jnp.searchsorted(others, other + 1).astype(jnp.int32),
     )
-    return order[jnp.argsort(~context.available[order], stable=True)[:count]]

@@ -132,18 +132,19 @@ def test_a_table_of_runs_shows_what_they_measured(tmp_path, monkeypatch):
 
 
 def test_the_grid_gives_every_method_the_same_budget():
-    first = equitable.step_sizes()
+    grid = equitable.GRIDS["mnist"]
+    first = equitable.step_sizes(grid)
     best = {}
     for name in first:
         best.setdefault(name.partition(":")[0], name.partition(":")[2])
-    names = first + equitable.strengths(best)
+    names = first + equitable.strengths(grid, best)
     assert len(set(names)) == len(names)
     count = Counter(name.partition(":")[0] for name in names)
-    assert count.pop("centralized") == len(equitable.RATES)
+    assert count.pop("centralized") == len(grid.rates)
     assert set(count) == {
         name.partition(":")[0] for name in PRESETS["equitable"].config.methods
     } - {"centralized"}
-    assert set(count.values()) == {len(equitable.RATES) + 4}
+    assert set(count.values()) == {len(grid.rates) + 4}
     ready = build(relevant(presets.resolve(small(tuple(names)))))
     assert len(ready.rounds) == len(names)
 
@@ -159,9 +160,10 @@ def test_the_grid_tries_strengths_with_the_best_step_size(tmp_path):
     pd.DataFrame(rows).to_csv(tmp_path / "runs.csv", index=False)
     chosen = equitable.chosen(tmp_path / "runs.csv")
     assert chosen == {"fedprox": "learning_rate=0.3,prox=0.01"}
-    others = {"centralized": "epochs=1"}
-    others |= {name.partition(":")[0]: "learning_rate=0.1" for name in equitable.GRID}
-    names = [name for name in equitable.strengths(others | chosen) if name.startswith("fedprox")]
+    grid = equitable.GRIDS["mnist"]
+    others = {name.partition(":")[0]: "learning_rate=0.1" for name in grid.methods}
+    names = equitable.strengths(grid, others | chosen)
+    names = [name for name in names if name.startswith("fedprox")]
     assert names == [f"fedprox:learning_rate=0.3,prox={mu}" for mu in (0.0, 0.001, 0.1, 1.0)]
 
 

@@ -40,6 +40,29 @@ def test_uniform_takes_all_clients_if_the_cohort_is_as_large():
     assert sorted(draw(selectors.uniform(6), draws=1)[0].tolist()) == list(range(6))
 
 
+@pytest.mark.parametrize("available", [(0, 2, 3, 5), (4,)])
+def test_uniform_draws_of_the_available_and_then_of_the_others_equally_often(available):
+    """Law of ordered pairs: of available clients, or the one that is and any of the others."""
+    mask = np.isin(np.arange(6), available)
+    context = make_context(make_federation(sizes=SIZES).train)._replace(available=jnp.asarray(mask))
+    cohorts = draw(selectors.uniform(2), draws=6000, context=context)
+    pairs = np.zeros((6, 6))
+    np.add.at(pairs, tuple(cohorts.T), 1)
+    both = np.outer(mask, mask) & ~np.eye(6, dtype=bool)
+    possible = both if len(available) > 1 else np.outer(mask, ~mask)
+    assert pairs[~possible].sum() == 0
+    assert chisquare(pairs[possible]).pvalue > 1e-6
+
+
+def test_uniform_draws_as_ever_if_all_are_available():
+    context = make_context(make_federation(sizes=SIZES).train)
+    cohorts = (
+        draw(selectors.uniform(4), draws=20, context=at)
+        for at in (context, context._replace(available=jnp.ones(6, bool)))
+    )
+    np.testing.assert_array_equal(*cohorts)
+
+
 def test_by_size_draws_in_proportion_to_examples():
     slots = draw(selectors.by_size(3)).ravel()
     counts = np.bincount(slots, minlength=6)
@@ -92,7 +115,8 @@ def test_power_of_choice_ranks_a_pool_drawn_by_size_without_replacement():
     context = make_context(make_federation(sizes=tuple(sizes)).train, losses=losses, round=5)
     selector = selectors.power_of_choice(1, 2)
     keys = jax.random.split(jax.random.key(0), 20_000)
-    select = jax.jit(jax.vmap(lambda key: selector.select(key, (), context)[0].clients))
+    state = selector.init(context)
+    select = jax.jit(jax.vmap(lambda key: selector.select(key, state, context)[0].clients))
     chosen = np.asarray(select(keys))
     shares = sizes / sizes.sum()
     expected = np.zeros(4)
@@ -133,12 +157,13 @@ def test_rpow_ranks_what_was_reported_and_the_unheard_first(model, federation):
     selector = selectors.power_of_choice(3, 6, variant="rpow")
     reported = jnp.array([0.5, jnp.inf, 0.9, 0.1, jnp.inf, 0.7])
     context = make_context(federation.train, round=2)
-    cohort, _, info = selector.select(jax.random.key(0), reported, context)
+    state = jnp.cumsum(context.sizes), reported
+    cohort, _, info = selector.select(jax.random.key(0), state, context)
     assert set(cohort.clients[:2].tolist()) == {1, 4}
     assert cohort.clients[2] == 2
     np.testing.assert_allclose(info["pool_loss"], 0.55, rtol=1e-6)
     results = LocalResult(None, jnp.array([1.0, 2.0, 3.0]), jnp.ones(3, jnp.int32))
-    after = selector.observe(reported, cohort._replace(clients=jnp.array([1, 4, 2])), results, None)
+    _, after = selector.observe(state, cohort._replace(clients=jnp.array([1, 4, 2])), results, None)
     np.testing.assert_allclose(after, [0.5, 1, 3, 0.1, 2, 0.7])
 
 

@@ -1,0 +1,76 @@
+"""What drawing a cohort among many clients costs: ``python -m experiments.benchmarks.draws``.
+
+A draw of 100 clients, uniform among those that are available and in proportion to size, beside
+forms that sort a number for each of all clients. In alternation.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks.timing import alternate, environment
+from fedjax_fair.numerics.successive import draw_successively
+from fedjax_fair.selectors.uniform import draw
+
+COUNT, DRAWS = 100, 10
+
+
+class _Clients:
+    """What a draw needs to know: half of the clients are available."""
+
+    def __init__(self, available: jax.Array) -> None:
+        self.available, self.num_clients = available, available.shape[0]
+
+
+def _sorted_available(key, available):
+    noise = jax.random.uniform(key, available.shape)
+    return jax.lax.top_k(jnp.where(available, noise, -1), COUNT)[1]
+
+
+def _sorted_by_size(key, ends):
+    noise = jax.random.gumbel(key, ends.shape)
+    return jax.lax.top_k(jnp.log(jnp.diff(ends, prepend=0).astype(noise.dtype)) + noise, COUNT)[1]
+
+
+def _several(draw_one):
+    """Some draws in a program, as a chunk of rounds makes them."""
+    keys = jax.random.split(jax.random.key(0), DRAWS)
+    return jax.jit(lambda values: jax.lax.map(lambda key: draw_one(key, values), keys))
+
+
+FORMS = {
+    "available": (lambda key, mask: draw(key, COUNT, _Clients(mask)), _sorted_available),
+    "by size": (lambda key, ends: draw_successively(key, ends, COUNT), _sorted_by_size),
+}
+"""Ours, and the form that looks at all clients."""
+
+
+def main() -> None:
+    """Prints a table for ``docs/performance.md``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    repeats = parser.parse_args().repeats
+    print(environment(), end="\n\n")
+    print("| clients | draw | ms | times ours if all are sorted |")
+    print("|---|---|---|---|")
+    for clients in (10_000, 1_000_000):
+        rng = np.random.default_rng(0)
+        sizes = jnp.asarray(rng.integers(10, 31, clients), jnp.int32)
+        values = {
+            "available": jnp.asarray(rng.uniform(size=clients) < 0.5),
+            "by size": jnp.cumsum(sizes),
+        }
+        for name, forms in FORMS.items():
+            calls = [partial(_several(form), values[name]) for form in forms]
+            ours, other = alternate(*calls, repeats=repeats)
+            ms = 1e3 * ours.median / DRAWS
+            print(f"| {clients:,} | {name} | {ms:.2f} | {other.ratio_to(ours):.0f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Draws in proportion to size, one after another, without replacement."""
+
+from itertools import permutations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from fedjax_fair.numerics.successive import draw_successively
+
+SIZES = {
+    "alike": (3, 3, 2, 4, 3),
+    "one has nearly all": (1, 5000, 2, 1, 2),  # Most passes find no other than it.
+    "some have none": (0, 3, 1, 0, 7, 2, 0, 5),
+}
+
+
+OTHERS = (0, 500)
+"""Items without a size behind the others, with which items are many."""
+
+
+def draw(sizes, count, draws, others=0):
+    ends = jnp.cumsum(jnp.asarray([*sizes, *[0] * others], jnp.int32))
+    keys = jax.random.split(jax.random.key(3), draws)
+    return np.asarray(jax.jit(jax.vmap(lambda key: draw_successively(key, ends, count)))(keys))
+
+
+@pytest.mark.parametrize("others", OTHERS)
+@pytest.mark.parametrize("name", SIZES)
+def test_ordered_triples_follow_their_law(name, others):
+    sizes = np.array(SIZES[name])
+    found = draw(sizes, 3, 40_000, others)
+    law = {}
+    for triple in permutations(np.flatnonzero(sizes).tolist(), 3):
+        left = sizes.sum() - np.cumsum([0, *sizes[list(triple[:2])]])
+        law[triple] = np.prod(sizes[list(triple)] / left)
+    assert sum(law.values()) == pytest.approx(1)
+    counts = dict.fromkeys(law, 0)
+    for triple in found.tolist():
+        counts[tuple(triple)] += 1  # A triple that cannot be is a KeyError.
+    counts, expected = np.array(list(counts.values())), len(found) * np.array(list(law.values()))
+    often = expected > 5
+    merged = [
+        np.append(of[often], of[~often].sum()) if (~often).any() else of
+        for of in (counts, expected)
+    ]
+    assert chisquare(*merged).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("others", OTHERS)
+def test_all_are_drawn_whatever_their_sizes(others):
+    sizes = 2 ** np.arange(30)
+    found = draw(sizes, 30, 20, others)
+    assert (np.sort(found) == np.arange(30)).all()
+    assert len({tuple(row) for row in found.tolist()}) > 1
+
+
+@pytest.mark.parametrize("others", OTHERS)
+def test_those_without_a_size_come_last_by_id(others):
+    found = draw((0, 4, 0, 0, 2, 0), 4, 50, others)
+    assert {tuple(row) for row in found.tolist()} == {(1, 4, 0, 2), (4, 1, 0, 2)}
+    assert draw((0, 0, 0), 2, 1, others).tolist() == [[0, 1]]
+
+
+def test_a_key_draws_the_same_items_alone_and_beside_others():
+    """Under a vmap a pass is made for all as long as one of them needs it."""
+    sizes = (1, 5000, 2, 1, 2)
+    together = draw(sizes, 3, 20, others=500)
+    ends = jnp.cumsum(jnp.asarray([*sizes, *[0] * 500], jnp.int32))
+    keys = jax.random.split(jax.random.key(3), 20)
+    alone = jnp.stack([draw_successively(key, ends, 3) for key in keys])
+    np.testing.assert_array_equal(alone, together)
