@@ -1,7 +1,7 @@
 """Draws in proportion to size, without replacement.
 
 *Successive sampling* draws one item after another, each in proportion to its size among those left.
-The largest of ``log(size)`` plus Gumbel noise have that law, in descending order, but need noise for
+The largest of ``log(size)`` plus Gumbel noise have that law, in descending order, but need noise of
 all items. Many items are laid out on a line, one after the other: the owner of a uniform place is
 one of them in proportion to its size. Independent places give the same law if owners that were
 drawn before are left out. So many are drawn at once, and only if too few of them differ more, from
