@@ -12,7 +12,8 @@ from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.trained import folder_name, save_model
-from fedjax_fair.training.fit import Callback, train
+from fedjax_fair.training.each import train_each
+from fedjax_fair.training.fit import Callback
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,9 +28,10 @@ def execute(
 ) -> xr.Dataset:
     """Trains every method and leaves everything in the folder.
 
-    Methods run one after another. What the folder's checkpoints hold is not computed again, so that
-    calling this once more continues a run that was interrupted, and ends with the same results. Of
-    several processes the first writes; checkpoints need a folder that all of them see.
+    Methods train one after another, the next ones compiled meanwhile. What the folder's checkpoints
+    hold is not computed again, so that calling this once more continues a run that was interrupted,
+    and ends with the same results. Of several processes the first writes; checkpoints need a folder
+    that all of them see.
 
     Args:
         experiment: What to run, from ``fedjax_fair.app.build``.
@@ -60,18 +62,17 @@ def _train(
     """Results by method; the process that watches writes them too."""
     training: Any = experiment.config.training  # Resolved: the number of rounds is there.
     done: dict[str, xr.Dataset] = {}
-    for name, round in experiment.rounds.items():
-        fitted = train(
-            round,
-            experiment.data,
-            rounds=training.rounds,
-            seeds=training.seeds,
-            eval_every=training.eval_every,
-            on_nonfinite=training.on_nonfinite or "raise",
-            callbacks=[MetricsLog(folder.metrics, name), *watch(name)] if watch else [],
-            checkpoints=folder.checkpoints / folder_name(name),
-            mesh=experiment.mesh,
-        )
+    for name, fitted in train_each(
+        experiment.rounds,
+        experiment.data,
+        rounds=training.rounds,
+        seeds=training.seeds,
+        eval_every=training.eval_every,
+        on_nonfinite=training.on_nonfinite or "raise",
+        callbacks=lambda name: [MetricsLog(folder.metrics, name), *watch(name)] if watch else [],
+        checkpoints=lambda name: folder.checkpoints / folder_name(name),
+        mesh=experiment.mesh,
+    ):
         done[name] = fitted.dataset
         save_model(fitted.variables, folder.models / folder_name(name))
         if watch:

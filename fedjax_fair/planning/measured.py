@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.planning.plan import Plan, whole_seconds
 from fedjax_fair.simulate import Round
+from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.programs import Programs
 
 __all__ = ["measured"]
@@ -43,7 +44,9 @@ def measured(
         mesh: Devices or cores.
     """
     started = time.perf_counter()
-    programs = Programs(make, points, seeds, data, 1, train_loss, mesh)
+    with Batch(data, seeds, mesh) as batch:
+        programs = Programs(make, points, batch, 1, train_loss)
+        needed = programs.num_bytes(rounds)
     compiled_in = time.perf_counter() - started
 
     state, of_init = _timed(programs.init)
@@ -57,7 +60,7 @@ def measured(
     _, of_evaluation = _timed(lambda: programs.evaluate(state, cohort))
 
     of_data = programs.shared_bytes
-    needed = programs.num_bytes(rounds) - of_data
+    needed -= of_data
     seconds = {"round": spent / 2, "evaluation": of_evaluation}
     seconds["whole"] = whole_seconds(of_init, seconds, rounds, eval_every)
     return Plan(

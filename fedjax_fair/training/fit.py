@@ -1,35 +1,29 @@
-"""The host's loop over compiled chunks of rounds: evaluation, callbacks, checkpoints, results."""
+"""Runs of a method, from a ``Round`` to an ``xarray.Dataset``."""
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any
 
-import jax
-import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int, PyTree
+from jaxtyping import PyTree
 
-from fedjax_fair import checks, results
-from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
-from fedjax_fair.data.federated import FederatedData, validate
-from fedjax_fair.simulate import Round, RoundInfo
-from fedjax_fair.training.best import Best
-from fedjax_fair.training.checkpoints import Checkpoints
-from fedjax_fair.training.diagnosis import (
-    Doubts,
-    require_members,
-    warn_of_clients,
-    warn_of_divergence,
-)
-from fedjax_fair.training.fingerprint import describe
+from fedjax_fair import checks
+from fedjax_fair.base import ClientMetric, Metric
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.simulate import Round
+from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.fitted import Fitted
-from fedjax_fair.training.own_metrics import require_new
-from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.loop import (
+    Callback,
+    Evaluation,
+    MemoryLimitError,
+    OnNonfinite,
+    Schedule,
+    SimulationError,
+    run,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -43,63 +37,6 @@ __all__ = [
     "fit_batch",
     "train",
 ]
-
-OnNonfinite = Literal["raise", "drop", "keep"]
-
-
-class SimulationError(RuntimeError):
-    """A run cannot go on: an update of the global model was not finite."""
-
-
-class MemoryLimitError(RuntimeError):
-    """Runs would take more memory than they may.
-
-    Attributes:
-        fits: The share of them that would fit, in [0, 1).
-    """
-
-    def __init__(self, needed: int, shared: int, limit: int) -> None:
-        super().__init__(f"the runs need {needed:,} bytes, more than {limit:,}.")
-        self.fits = max(0, limit - shared) / (needed - shared)
-
-
-class Evaluation(NamedTuple):
-    """What callbacks receive at every evaluation.
-
-    Attributes:
-        round: Rounds done so far.
-        rounds: Rounds of the whole run.
-        seeds: The seeds, in the order of the leading axes below.
-        summaries: Value of each summary metric, ``[seeds]``.
-        clients: Per-client metrics, leaves ``[seeds, clients]``.
-        seconds: Wall-clock time since the start of ``fit``.
-        info: What the rounds since the last evaluation recorded, leaves ``[seeds, rounds, ...]``;
-            None before the first.
-    """
-
-    round: int
-    rounds: int
-    seeds: tuple[int, ...]
-    summaries: dict[str, np.ndarray]
-    clients: ClientMetrics
-    seconds: float
-    info: RoundInfo | None = None
-
-
-class Callback:
-    """Watches a run; override what is needed."""
-
-    def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
-        """Called once, before anything is compiled."""
-
-    def on_compiled(self, num_bytes: int) -> None:
-        """Called once, before the first round, with the memory that the run takes at most."""
-
-    def on_evaluation(self, evaluation: Evaluation) -> bool | None:
-        """Called at every evaluation; returning True stops the run."""
-
-    def on_end(self, results: xr.Dataset) -> None:
-        """Called once, with the results that ``fit`` returns."""
 
 
 def fit(
@@ -243,22 +180,11 @@ def train(
     checks.seeds("seeds", seeds)
     if best is not None:
         checks.function("best", best, "from an Evaluation to a number for each seed")
-    dataset, variables, kept = _run(
-        lambda _: round,
-        (),
-        data,
-        rounds=rounds,
-        seeds=tuple(seeds),
-        eval_every=eval_every,
-        train_loss=train_loss,
-        on_nonfinite=on_nonfinite,
-        callbacks=callbacks,
-        checkpoints=checkpoints,
-        metrics=metrics,
-        mesh=mesh,
-        best=best,
-    )
-    return Fitted(dataset, variables, round.model, kept)
+    schedule = Schedule(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
+    schedule.require_valid()
+    with Batch(data, seeds, mesh) as batch:
+        trained = run(lambda _: round, (), batch, schedule, callbacks, checkpoints)
+    return Fitted(trained.dataset, trained.variables, round.model, trained.rounds)
 
 
 def fit_batch(
@@ -328,182 +254,10 @@ def fit_batch(
         >>> runs.accuracy_mean_clients.isel(round=-1).shape
         (3,)
     """
-    return _run(
-        make,
-        points,
-        data,
-        rounds=rounds,
-        seeds=seeds,
-        eval_every=eval_every,
-        train_loss=train_loss,
-        on_nonfinite=on_nonfinite,
-        callbacks=callbacks,
-        checkpoints=checkpoints,
-        memory_limit=memory_limit,
-        metrics=metrics,
-        mesh=mesh,
-    )[0]
-
-
-def _run(
-    make: Callable[[PyTree], Round],
-    points: PyTree,
-    data: FederatedData,
-    *,
-    rounds: int,
-    seeds: Sequence[int],
-    eval_every: int,
-    train_loss: bool,
-    on_nonfinite: OnNonfinite,
-    callbacks: Sequence[Callback],
-    checkpoints: str | Path | None,
-    memory_limit: int | None = None,
-    metrics: Sequence[Metric | ClientMetric] = (),
-    mesh: Mesh | None = None,
-    best: Callable[[Evaluation], Any] | None = None,
-) -> tuple[xr.Dataset, Variables, Int[np.ndarray, " seeds"]]:
-    """Results, and the last variables of every run, or the best, with their rounds."""
     checks.function("make", make, "from a point to a Round")
-    checks.positive_int("rounds", rounds)
-    checks.positive_int("eval_every", eval_every)
-    checks.seeds("seeds", seeds, different=False)
-    checks.one_of("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
-    drop = on_nonfinite == "drop"
-    if memory_limit is not None:
-        checks.non_negative_int("memory_limit", memory_limit)
-    require_new(metrics)
-    seeds = tuple(map(int, seeds))
-    validate(data)
-    if not np.asarray(data.test.sizes).any():
-        raise ValueError(
-            "data.test: no client has test examples; expected some, as evaluations need them "
-            "(from_arrays holds out test_fraction of each client's)."
-        )
-    if data.num_partitions not in (None, len(seeds)):
-        raise ValueError(f"{seeds=}: expected one for each of {data.num_partitions} partitions.")
-    started = time.perf_counter()
-    for callback in callbacks:
-        callback.on_start(rounds, seeds)
-
-    if checkpoints is None:
-        keep = nullcontext()
-    else:
-        schedule: dict[str, Any] = {
-            "eval_every": eval_every,
-            "train_loss": train_loss,
-            "drop_nonfinite": drop,
-        }
-        if best is not None:
-            schedule["best"] = best
-        if metrics:
-            schedule["metrics"] = tuple(metrics)
-        own = data._replace(name="")  # What it is called does not matter.
-        described = describe(method=make, points=points, data=own, **schedule)
-        keep = Checkpoints(checkpoints, seeds, described, rounds, eval_every)
-    with keep as store:
-        kept = None if store is None else store.history
-        history = results.History() if kept is None else kept
-        if history.round > rounds:
-            raise ValueError(
-                f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
-                f"{history.round}."
-            )
-        length = min(eval_every, rounds)
-        programs = Programs(
-            make,
-            points,
-            seeds,
-            data,
-            length,
-            train_loss,
-            mesh,
-            drop_nonfinite=drop,
-            own_metrics=metrics,
-        )
-        needed = programs.num_bytes(rounds)
-        if memory_limit is not None and needed > memory_limit:
-            raise MemoryLimitError(needed, programs.shared_bytes, memory_limit)
-        for callback in callbacks:
-            callback.on_compiled(needed)
-        cohort_size = programs.empty_cohort.shape[1]
-        if programs.same_cohort and not programs.pooled and cohort_size < data.num_clients:
-            warnings.warn(
-                f"selector: every round has the same {cohort_size} of {data.num_clients} clients, "
-                "because its cohort does not depend on key, state or context; draw with jax.random "
-                "and the key, not with NumPy.",
-                stacklevel=2,
-            )
-        state = programs.init()
-        doubts = Doubts(data, rounds, seeds)
-        finest = None if best is None else Best(best, seeds)
-
-        def record(cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None) -> bool:
-            summaries, clients = jax.device_get(programs.evaluate(state, cohort))
-            done = int(jax.device_get(state.round)[0])
-            history.add_evaluation(done, summaries, clients)
-            if on_nonfinite != "keep":
-                doubts.see(done, summaries, clients.test_loss)
-            seconds = time.perf_counter() - started
-            evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds, info)
-            if finest is not None:
-                finest.see(evaluation, programs.without_repetitions(state.variables))
-            stops = [callback.on_evaluation(evaluation) for callback in callbacks]
-            return any(stop is True for stop in stops)
-
-        stop = False
-        if store is not None and kept is not None:
-            kept_state = store.restore(programs.without_repetitions(state), finest)
-            state = programs.with_repetitions(kept_state)
-            if on_nonfinite != "keep":
-                doubts.recall(history)
-        else:
-            stop = record(programs.empty_cohort)
-        while not stop and history.round < rounds:
-            state, info = programs.step(state, min(eval_every, rounds - history.round))
-            recorded = jax.device_get(info)
-            if not programs.pooled:
-                require_members(recorded.clients, data.num_clients, history.round, seeds)
-            if on_nonfinite == "raise":
-                _require_finite(recorded, history.round, seeds, store)
-            warn_of_clients(recorded.selector, history.round, seeds)
-            history.add_rounds(recorded)
-            stop = record(recorded.clients[:, -1], recorded)
-            if store is not None and (stop or history.round == rounds or store.due):
-                store.save(programs.without_repetitions(state), history, finest)
-
-    shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
+    schedule = Schedule(
+        rounds, eval_every, train_loss, on_nonfinite, metrics, memory_limit=memory_limit
     )
-    dataset = results.to_dataset(history, seeds, data, shapes, programs.bytes_up, metrics)
-    warn_of_divergence(dataset)
-    for callback in callbacks:
-        callback.on_end(dataset)
-    if finest is not None and finest.kept is not None:
-        return dataset, finest.kept["variables"], finest.kept["rounds"]
-    last = np.full(len(seeds), history.round, np.int64)
-    return dataset, jax.device_get(programs.without_repetitions(state.variables)), last
-
-
-def _require_finite(
-    info: RoundInfo,
-    done: int,
-    seeds: tuple[int, ...],
-    store: Checkpoints | None,
-) -> None:
-    """Raises if any round of a chunk produced an update that was not finite."""
-    bad = ~np.asarray(info.finite)
-    if not bad.any():
-        return
-    first = int(np.argmax(bad.any(axis=0)))
-    runs = np.flatnonzero(bad[:, first])
-    diverged = [seeds[run] for run in runs]
-    sent = info.nonfinite[runs[0], first]
-    clients = np.unique(info.clients[runs[0], first][sent]).tolist()
-    kept = None if store is None else store.latest
-    saved = "no checkpoint was kept" if kept is None else f"the last checkpoint is of round {kept}"
-    raise SimulationError(
-        f"the update of round {done + first} is not finite for seeds {diverged}, of clients "
-        f"{clients} with seed {diverged[0]} (a smaller learning rate may help, or "
-        "on_nonfinite='drop'; with secure aggregation a number may have been beyond the limit); "
-        f"{saved}."
-    )
+    schedule.require_valid()
+    with Batch(data, seeds, mesh) as batch:
+        return run(make, points, batch, schedule, callbacks, checkpoints).dataset

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree, Shaped
 
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Model
-from fedjax_fair.data.federated import FederatedData, moved, ownership, with_ownership
-from fedjax_fair.data.stored import on_device
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics import target
-from fedjax_fair.parallel.cores import CORES, filled_up, shared
-from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_runs
+from fedjax_fair.parallel.cores import filled_up
+from fedjax_fair.parallel.mesh import split_runs
 from fedjax_fair.results import RECORDED
 from fedjax_fair.simulate import Round, RoundInfo, RoundState
+from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.diagnosis import is_constant
 from fedjax_fair.training.functions import functions
 
@@ -39,14 +35,14 @@ _CPU_INIT_OPTIONS: dict[str, str | bool] = {"xla_backend_optimization_level": "1
 class Programs:
     """What is compiled for a batch of runs of one method, before any of them starts.
 
+    They are compiled in the background; whatever needs one waits for it.
+
     Args:
         make: ``make(point) -> Round``.
         points: Numbers of every run, leaves ``[runs]``.
-        seeds: The seed of each run.
-        data: The federation.
+        batch: The runs.
         eval_every: Rounds in a chunk.
         train_loss: Whether evaluations measure training losses.
-        mesh: Devices that clients are assigned to, or cores, or None for one device.
         drop_nonfinite: As for ``simulate.run``.
         own_metrics: Measured besides at every evaluation.
 
@@ -61,70 +57,50 @@ class Programs:
         self,
         make: Callable[[PyTree], Round],
         points: PyTree,
-        seeds: tuple[int, ...],
-        data: FederatedData,
+        batch: Batch,
         eval_every: int,
         train_loss: bool,
-        mesh: Mesh | None = None,
         *,
         drop_nonfinite: bool = False,
         own_metrics: Sequence[Metric | ClientMetric] = (),
     ) -> None:
-        # Cores compute whole runs where there is a run for each.
-        self._cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
-        self._run_a_core = 1 < self._cores <= len(seeds)
-        # Groups of devices make equally many, the last one repetitions if need be.
-        self._mesh, self._runs, self._groups = mesh, len(seeds), num_run_groups(mesh)
-        filled, points = filled_up((np.asarray(seeds, np.uint32), points), self._groups)
-        if data.num_partitions is not None:
-            data = with_ownership(data, filled_up(ownership(data), self._groups))
-        if mesh is None:
-            self._data, self._points = on_device(data), jax.device_put(points)
-        elif self._run_a_core:
-            self._data = moved(data, lambda data: shared(data, mesh))
-            self._points = shared(points, mesh)
-        else:
-            self._data, self._points = shard_federation(data, mesh), split_runs(points, mesh)
+        self._batch, self._length = batch, eval_every
         # Seeds on the host rather than keys on a device, which other processes could not use.
-        own = (filled, self._points)
-        self._length = eval_every
+        own = batch.own(points)
+        self._points = own[1]
         one = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points))
         self.pooled = one.pooled
         parts = functions(
             make,
             one.model,
-            mesh,
-            run_a_core=self._run_a_core,
+            batch.mesh,
+            run_a_core=batch.run_a_core,
             train_loss=train_loss,
             drop_nonfinite=drop_nonfinite,
             own_metrics=own_metrics,
         )
         self._step = parts.step
 
-        # One is compiled while the next is traced, and two at once where there are cores for it.
-        # Several processes must not change the order.
-        with _compiling(1 if jax.process_count() > 1 else None) as pool:
-            init_run = parts.init.lower(own, self._data)
-            self._state = init_run.out_info
-            self.bytes_up = one.bytes_up(_of_one_run(self._state.variables))
-            require_outputs(one.model, self._state.variables, data)
-            options = _CPU_INIT_OPTIONS if target.current().is_cpu else None
-            initializing = pool.submit(init_run.compile, options)
-            traced = self._trace(eval_every)
-            chunk = traced.lower()
-            self._info = chunk.out_info[1]
-            self.same_cohort = is_constant(traced, self._info)
-            stepping = pool.submit(chunk.compile)
-            clients = self._info.clients
-            self.empty_cohort = np.full((self._runs, clients.shape[2]), -1, clients.dtype)
-            evaluation = parts.evaluate.lower(
-                self._evaluated(self._state, self.empty_cohort), self._data
-            )
-            self._evaluation = evaluation.out_info
-            evaluating = pool.submit(evaluation.compile)
-            self._init = partial(initializing.result(), own, self._data)
-            self._chunks = {eval_every: stepping.result()}
-            self._evaluate = evaluating.result()
+        # One is compiled while the next is traced, and several at once where there are cores.
+        init_run = parts.init.lower(own, batch.data)
+        self._state = init_run.out_info
+        self.bytes_up = one.bytes_up(_of_one_run(self._state.variables))
+        require_outputs(one.model, self._state.variables, batch.given)
+        options = _CPU_INIT_OPTIONS if target.current().is_cpu else None
+        initial = batch.compile(init_run, options)
+        self._init = lambda: initial.result()(own, batch.data)
+        traced = self._trace(eval_every)
+        chunk = traced.lower()
+        self._info = chunk.out_info[1]
+        self.same_cohort = is_constant(traced, self._info)
+        self._chunks = {eval_every: batch.compile(chunk)}
+        clients = self._info.clients
+        self.empty_cohort = np.full((len(batch.seeds), clients.shape[2]), -1, clients.dtype)
+        evaluated = self._evaluated(self._state, self.empty_cohort)
+        evaluation = parts.evaluate.lower(evaluated, batch.data)
+        self._evaluation = evaluation.out_info
+        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(evaluated))
+        self._evaluate = batch.compile_once((parts.evaluate, shapes), evaluation)
 
     def num_bytes(self, rounds: int) -> int:
         """Memory that the runs take at most: data, models, temporaries, and what is recorded.
@@ -132,8 +108,9 @@ class Programs:
         With several devices, memory of the first, for its share of the runs, and with cores of all
         together. On an accelerator what is recorded is left out, because it goes to the host.
         """
+        batch = self._batch
         transient = max(
-            self._cores * _temporary(program) + _bytes(output) // self._groups
+            batch.cores * _temporary(program.result()) + _bytes(output) // batch.groups
             for program, output in (
                 (self._chunks[self._length], self._info),
                 (self._evaluate, self._evaluation),
@@ -145,15 +122,15 @@ class Programs:
             self._length
         )
         on_host = not target.current().is_cpu
-        copies = 1 if self._run_a_core else self._cores
-        own = copies * _bytes((self._state, self._points)) // self._groups
+        copies = 1 if batch.run_a_core else batch.cores
+        own = copies * _bytes((self._state, self._points)) // batch.groups
         resident = own + self.shared_bytes
         return resident + transient + (0 if on_host else int(_COPIES_OF_RECORDS * recorded))
 
     @property
     def shared_bytes(self) -> int:
         """The part of it, data, that does not depend on the number of runs."""
-        leaves = {id(leaf): leaf for leaf in jax.tree.leaves(self._data)}.values()
+        leaves = {id(leaf): leaf for leaf in jax.tree.leaves(self._batch.data)}.values()
         return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
 
     def init(self) -> RoundState:
@@ -163,43 +140,36 @@ class Programs:
     def step(self, state: RoundState, length: int) -> tuple[RoundState, RoundInfo]:
         """Some rounds more; the old state is gone."""
         if length not in self._chunks:
-            self._chunks[length] = self._trace(length).lower().compile()
-        state, info = self._chunks[length](state, self._points, self._data)
+            self._chunks[length] = self._batch.compile(self._trace(length).lower())
+        state, info = self._chunks[length].result()(state, self._points, self._batch.data)
         return state, self.without_repetitions(info)
 
     def evaluate(
         self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]
     ) -> tuple[dict[str, Shaped[Array, " runs"]], ClientMetrics]:
         """Summaries and per-client metrics after a round of this cohort."""
-        return self.without_repetitions(self._evaluate(self._evaluated(state, cohort), self._data))
+        measured = self._evaluate.result()(self._evaluated(state, cohort), self._batch.data)
+        return self.without_repetitions(measured)
 
     def without_repetitions(self, tree: PyTree) -> PyTree:
         """The part ``[runs, ...]`` of a state or a result; on the host, if it is not all."""
-        if self._runs % self._groups == 0:
+        runs = len(self._batch.seeds)
+        if runs % self._batch.groups == 0:
             return tree
-        return jax.tree.map(lambda leaf: leaf[: self._runs], jax.device_get(tree))
+        return jax.tree.map(lambda leaf: leaf[:runs], jax.device_get(tree))
 
     def with_repetitions(self, state: RoundState) -> RoundState:
         """The state of every run, as ``init`` returns it, from one without repetitions."""
-        if self._mesh is None or self._runs % self._groups == 0:
+        mesh, groups = self._batch.mesh, self._batch.groups
+        if mesh is None or len(self._batch.seeds) % groups == 0:
             return state
-        return split_runs(filled_up(state, self._groups), self._mesh)
+        return split_runs(filled_up(state, groups), mesh)
 
     def _trace(self, length: int):
-        return self._step.trace(self._state, self._points, self._data, length)
+        return self._step.trace(self._state, self._points, self._batch.data, length)
 
     def _evaluated(self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
-        return state.variables, state.participation, filled_up(cohort, self._groups)
-
-
-@contextmanager
-def _compiling(threads: int | None) -> Iterator[ThreadPoolExecutor]:
-    """Threads that compile; an interruption does not wait for them."""
-    pool = ThreadPoolExecutor(threads)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        return state.variables, state.participation, filled_up(cohort, self._batch.groups)
 
 
 def require_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:

@@ -32,6 +32,7 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
+from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.programs import Programs
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
@@ -246,9 +247,10 @@ def held():
     rates = np.linspace(0.05, 0.2, 8, dtype=np.float32)
     for runs, devices in ((2, "2"), (7, "runs=4,clients=2")):
         mesh, seeds = mesh_named(devices), tuple(range(runs))
-        programs = Programs(make_fedavg, rates[:runs], seeds, FEDERATION, 2, True, mesh)
-        with tracing_for("gpu"):  # Where what is recorded goes to a host.
-            num_bytes = programs.num_bytes(4)
+        with Batch(FEDERATION, seeds, mesh) as batch:
+            programs = Programs(make_fedavg, rates[:runs], batch, 2, True)
+            with tracing_for("gpu"):  # Where what is recorded goes to a host.
+                num_bytes = programs.num_bytes(4)
         first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]
         found = {
             "runs": runs,

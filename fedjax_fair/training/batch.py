@@ -1,0 +1,106 @@
+"""Runs that train on the same federation: where data and runs lie, and what compiles for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import PyTree, UInt32
+
+from fedjax_fair import checks
+from fedjax_fair.data.federated import FederatedData, moved, ownership, validate, with_ownership
+from fedjax_fair.data.stored import on_device
+from fedjax_fair.parallel.cores import CORES, filled_up, shared
+from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_runs
+
+__all__ = ["Batch"]
+
+
+class Batch:
+    """What all methods share that train on a federation with the same seeds.
+
+    Use it in a ``with`` statement: it holds the threads that compile.
+
+    Args:
+        given: The federation, on the host.
+        seeds: The seed of each run.
+        mesh: Devices that clients are assigned to, or cores, or None for one device.
+
+    Attributes:
+        given: The federation as it was given.
+        seeds: The seeds, as integers.
+        mesh: The devices.
+        cores: How many cores are devices of their own.
+        run_a_core: Whether each core makes runs of its own: where there is a run for each.
+        groups: Groups of devices, each with runs of its own. They make equally many, the last one
+            repetitions if need be.
+
+    Raises:
+        ValueError: If the federation is not valid, nothing can be tested on, or there is not one
+            partition for each seed.
+    """
+
+    def __init__(
+        self, given: FederatedData, seeds: Sequence[int], mesh: Mesh | None = None
+    ) -> None:
+        checks.seeds("seeds", seeds, different=False)
+        validate(given)
+        if not np.asarray(given.test.sizes).any():
+            raise ValueError(
+                "data.test: no client has test examples; expected some, as evaluations need them "
+                "(from_arrays holds out test_fraction of each client's)."
+            )
+        if given.num_partitions not in (None, len(seeds)):
+            raise ValueError(
+                f"seeds={tuple(seeds)}: expected one for each of {given.num_partitions} partitions."
+            )
+        self.given, self.seeds, self.mesh = given, tuple(map(int, seeds)), mesh
+        self.cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
+        self.run_a_core = 1 < self.cores <= len(seeds)
+        self.groups = num_run_groups(mesh)
+        # Several processes must not change the order.
+        self._threads = ThreadPoolExecutor(1 if jax.process_count() > 1 else os.cpu_count())
+        self._compiled: dict[Hashable, Future[Any]] = {}
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)  # An interruption does not wait.
+
+    @cached_property
+    def data(self) -> FederatedData:
+        """The federation on its devices."""
+        data, mesh = self.given, self.mesh
+        if data.num_partitions is not None:
+            data = with_ownership(data, filled_up(ownership(data), self.groups))
+        if mesh is None:
+            return on_device(data)
+        if self.run_a_core:
+            return moved(data, lambda data: shared(data, mesh))
+        return shard_federation(data, mesh)
+
+    def own(self, points: PyTree) -> tuple[UInt32[np.ndarray, " runs"], PyTree]:
+        """The seeds, and the numbers of every run, leaves ``[runs]``, on their devices."""
+        seeds, points = filled_up((np.asarray(self.seeds, np.uint32), points), self.groups)
+        if self.mesh is None:
+            return seeds, jax.device_put(points)
+        if self.run_a_core:
+            return seeds, shared(points, self.mesh)
+        return seeds, split_runs(points, self.mesh)
+
+    def compile(self, lowered: Any, options: dict[str, str | bool] | None = None) -> Future[Any]:
+        """Starts to compile a program."""
+        return self._threads.submit(lowered.compile, options)
+
+    def compile_once(self, key: Hashable, lowered: Any) -> Future[Any]:
+        """Starts to compile a program that several methods share, unless one has done so."""
+        if key not in self._compiled:
+            self._compiled[key] = self.compile(lowered)
+        return self._compiled[key]

@@ -1,0 +1,301 @@
+"""The host's loop over compiled chunks of rounds: evaluation, callbacks, checkpoints, results."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import jax
+import numpy as np
+from jaxtyping import Int, PyTree
+
+from fedjax_fair import checks, results
+from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
+from fedjax_fair.simulate import Round, RoundInfo
+from fedjax_fair.training.batch import Batch
+from fedjax_fair.training.best import Best
+from fedjax_fair.training.checkpoints import Checkpoints
+from fedjax_fair.training.diagnosis import (
+    Doubts,
+    require_members,
+    warn_of_clients,
+    warn_of_divergence,
+)
+from fedjax_fair.training.fingerprint import describe
+from fedjax_fair.training.own_metrics import require_new
+from fedjax_fair.training.programs import Programs
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = [
+    "Callback",
+    "Evaluation",
+    "MemoryLimitError",
+    "OnNonfinite",
+    "Schedule",
+    "SimulationError",
+    "Trained",
+    "programs_of",
+    "run",
+]
+
+OnNonfinite = Literal["raise", "drop", "keep"]
+
+
+class SimulationError(RuntimeError):
+    """A run cannot go on: an update of the global model was not finite."""
+
+
+class MemoryLimitError(RuntimeError):
+    """Runs would take more memory than they may.
+
+    Attributes:
+        fits: The share of them that would fit, in [0, 1).
+    """
+
+    def __init__(self, needed: int, shared: int, limit: int) -> None:
+        super().__init__(f"the runs need {needed:,} bytes, more than {limit:,}.")
+        self.fits = max(0, limit - shared) / (needed - shared)
+
+
+class Evaluation(NamedTuple):
+    """What callbacks receive at every evaluation.
+
+    Attributes:
+        round: Rounds done so far.
+        rounds: Rounds of the whole run.
+        seeds: The seeds, in the order of the leading axes below.
+        summaries: Value of each summary metric, ``[seeds]``.
+        clients: Per-client metrics, leaves ``[seeds, clients]``.
+        seconds: Wall-clock time since the start of ``fit``.
+        info: What the rounds since the last evaluation recorded, leaves ``[seeds, rounds, ...]``;
+            None before the first.
+    """
+
+    round: int
+    rounds: int
+    seeds: tuple[int, ...]
+    summaries: dict[str, np.ndarray]
+    clients: ClientMetrics
+    seconds: float
+    info: RoundInfo | None = None
+
+
+class Callback:
+    """Watches a run; override what is needed."""
+
+    def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
+        """Called once, before anything is compiled."""
+
+    def on_compiled(self, num_bytes: int) -> None:
+        """Called once, before the first round, with the memory that the run takes at most."""
+
+    def on_evaluation(self, evaluation: Evaluation) -> bool | None:
+        """Called at every evaluation; returning True stops the run."""
+
+    def on_end(self, results: xr.Dataset) -> None:
+        """Called once, with the results that ``fit`` returns."""
+
+
+class Schedule(NamedTuple):
+    """When runs are evaluated and what ends them; ``fit`` and ``train`` describe each setting."""
+
+    rounds: int
+    eval_every: int
+    train_loss: bool
+    on_nonfinite: OnNonfinite
+    metrics: Sequence[Metric | ClientMetric] = ()
+    best: Callable[[Evaluation], Any] | None = None
+    memory_limit: int | None = None
+
+    def require_valid(self) -> None:
+        """Raises a ``ValueError`` for a setting out of range."""
+        checks.positive_int("rounds", self.rounds)
+        checks.positive_int("eval_every", self.eval_every)
+        checks.one_of("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))
+        if self.memory_limit is not None:
+            checks.non_negative_int("memory_limit", self.memory_limit)
+        require_new(self.metrics)
+
+
+class Trained(NamedTuple):
+    """What a batch of runs comes to.
+
+    Attributes:
+        dataset: The results.
+        variables: The last variables of every run, or the best, on the host.
+        rounds: The rounds that they are of.
+    """
+
+    dataset: xr.Dataset
+    variables: Variables
+    rounds: Int[np.ndarray, " seeds"]
+
+
+def programs_of(
+    make: Callable[[PyTree], Round], points: PyTree, batch: Batch, schedule: Schedule
+) -> Programs:
+    """Traces the programs of a method, which are compiled in the background."""
+    return Programs(
+        make,
+        points,
+        batch,
+        min(schedule.eval_every, schedule.rounds),
+        schedule.train_loss,
+        drop_nonfinite=schedule.on_nonfinite == "drop",
+        own_metrics=schedule.metrics,
+    )
+
+
+def run(
+    make: Callable[[PyTree], Round],
+    points: PyTree,
+    batch: Batch,
+    schedule: Schedule,
+    callbacks: Sequence[Callback] = (),
+    checkpoints: str | Path | None = None,
+    programs: Callable[[], Programs] | None = None,
+) -> Trained:
+    """Trains a method in all runs of a batch.
+
+    Args:
+        make: ``make(point) -> Round``.
+        points: Numbers of every run, leaves ``[runs]``.
+        batch: The runs.
+        schedule: When they are evaluated and what ends them.
+        callbacks: Called at the start, every evaluation and the end.
+        checkpoints: A folder for checkpoints.
+        programs: Returns its programs, if those of several methods are compiled together.
+    """
+    schedule.require_valid()
+    seeds, data = batch.seeds, batch.given
+    rounds, eval_every, best = schedule.rounds, schedule.eval_every, schedule.best
+    on_nonfinite = schedule.on_nonfinite
+    started = time.perf_counter()
+    for callback in callbacks:
+        callback.on_start(rounds, seeds)
+    with _kept(make, points, batch, schedule, checkpoints) as store:
+        kept = None if store is None else store.history
+        history = results.History() if kept is None else kept
+        if history.round > rounds:
+            raise ValueError(
+                f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
+                f"{history.round}."
+            )
+        compiled = programs_of(make, points, batch, schedule) if programs is None else programs()
+        needed, limit = compiled.num_bytes(rounds), schedule.memory_limit
+        if limit is not None and needed > limit:
+            raise MemoryLimitError(needed, compiled.shared_bytes, limit)
+        for callback in callbacks:
+            callback.on_compiled(needed)
+        cohort_size = compiled.empty_cohort.shape[1]
+        if compiled.same_cohort and not compiled.pooled and cohort_size < data.num_clients:
+            warnings.warn(
+                f"selector: every round has the same {cohort_size} of {data.num_clients} clients, "
+                "because its cohort does not depend on key, state or context; draw with jax.random "
+                "and the key, not with NumPy.",
+                stacklevel=2,
+            )
+        state = compiled.init()
+        doubts = Doubts(data, rounds, seeds)
+        finest = None if best is None else Best(best, seeds)
+
+        def record(cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None) -> bool:
+            summaries, clients = jax.device_get(compiled.evaluate(state, cohort))
+            done = int(jax.device_get(state.round)[0])
+            history.add_evaluation(done, summaries, clients)
+            if on_nonfinite != "keep":
+                doubts.see(done, summaries, clients.test_loss)
+            seconds = time.perf_counter() - started
+            evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds, info)
+            if finest is not None:
+                finest.see(evaluation, compiled.without_repetitions(state.variables))
+            stops = [callback.on_evaluation(evaluation) for callback in callbacks]
+            return any(stop is True for stop in stops)
+
+        stop = False
+        if store is not None and kept is not None:
+            kept_state = store.restore(compiled.without_repetitions(state), finest)
+            state = compiled.with_repetitions(kept_state)
+            if on_nonfinite != "keep":
+                doubts.recall(history)
+        else:
+            stop = record(compiled.empty_cohort)
+        while not stop and history.round < rounds:
+            state, info = compiled.step(state, min(eval_every, rounds - history.round))
+            recorded = jax.device_get(info)
+            if not compiled.pooled:
+                require_members(recorded.clients, data.num_clients, history.round, seeds)
+            if on_nonfinite == "raise":
+                _require_finite(recorded, history.round, seeds, store)
+            warn_of_clients(recorded.selector, history.round, seeds)
+            history.add_rounds(recorded)
+            stop = record(recorded.clients[:, -1], recorded)
+            if store is not None and (stop or history.round == rounds or store.due):
+                store.save(compiled.without_repetitions(state), history, finest)
+
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
+    )
+    dataset = results.to_dataset(history, seeds, data, shapes, compiled.bytes_up, schedule.metrics)
+    warn_of_divergence(dataset)
+    for callback in callbacks:
+        callback.on_end(dataset)
+    if finest is not None and finest.kept is not None:
+        return Trained(dataset, finest.kept["variables"], finest.kept["rounds"])
+    last = np.full(len(seeds), history.round, np.int64)
+    return Trained(dataset, jax.device_get(compiled.without_repetitions(state.variables)), last)
+
+
+def _kept(
+    make: Callable[[PyTree], Round],
+    points: PyTree,
+    batch: Batch,
+    schedule: Schedule,
+    folder: str | Path | None,
+) -> AbstractContextManager[Checkpoints | None]:
+    """The checkpoints of these runs, of which a folder may hold some; None without a folder."""
+    if folder is None:
+        return nullcontext()
+    settings: dict[str, Any] = {
+        "eval_every": schedule.eval_every,
+        "train_loss": schedule.train_loss,
+        "drop_nonfinite": schedule.on_nonfinite == "drop",
+    }
+    if schedule.best is not None:
+        settings["best"] = schedule.best
+    if schedule.metrics:
+        settings["metrics"] = tuple(schedule.metrics)
+    data = batch.given._replace(name="")  # What it is called does not matter.
+    described = describe(method=make, points=points, data=data, **settings)
+    return Checkpoints(folder, batch.seeds, described, schedule.rounds, schedule.eval_every)
+
+
+def _require_finite(
+    info: RoundInfo,
+    done: int,
+    seeds: tuple[int, ...],
+    store: Checkpoints | None,
+) -> None:
+    """Raises if any round of a chunk produced an update that was not finite."""
+    bad = ~np.asarray(info.finite)
+    if not bad.any():
+        return
+    first = int(np.argmax(bad.any(axis=0)))
+    runs = np.flatnonzero(bad[:, first])
+    diverged = [seeds[run] for run in runs]
+    sent = info.nonfinite[runs[0], first]
+    clients = np.unique(info.clients[runs[0], first][sent]).tolist()
+    kept = None if store is None else store.latest
+    saved = "no checkpoint was kept" if kept is None else f"the last checkpoint is of round {kept}"
+    raise SimulationError(
+        f"the update of round {done + first} is not finite for seeds {diverged}, of clients "
+        f"{clients} with seed {diverged[0]} (a smaller learning rate may help, or "
+        "on_nonfinite='drop'; with secure aggregation a number may have been beyond the limit); "
+        f"{saved}."
+    )
