@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +22,9 @@ from fedjax_fair.selectors.uniform import draw
 COUNT, DRAWS = 100, 10
 
 
-class _Clients:
-    """What a draw needs to know: half of the clients are available."""
-
-    def __init__(self, available: jax.Array) -> None:
-        self.available, self.num_clients = available, available.shape[0]
+def _clients(available: jax.Array) -> Any:
+    """What a draw needs to know of a round."""
+    return SimpleNamespace(available=available, num_clients=available.shape[0])
 
 
 def _sorted_available(key, available):
@@ -44,7 +44,7 @@ def _several(draw_one):
 
 
 FORMS = {
-    "available": (lambda key, mask: draw(key, COUNT, _Clients(mask)), _sorted_available),
+    "available": (lambda key, mask: draw(key, COUNT, _clients(mask)), _sorted_available),
     "by size": (lambda key, ends: draw_successively(key, ends, COUNT), _sorted_by_size),
 }
 """Ours, and the form that looks at all clients."""
