@@ -67,7 +67,7 @@ def copies(text):
         shape = re.search(r"tensor<((?:\d+x)+)\w+>[^<>]*$", line)
         if operation and shape:
             numbers = math.prod(int(n) for n in shape[1].split("x")[:-1])
-            if numbers % (EXAMPLES * SIDE**2) == 0:
+            if numbers and numbers % (EXAMPLES * SIDE**2) == 0:
                 made.append(operation[1])
     return made
 

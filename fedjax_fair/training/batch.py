@@ -71,8 +71,11 @@ class Batch:
     def __enter__(self) -> Batch:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)  # An interruption does not wait.
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        # What still compiles for methods that no longer train must not run beside what comes next;
+        # only an interruption does not wait for it.
+        wait = kind is None or issubclass(kind, Exception | GeneratorExit)
+        self._threads.shutdown(wait=wait, cancel_futures=True)
 
     @cached_property
     def data(self) -> FederatedData:

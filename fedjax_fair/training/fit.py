@@ -237,6 +237,7 @@ def fit_batch(
         A selector of one's own, swept over the price of a client's size:
 
         >>> import jax.numpy as jnp
+        >>> import numpy as np
         >>> import fedjax_fair as ff
         >>> data = ff.data.load("digits")
         >>> def method(price):

@@ -18,7 +18,9 @@ def normal(seed, shape, dtype=jnp.float32):
     return jax.random.normal(jax.random.key(seed), shape, dtype)
 
 
-def assert_same_layer(image, features, kernel_size, strides, padding, *, use_bias=True):
+def assert_same_layer(
+    image, features, kernel_size, strides, padding, *, use_bias=True, tolerance=1e-5
+):
     """Compares outputs and gradients, with respect to parameters and input, in one program."""
     settings = (features, kernel_size, strides, padding)
     params = {"kernel": normal(1, (*kernel_size, image[-1], features))}
@@ -39,7 +41,7 @@ def assert_same_layer(image, features, kernel_size, strides, padding, *, use_bia
     def check(ours, theirs):
         assert ours.dtype == theirs.dtype
         scale = max(1.0, np.abs(theirs).max())
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * scale)
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * scale)
 
     jax.tree.map(check, *jax.jit(both)(params, normal(0, image)))
 
@@ -70,12 +72,20 @@ def test_parameters_are_those_of_flax():
         ((1, 5, 5, 2), 7, (5, 5), (1, 1), "VALID"),  # a single output
         ((8, 41, 20, 32), 64, (3, 3), (2, 1), "VALID"),  # two chunks of four images
         ((7, 50, 24, 32), 40, (3, 3), (2, 1), "SAME"),  # seven chunks of one
-        ((8, 20, 20, 32), 64, (3, 3), (1, 1), "VALID"),  # Winograd's form, the next too
-        ((7, 25, 24, 32), 40, (3, 3), (1, 1), "SAME"),
     ],
 )
 def test_convolution_is_the_one_of_flax(image, features, kernel_size, strides, padding):
     assert_same_layer(image, features, kernel_size, strides, padding)
+
+
+@pytest.mark.parametrize(
+    ("image", "features", "padding"),
+    [((8, 20, 20, 32), 64, "VALID"), ((7, 25, 24, 32), 40, "SAME")],
+)
+def test_winograds_convolution_is_the_one_of_flax(image, features, padding):
+    # Its sums of sums cancel, so that it rounds more than others: by 2e-5 of the largest number on
+    # a processor without AVX-512.
+    assert_same_layer(image, features, (3, 3), (1, 1), padding, tolerance=4e-5)
 
 
 def pairs(low, high):

@@ -151,7 +151,8 @@ def test_a_mesh_of_one_device_changes_nothing():
     plain, *_ = run(METHODS[0], FEDERATION)
     sharded, *_ = run(METHODS[0], FEDERATION, client_mesh(1))
     np.testing.assert_array_equal(sharded.participation, plain.participation)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), sharded, plain)
+    # Parameters near zero are sums of larger updates, which two programs may round otherwise.
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), sharded, plain)
 
 
 @pytest.mark.slow
