@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,8 +22,8 @@ from fedjax_fair.app.build import build, relevant
 from fedjax_fair.app.config import Config
 from fedjax_fair.data import ClientExamples, FederatedData, stack
 from fedjax_fair.results import by_mix
-from fedjax_fair.simulate import Round
 from fedjax_fair.training.fit import fit_batch
+from fedjax_fair.training.loop import constant
 
 __all__ = ["collect", "held_out", "load", "run_missing"]
 
@@ -78,7 +77,7 @@ def run_missing(
             for name, round in experiment.rounds.items():
                 started = time.perf_counter()
                 done = fit_batch(
-                    partial(_same, round),
+                    constant(round),
                     (),
                     experiment.data,
                     rounds=experiment.config.training.rounds or 0,
@@ -93,10 +92,6 @@ def run_missing(
                     _append(name, seed, rows, file)
                 took = time.perf_counter() - started
                 print(f"{name}, seeds {group}: {took:.0f} s", flush=True)
-
-
-def _same(round: Round, point: tuple[()]) -> Round:
-    return round
 
 
 def _missing(

@@ -17,8 +17,8 @@ from fedjax_fair.app.sweep import Batch, Group, batch_of, free_bytes
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.measured import measured
 from fedjax_fair.planning.plan import Plan, plan
-from fedjax_fair.simulate import Round
 from fedjax_fair.text import aligned
+from fedjax_fair.training.loop import constant
 
 __all__ = ["Planned", "as_json", "batches_of_run", "batches_of_sweep", "plans", "shown"]
 
@@ -46,13 +46,9 @@ def batches_of_run(experiment: Experiment) -> list[Planned]:
     config, data = experiment.config, experiment.data
     seeds = tuple(config.training.seeds)
     return [
-        Planned(name, name, config, Batch(partial(_same, round), (), seeds, data), True)
+        Planned(name, name, config, Batch(constant(round), (), seeds, data), True)
         for name, round in experiment.rounds.items()
     ]
-
-
-def _same(round: Round, point: tuple[()]) -> Round:
-    return round
 
 
 def batches_of_sweep(groups: Sequence[Group]) -> list[Planned]:

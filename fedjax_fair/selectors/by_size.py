@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Selector
+from fedjax_fair.base import Cohort, Context, Selector
 
-__all__ = ["by_size"]
+__all__ = ["by_size", "ends_of_available"]
 
 
 def by_size(cohort_size: int) -> Selector:
@@ -41,9 +42,7 @@ def by_size(cohort_size: int) -> Selector:
     def select(key, state, context):
         # The state is where the examples of each client end if laid out on a line. The owner of a
         # uniform example is a client drawn in proportion to its size.
-        ends = state
-        if context.available is not None:
-            ends = jnp.cumsum(jnp.where(context.available, context.sizes, 0))
+        ends = ends_of_available(state, context)
         # Where no client is available it is the last client, who does not answer.
         example = jax.random.randint(key, (cohort_size,), 0, jnp.maximum(ends[-1], 1))
         clients = jnp.searchsorted(ends, example, side="right").astype(jnp.int32)
@@ -51,3 +50,15 @@ def by_size(cohort_size: int) -> Selector:
         return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state, {}
 
     return Selector(init, select, sees="sum")
+
+
+def ends_of_available(ends: Int[Array, " clients"], context: Context) -> Int[Array, " clients"]:
+    """Where the examples of each client end on a line that holds those of available ones alone.
+
+    Args:
+        ends: The same of all clients, which it is if all are available.
+        context: What says who is.
+    """
+    if context.available is None:
+        return ends
+    return jnp.cumsum(jnp.where(context.available, context.sizes, 0))

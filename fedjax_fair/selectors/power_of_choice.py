@@ -12,6 +12,7 @@ from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Context, Selector
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.successive import draw_successively
+from fedjax_fair.selectors.by_size import ends_of_available
 from fedjax_fair.selectors.uniform import draw
 
 __all__ = ["power_of_choice"]
@@ -90,9 +91,7 @@ def power_of_choice(
         key_first, key_pool, key_batch = jax.random.split(key, 3)
         uniform = draw(key_first, cohort_size, context)
         size = min(2 * cohort_size, context.num_clients) if pool is None else pool
-        if context.available is not None:
-            ends = jnp.cumsum(jnp.where(context.available, context.sizes, 0))
-        drawn = draw_successively(key_pool, ends, size)
+        drawn = draw_successively(key_pool, ends_of_available(ends, context), size)
         losses = losses_of(key_batch, reported, context, drawn)
         worth = jnp.where(jnp.isnan(losses), -jnp.inf, losses)
         if context.available is not None:

@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
-from jaxtyping import PyTree
 
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.fitted import Fitted
-from fedjax_fair.training.loop import Callback, OnNonfinite, Schedule, programs_of, run
+from fedjax_fair.training.loop import Callback, OnNonfinite, Schedule, constant, programs_of, run
 from fedjax_fair.training.programs import Programs
 
 __all__ = ["train_each"]
@@ -64,7 +62,7 @@ def train_each(
 
         def trace(name: str) -> None:
             if name not in traced:
-                traced[name] = programs_of(partial(_same, methods[name]), (), batch, schedule)
+                traced[name] = programs_of(constant(methods[name]), (), batch, schedule)
 
         def programs(place: int) -> Programs:
             trace(names[place])
@@ -75,7 +73,7 @@ def train_each(
 
         for place, (name, round) in enumerate(methods.items()):
             trained = run(
-                partial(_same, round),
+                constant(round),
                 (),
                 batch,
                 schedule,
@@ -84,7 +82,3 @@ def train_each(
                 partial(programs, place),
             )
             yield name, Fitted(trained.dataset, trained.variables, round.model, trained.rounds)
-
-
-def _same(round: Round, point: PyTree) -> Any:
-    return round

@@ -22,6 +22,7 @@ from fedjax_fair.training.loop import (
     OnNonfinite,
     Schedule,
     SimulationError,
+    constant,
     run,
 )
 
@@ -183,7 +184,7 @@ def train(
     schedule = Schedule(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
     schedule.require_valid()
     with Batch(data, seeds, mesh) as batch:
-        trained = run(lambda _: round, (), batch, schedule, callbacks, checkpoints)
+        trained = run(constant(round), (), batch, schedule, callbacks, checkpoints)
     return Fitted(trained.dataset, trained.variables, round.model, trained.rounds)
 
 

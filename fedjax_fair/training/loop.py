@@ -40,6 +40,7 @@ __all__ = [
     "Schedule",
     "SimulationError",
     "Trained",
+    "constant",
     "programs_of",
     "run",
 ]
@@ -137,6 +138,11 @@ class Trained(NamedTuple):
     rounds: Int[np.ndarray, " seeds"]
 
 
+def constant(round: Round) -> Callable[[PyTree], Round]:
+    """Makes the same method of any point."""
+    return lambda _: round
+
+
 def programs_of(
     make: Callable[[PyTree], Round], points: PyTree, batch: Batch, schedule: Schedule
 ) -> Programs:
@@ -167,12 +173,11 @@ def run(
         make: ``make(point) -> Round``.
         points: Numbers of every run, leaves ``[runs]``.
         batch: The runs.
-        schedule: When they are evaluated and what ends them.
+        schedule: When they are evaluated and what ends them; valid.
         callbacks: Called at the start, every evaluation and the end.
         checkpoints: A folder for checkpoints.
         programs: Returns its programs, if those of several methods are compiled together.
     """
-    schedule.require_valid()
     seeds, data = batch.seeds, batch.given
     rounds, eval_every, best = schedule.rounds, schedule.eval_every, schedule.best
     on_nonfinite = schedule.on_nonfinite

@@ -70,6 +70,14 @@ def test_what_has_been_trained_is_not_trained_again(model, federation, tmp_path)
         xr.testing.assert_identical(first[name].dataset, again[name].dataset)
 
 
+def test_it_goes_on_from_the_checkpoints_of_train(model, federation, tmp_path):
+    alone = train(method(model, 2), federation, checkpoints=tmp_path / "a", **SETTINGS)
+    events = []
+    found = dict(each({"a": method(model, 2)}, federation, tmp_path, events))
+    assert events == [("a", what) for what in ("start", "compiled", "end")]
+    xr.testing.assert_identical(found["a"].dataset, alone.dataset)
+
+
 def test_a_method_that_cannot_be_traced_ends_when_its_turn_has_come(model, federation, tmp_path):
     def select(key, state, context):
         raise ValueError("no such client")
