@@ -13,7 +13,7 @@ from rich.table import Table
 from fedjax_fair.app.build import Experiment, local_steps
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.memory import readable
-from fedjax_fair.app.sweep import Batch, Group, batch_of, free_bytes
+from fedjax_fair.app.sweep import Group, Runs, free_bytes, runs_of
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.measured import measured
 from fedjax_fair.planning.plan import Plan, plan
@@ -37,7 +37,7 @@ class Planned(NamedTuple):
     name: str
     method: str
     config: Config
-    batch: Batch
+    batch: Runs
     train_loss: bool
 
 
@@ -46,7 +46,7 @@ def batches_of_run(experiment: Experiment) -> list[Planned]:
     config, data = experiment.config, experiment.data
     seeds = tuple(config.training.seeds)
     return [
-        Planned(name, name, config, Batch(constant(round), (), seeds, data), True)
+        Planned(name, name, config, Runs(constant(round), (), seeds, data), True)
         for name, round in experiment.rounds.items()
     ]
 
@@ -58,7 +58,7 @@ def batches_of_sweep(groups: Sequence[Group]) -> list[Planned]:
             " ".join([group.name, *(f"{name}={value}" for name, value in group.labels.items())]),
             group.name,
             group.config,
-            batch_of(group, range(len(group.runs))),
+            runs_of(group, range(len(group.runs))),
             False,
         )
         for group in groups

@@ -39,7 +39,7 @@ from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Axis", "Batch", "Group", "batch_of", "free_bytes", "planned", "sweep"]
+__all__ = ["Axis", "Group", "Runs", "free_bytes", "planned", "runs_of", "sweep"]
 
 
 _VALIDATION = 0.1
@@ -275,7 +275,7 @@ def _round(group: Group, values: tuple) -> Round:
     return method_round(config, group.name, group.data.num_classes, largest)
 
 
-class Batch(NamedTuple):
+class Runs(NamedTuple):
     """Some runs of a group, as ``fit_batch`` takes them."""
 
     make: Callable[[Any], Round]
@@ -284,7 +284,7 @@ class Batch(NamedTuple):
     data: FederatedData
 
 
-def batch_of(group: Group, numbers: Sequence[int]) -> Batch:
+def runs_of(group: Group, numbers: Sequence[int]) -> Runs:
     """Runs of a group.
 
     Args:
@@ -297,14 +297,14 @@ def batch_of(group: Group, numbers: Sequence[int]) -> Batch:
         own = np.array([training.seeds.index(seed) for seed in seeds])
         data = with_ownership(data, jax.tree.map(lambda leaf: leaf[own], ownership(data)))
     columns = tuple(jnp.asarray(column) for column in zip(*points, strict=True))
-    return Batch(partial(_round, group), columns, seeds, data)
+    return Runs(partial(_round, group), columns, seeds, data)
 
 
 def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:
     """Some runs of a group, with their numbers along ``run``."""
     training = group.config.training
     part = fit_batch(
-        **batch_of(group, numbers)._asdict(),
+        **runs_of(group, numbers)._asdict(),
         rounds=training.rounds or 0,
         eval_every=training.eval_every,
         train_loss=False,

@@ -22,7 +22,15 @@ from jaxtyping import PyTree
 from fedjax_fair import checks
 from fedjax_fair.numerics import target
 
-__all__ = ["CORES", "core_mesh", "cores_if_any", "filled_up", "over_runs", "shared"]
+__all__ = [
+    "CORES",
+    "core_mesh",
+    "cores_if_any",
+    "filled_up",
+    "num_usable_cores",
+    "over_runs",
+    "shared",
+]
 
 CORES = "cores"
 """The mesh axis of ``core_mesh``."""
@@ -57,7 +65,7 @@ def core_mesh(cores: int | Literal["all"] = "all") -> Mesh:
         ('cores',)
     """
     checks.positive_int("cores", cores, words=("all",))
-    wanted = _num_usable_cores() if cores == "all" else cores
+    wanted = num_usable_cores() if cores == "all" else cores
     _request_devices(wanted)
     available = jax.devices()
     if available[0].platform != "cpu" or jax.process_count() > 1:
@@ -75,10 +83,10 @@ def cores_if_any() -> Mesh | None:
 
     If JAX has not started yet, it will with a device for each core.
     """
-    _request_devices(_num_usable_cores())
+    _request_devices(num_usable_cores())
     if not target.current().is_cpu or jax.process_count() > 1 or jax.device_count() == 1:
         return None
-    return core_mesh(min(_num_usable_cores(), jax.device_count()))
+    return core_mesh(min(num_usable_cores(), jax.device_count()))
 
 
 def shared(tree: PyTree, mesh: Mesh) -> PyTree:
@@ -152,7 +160,7 @@ def _request_devices(cores: int) -> None:
             jax.config.update("jax_num_cpu_devices", cores)
 
 
-def _num_usable_cores() -> int:
+def num_usable_cores() -> int:
     """Cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

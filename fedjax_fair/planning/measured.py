@@ -47,17 +47,17 @@ def measured(
     with Batch(data, seeds, mesh) as batch:
         programs = Programs(make, points, batch, 1, train_loss)
         needed = programs.num_bytes(rounds)
-    compiled_in = time.perf_counter() - started
+        compiled_in = time.perf_counter() - started
 
-    state, of_init = _timed(programs.init)
-    (state, info), _ = _timed(lambda: programs.step(state, 1))
-    spent = 0.0
-    for _ in range(2):
-        (state, info), took = _timed(lambda own=state: programs.step(own, 1))
-        spent += took
-    cohort = jax.device_get(info.clients)[:, -1]
-    _timed(lambda: programs.evaluate(state, cohort))
-    _, of_evaluation = _timed(lambda: programs.evaluate(state, cohort))
+        state, of_init = _timed(programs.init)
+        (state, info), _ = _timed(lambda: programs.step(state, 1))
+        spent = 0.0
+        for _ in range(2):
+            (state, info), took = _timed(lambda own=state: programs.step(own, 1))
+            spent += took
+        cohort = jax.device_get(info.clients)[:, -1]
+        _timed(lambda: programs.evaluate(state, cohort))
+        _, of_evaluation = _timed(lambda: programs.evaluate(state, cohort))
 
     of_data = programs.shared_bytes
     needed -= of_data

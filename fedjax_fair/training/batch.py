@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
@@ -16,7 +15,7 @@ from jaxtyping import PyTree, UInt32
 from fedjax_fair import checks
 from fedjax_fair.data.federated import FederatedData, moved, ownership, validate, with_ownership
 from fedjax_fair.data.stored import on_device
-from fedjax_fair.parallel.cores import CORES, filled_up, shared
+from fedjax_fair.parallel.cores import CORES, filled_up, num_usable_cores, shared
 from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_runs
 
 __all__ = ["Batch"]
@@ -65,7 +64,7 @@ class Batch:
         self.run_a_core = 1 < self.cores <= len(seeds)
         self.groups = num_run_groups(mesh)
         # Several processes must not change the order.
-        self._threads = ThreadPoolExecutor(1 if jax.process_count() > 1 else os.cpu_count())
+        self._threads = ThreadPoolExecutor(1 if jax.process_count() > 1 else num_usable_cores())
         self._compiled: dict[Hashable, Future[Any]] = {}
 
     def __enter__(self) -> Batch:

@@ -20,6 +20,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from experiments.benchmarks.accelerators.choices import CHOICES
 from experiments.benchmarks.accelerators.workloads import FORMS, ROUNDS, WORKLOADS
 from experiments.benchmarks.peers.environment import environment
 from experiments.benchmarks.timing import without_settings
@@ -46,7 +47,8 @@ def answer(python: Path, target: str, name: str, form: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Programs compiled for accelerators")
     parser.add_argument("--target", default="v5e:1x1", help=machines.NAMES)
-    parser.add_argument("--only", nargs="*", choices=WORKLOADS, default=list(WORKLOADS))
+    every = [*WORKLOADS, *CHOICES]
+    parser.add_argument("--only", nargs="*", choices=every, default=every)
     parser.add_argument("--forms", nargs="*", choices=FORMS, default=list(FORMS))
     parser.add_argument("--dearest", action="store_true", help="print the dearest operations")
     parser.add_argument("--cache", type=Path, default=Path(".cache/accelerators"))
@@ -63,7 +65,7 @@ def main() -> None:
     print(several if machine.num_devices > 1 else "")
     print("|---" * (18 if machine.num_devices > 1 else 14) + "|")
     for name in options.only:
-        for form in options.forms:
+        for form in ("ours",) if name in CHOICES else options.forms:
             row(machine, name, form, said := answer(python, machine.name, name, form))
             for seconds, runs, text, origin in said["dearest"] if options.dearest else ():
                 print(f"  {seconds * 1e6:.3g} us x {runs}: {text} {origin}")

@@ -14,13 +14,14 @@ from typing import Any
 
 import jax
 
+from experiments.benchmarks.accelerators.choices import CHOICES
 from experiments.benchmarks.accelerators.workloads import ROUNDS, WORKLOADS, federation, program
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.mesh import client_mesh
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compiled import compiled, of_kernel
+from fedjax_fair.planning.compiled import Compiled, compiled, of_kernel
 from fedjax_fair.planning.machines import Machine, devices_of
-from fedjax_fair.planning.places import federation_on, runs_on
+from fedjax_fair.planning.places import federation_on, on, runs_on
 from fedjax_fair.planning.reading import Loop, Operation, Program
 
 # What is computed of clients one by one, and divided among devices; the rest all compute alike.
@@ -28,33 +29,47 @@ _OF_CLIENTS = re.compile(r"clients_\d+_by_\d+|client_chunks|local_steps|step_blo
 
 
 def answer(machine: Machine, name: str, form: str) -> dict[str, Any]:
-    """What a compiler says of a workload in a form."""
+    """What a compiler says of a workload in a form, or of a part of a choice, which has but one."""
+    if name in CHOICES:
+        function, shapes = CHOICES[name]
+        made = compiled(machine, jax.jit(function), *on(machine, shapes))
+        costs: dict[str, Any] = {"whole": made.program.cost, "round": None, "step": None}
+        return _said(machine, made, costs, None)
     workload, mesh = WORKLOADS[name], None
     if machine.num_devices > 1:
-        mesh = client_mesh(available=devices_of(machine))
+        # Points of a sweep need nothing of each other.
+        runs = machine.num_devices if workload.runs else None
+        mesh = client_mesh(runs=runs, available=devices_of(machine))
     with tracing_for(machine.platform):
         data = federation_on(machine, mesh, federation(workload))
         function, values = program(workload, form, mesh)
     made = compiled(machine, jax.jit(function), runs_on(machine, mesh, values), data)
-    costs = made.program
 
     def largest(trips: int) -> Loop | None:
-        loops = [loop for loop in costs.loops if loop.trips == trips]
+        loops = [loop for loop in made.program.loops if loop.trips == trips]
         return max(loops, key=lambda loop: loop.runs * trips * loop.cost.kernels, default=None)
 
     rounds, steps = largest(ROUNDS), largest(workload.steps)
-    found = {"whole": costs.cost, "round": rounds and rounds.cost, "step": steps and steps.cost}
+    costs = {"round": rounds and rounds.cost, "step": steps and steps.cost}
+    steps_a_round = steps and rounds and steps.trips * steps.runs // rounds.trips
+    return _said(machine, made, {"whole": made.program.cost, **costs}, steps_a_round)
+
+
+def _said(
+    machine: Machine, made: Compiled, costs: dict[str, Any], steps_a_round: float | None
+) -> dict[str, Any]:
+    program = made.program
     return {
-        "costs": {part: cost and cost._asdict() for part, cost in found.items()},
+        "costs": {part: cost and cost._asdict() for part, cost in costs.items()},
         "seconds": made.seconds,
-        "steps_a_round": steps and rounds and steps.trips * steps.runs // rounds.trips,
-        "waiting": _seconds(machine, costs, lambda each: each.cost.collectives > 0),
-        "alike": _seconds(machine, costs, lambda each: not _OF_CLIENTS.search(each.origin)),
-        "unknown_loops": sum(not loop.known for loop in costs.loops),
+        "steps_a_round": steps_a_round,
+        "waiting": _seconds(machine, program, lambda each: each.cost.collectives > 0),
+        "alike": _seconds(machine, program, lambda each: not _OF_CLIENTS.search(each.origin)),
+        "unknown_loops": sum(not loop.known for loop in program.loops),
         "arguments": made.arguments,
         "temporaries": made.temporaries,
         "compiled_in": made.compiled_in,
-        "dearest": _dearest(machine, costs),
+        "dearest": _dearest(machine, program),
     }
 
 

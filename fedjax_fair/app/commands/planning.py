@@ -41,9 +41,9 @@ class Plan(Config):
 
 def plan_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     """Runs `plan [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]`."""
-    asked = request(arguments, presets)
-    name = f"plan {asked.preset}"
-    typed = parse(Plan, asked.options, name, Plan(**fields_of(Config, asked.start)))
+    wanted = request(arguments, presets)
+    name = f"plan {wanted.preset}"
+    typed = parse(Plan, wanted.options, name, Plan(**fields_of(Config, wanted.start)))
     chosen = plain(Config, typed)
     machine = memory = None
     if typed.machine == "here":
@@ -53,8 +53,8 @@ def plan_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         machines.prepare(machine)
         mesh = mesh_of(chosen.devices, machines.devices_of(machine))
         memory, chosen = machine.memory, replace(chosen, devices=1)
-    base = relevant(resolve(chosen), base=asked.base)
-    varied, seeds = asked.varied()
+    base = relevant(resolve(chosen), base=wanted.base)
+    varied, seeds = wanted.varied()
     if varied or seeds:
         _, _, groups = planned(base, varied, seeds=seeds, memory=memory)
         batches = batches_of_sweep(groups)

@@ -1,4 +1,4 @@
-"""What is asked of ``run``, ``sweep`` and ``plan``: a preset, what is varied, and options."""
+"""What ``run``, ``sweep`` and ``plan`` shall do: a preset, what is varied, and options."""
 
 from __future__ import annotations
 

@@ -120,12 +120,12 @@ class Sweep(Config):
 
 def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     """Makes everything that can go wrong before it makes the run folder."""
-    asked = request(arguments, presets)
+    wanted = request(arguments, presets)
     # What the preset sets for methods or data that were replaced is left out; what a file or a
     # person says stays.
-    default = Run(**fields_of(Config, asked.start))
-    typed = parse(Run, [*asked.words, *asked.options], f"run {asked.preset}", default)
-    config = relevant(resolve(plain(Config, typed)), base=asked.base)
+    default = Run(**fields_of(Config, wanted.start))
+    typed = parse(Run, [*wanted.words, *wanted.options], f"run {wanted.preset}", default)
+    config = relevant(resolve(plain(Config, typed)), base=wanted.base)
     _require_logs(typed.log)
     if config.distributed:
         processes.initialize()
@@ -133,22 +133,23 @@ def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     if typed.dry_run:
         _print_dry_run(config, costs(ready))
         return
-    name = asked.preset if asked.named else config.data.name.replace("/", "-")
+    name = wanted.preset if wanted.named else config.data.name.replace("/", "-")
     folder = processes.broadcast_from_first(lambda: str(RunFolder.create(config, name).path))
     _execute(ready, RunFolder(folder), typed.log, quiet=typed.quiet)
 
 
 def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     """Runs `sweep [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]`."""
-    asked = request(arguments, presets)
-    if HELP & set(asked.options):
-        print(f"NAME=VALUE,VALUE varies a setting:\n{aligned(_varied(asked.start), indent='  ')}\n")
-    default = Sweep(**fields_of(Config, asked.start))
-    default = replace(default, output=f"sweeps/{asked.preset}")
-    settings = parse(Sweep, asked.options, f"sweep {asked.preset}", default)
-    chosen = replace(plain(Config, settings), output=asked.start.output)
-    base = relevant(resolve(chosen), base=asked.base)
-    varied, seeds = asked.varied()
+    wanted = request(arguments, presets)
+    if HELP & set(wanted.options):
+        varied = aligned(_varied(wanted.start), indent="  ")
+        print(f"NAME=VALUE,VALUE varies a setting:\n{varied}\n")
+    default = Sweep(**fields_of(Config, wanted.start))
+    default = replace(default, output=f"sweeps/{wanted.preset}")
+    settings = parse(Sweep, wanted.options, f"sweep {wanted.preset}", default)
+    chosen = replace(plain(Config, settings), output=wanted.start.output)
+    base = relevant(resolve(chosen), base=wanted.base)
+    varied, seeds = wanted.varied()
     if settings.dry_run:
         config, _, groups = planned(base, varied, seeds=seeds)
         _print_dry_run(config, costs_of_sweep(groups))
