@@ -203,8 +203,9 @@ def write_table(data: str, file: Path) -> None:
     measured = short(runs.collect(methods, file))
     stem = file.parent / f"equitable-table-{data}"
     _write(stem, measured, LAYOUT, paper.EQUITABLE[data])
-    done = runs.load(file).groupby("algorithm")["seed"].nunique()
-    most = [name for name in methods if done[name] == done[list(methods)].max()]
+    rows = runs.load(file)
+    done = {name: rows.loc[rows["algorithm"] == name, "seed"].nunique() for name in methods}
+    most = [name for name in methods if done[name] == max(done.values())]
     if len(most) < len(methods):
         longer = short(runs.collect(most, file))
         _write(file.parent / f"{stem.name}-several", longer, LAYOUT, paper.EQUITABLE[data])

@@ -10,7 +10,7 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.reading import Cost, Program, read
 
-__all__ = ["Compiled", "compiled", "of_kernel"]
+__all__ = ["Compiled", "compiled", "of_kernel", "roofline"]
 
 # What XLA's own model of performance puts down for starting a kernel.
 _LAUNCH = 1e-6
@@ -84,7 +84,18 @@ def of_kernel(machine: Machine, cost: Cost) -> float:
         return max(2 * cost.exchanged / machine.link, _LAUNCH)
     if machine.hertz is not None:
         return cost.cycles / machine.hertz
-    return max(cost.bytes / machine.bandwidth, cost.operations / machine.operations, _LAUNCH)
+    return max(roofline(machine, cost), _LAUNCH)
+
+
+def roofline(machine: Machine, cost: Cost) -> float:
+    """Seconds in which a device can move these bytes, or compute these products, at its peaks.
+
+    Args:
+        machine: Where it would run.
+        cost: Of anything.
+    """
+    products = (cost.operations - cost.full) / machine.operations + cost.full / machine.full
+    return max(cost.bytes / machine.bandwidth, products)
 
 
 def _seconds(machine: Machine, program: Program) -> float:

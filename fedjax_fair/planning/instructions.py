@@ -24,6 +24,7 @@ _SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)')
+_FULL = re.compile(r'operand_precision"?[=:][{\[]"?highest', re.IGNORECASE)
 _BITS = re.compile(r"\d+")
 
 # What only names or regroups values, and what others are called by.
@@ -188,7 +189,9 @@ def _parameter(part: Part, place: int) -> str | None:
     return next((one.name for one in part.instructions.values() if marked in one.text), None)
 
 
-def operations_of(instruction: Instruction, part: Part, parts: Mapping[str, Part]) -> int:
+def operations_of(
+    instruction: Instruction, part: Part, parts: Mapping[str, Part], *, full: bool = False
+) -> int:
     """Floating-point operations of the products within an instruction.
 
     Multiplications and sums of matrix products and convolutions, without what meets padding.
@@ -197,10 +200,15 @@ def operations_of(instruction: Instruction, part: Part, parts: Mapping[str, Part
         instruction: Any.
         part: What it belongs to.
         parts: The whole program.
+        full: Whether only products count that keep the precision of float32, which a device rounds
+            to fewer bits unless told otherwise.
     """
     called = parts.get(attribute(instruction, "calls"))
     if called is not None:
-        return sum(operations_of(one, called, parts) for one in called.instructions.values())
+        within = called.instructions.values()
+        return sum(operations_of(one, called, parts, full=full) for one in within)
+    if full and not _FULL.search(instruction.text):
+        return 0
     if "dim_labels=" in instruction.text:
         return _of_convolution(instruction, part)
     contracted = _CONTRACTED.search(instruction.text)

@@ -29,6 +29,7 @@ class Machine(NamedTuple):
         bandwidth: Bytes that a device moves from and to its memory in a second, at most.
         operations: Floating-point operations in products of a device in a second, at most, in the
             precision that JAX takes for float32 by default.
+        full: The same for products that keep the precision of float32.
         link: Bytes that a device sends to a neighbor in a second, at most.
         hertz: Cycles in a second; None where the compiler estimates none.
         extra: What the package is to be installed with.
@@ -41,6 +42,7 @@ class Machine(NamedTuple):
     memory: float
     bandwidth: float
     operations: float
+    full: float
     link: float
     hertz: float | None
     extra: str
@@ -61,20 +63,22 @@ class _Kind(NamedTuple):
     memory: float
     bandwidth: float
     operations: float
+    full: float
     link: float
     hertz: float | None
     axes: int
 
 
 # Data sheets: cloud.google.com/tpu/docs/v5e and v5p for memory, bandwidth and operations in
-# bfloat16, which float32 products are computed in. Clocks and links, in one direction:
-# jax-ml.github.io/scaling-book/tpus. nvidia.com/en-us/data-center/h200 (SXM), operations in TF32
-# without sparsity, half of NVLink's bandwidth, which counts both directions.
+# bfloat16, which float32 products are computed in; six of these make one of full precision. Clocks
+# and links, in one direction: jax-ml.github.io/scaling-book/tpus. nvidia.com/en-us/data-center/h200
+# (SXM), operations in TF32 without sparsity, and in FP32 for full precision; half of NVLink's
+# bandwidth, which counts both directions.
 _TPUS = {
-    "v5e": _Kind(16e9, 819e9, 197e12, 45e9, 1.5e9, 2),
-    "v5p": _Kind(95e9, 2765e9, 459e12, 90e9, 1.75e9, 3),
+    "v5e": _Kind(16e9, 819e9, 197e12, 197e12 / 6, 45e9, 1.5e9, 2),
+    "v5p": _Kind(95e9, 2765e9, 459e12, 459e12 / 6, 90e9, 1.75e9, 3),
 }
-_H200 = _Kind(141e9, 4.8e12, 494e12, 450e9, None, 1)
+_H200 = _Kind(141e9, 4.8e12, 494e12, 67e12, 450e9, None, 1)
 
 # How a device that is not there is described to the compiler: figures of the SXM form.
 _CUDA = """

@@ -35,6 +35,7 @@ class Work(NamedTuple):
         cycles: As a TPU's compiler estimates them; None for other devices.
         kernels: Instructions that a device starts.
         operations: Floating-point operations in products.
+        full: Those of them that keep the precision of float32.
         bytes: Moved from and to the memory of the device.
         collectives: Instructions that wait for other devices.
         exchanged: Bytes that those give, on a device.
@@ -45,6 +46,7 @@ class Work(NamedTuple):
     cycles: float | None
     kernels: float
     operations: float
+    full: float
     bytes: float
     collectives: float
     exchanged: float

@@ -34,6 +34,7 @@ class Cost(NamedTuple):
     Attributes:
         cycles: What a TPU's compiler estimates; 0 for other devices.
         operations: Floating-point operations in products.
+        full: Those of them that keep the precision of float32.
         bytes: Moved from and to the memory of the device.
         kernels: Instructions that the device starts, one after the other.
         collectives: Those of them that wait for other devices.
@@ -42,6 +43,7 @@ class Cost(NamedTuple):
 
     cycles: float = 0
     operations: float = 0
+    full: float = 0
     bytes: float = 0
     kernels: float = 0
     collectives: float = 0
@@ -190,6 +192,7 @@ def _alone(part: Part, parts: Mapping[str, Part]) -> dict[str, Cost]:
         found[one.name] = Cost(
             cycles=int(cycles[1]) if cycles else 0,
             operations=operations_of(one, part, parts),
+            full=operations_of(one, part, parts, full=True),
             bytes=bytes_of(one, part, parts),
             kernels=1,
             collectives=int(waits),

@@ -6,8 +6,8 @@ from fedjax_fair.planning.compiled import of_kernel
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.reading import Cost
 
-# 10 bytes a second from memory, 100 operations, 5 bytes to a neighbor.
-GPU = Machine("gpu", "gpu", (8,), 1e9, 10, 100, 5, None, "", "jax")
+# 10 bytes a second from memory, 100 operations, 25 in full precision, 5 bytes to a neighbor.
+GPU = Machine("gpu", "gpu", (8,), 1e9, 10, 100, 25, 5, None, "", "jax")
 TPU = GPU._replace(platform="tpu", hertz=50.0)
 
 
@@ -16,6 +16,7 @@ TPU = GPU._replace(platform="tpu", hertz=50.0)
     [
         (GPU, Cost(bytes=20, operations=100), 2.0),
         (GPU, Cost(bytes=20, operations=400), 4.0),
+        (GPU, Cost(bytes=20, operations=400, full=100), 7.0),
         (GPU, Cost(kernels=1), 1e-6),
         (TPU, Cost(cycles=25, bytes=20, operations=400), 0.5),
         # A ring sends all but one part of the bytes twice.

@@ -14,7 +14,7 @@ from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.measured import measured
 from fedjax_fair.planning.plan import plan, whole_seconds
 
-HERE = Machine("cpu", "cpu", (1,), 1e9, 1e10, 1e11, 1e9, None, "", "jax")
+HERE = Machine("cpu", "cpu", (1,), 1e9, 1e10, 1e11, 1e10, 1e9, None, "", "jax")
 BATCH = 10
 # Forward, and the gradient by the weights: features need none.
 OF_A_STEP = 2 * (2 * BATCH * 64 * 10)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from fedjax_fair.numerics.products import product
 from fedjax_fair.planning.reading import read
 
 
@@ -111,6 +112,29 @@ def test_products_are_counted(function, args, operations):
     costs, said = compiled(function, *args)
     assert costs.cost.operations == operations == said["flops"]
     assert costs.cost.bytes == said["bytes accessed"]
+
+
+def test_products_in_full_precision_are_told_apart():
+    def both(a, b):
+        return jnp.tanh(product(a, b)), a @ (b + 1)
+
+    costs, _ = compiled(both, A, B)
+    assert costs.cost.full == costs.cost.operations / 2 == 2 * 30 * 40 * 50
+
+
+def test_a_library_is_told_of_full_precision_in_its_own_way():
+    settings = (
+        '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]},'
+        '"precision_config":{"operand_precision":["HIGHEST","HIGHEST"]}}}'
+    )
+    given = ["  %a = f32[30,40] parameter(0)", "  %b = f32[40,50] parameter(1)"]
+    call = "  %c = (f32[30,50], s8[9]) custom-call(%a, %b), custom_call_target="
+    for precision in ("HIGHEST", "DEFAULT"):
+        own = settings.replace("HIGHEST", precision)
+        text = part("main", *given, f'{call}"__cublas$gemm", backend_config={own}', entry=True)
+        cost = read(text).cost
+        assert cost.operations == 2 * 30 * 40 * 50
+        assert cost.full == (cost.operations if precision == "HIGHEST" else 0)
 
 
 @pytest.mark.parametrize(
