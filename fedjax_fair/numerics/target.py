@@ -32,6 +32,8 @@ class Target(NamedTuple):
         models_bytes: Bytes of their models, at most; None for any number.
         model_bytes: Bytes of one of them, at most; clients with a larger one train one by one.
             None for any number.
+        similarities: Between points and items that are computed together where there are too many
+            to be kept; None for those of 128 points.
     """
 
     platform: Platform
@@ -42,6 +44,7 @@ class Target(NamedTuple):
     clients_trained: int | None
     models_bytes: int | None
     model_bytes: int | None
+    similarities: int | None
 
     @property
     def is_cpu(self) -> bool:
@@ -62,6 +65,7 @@ _CPU = Target(
     clients_trained=16,
     models_bytes=8 * 2**20,
     model_bytes=None,
+    similarities=None,
 )
 # A core that is a device of its own has a smaller cache, and only the smallest networks gain from
 # training side by side, whose operations are done sooner than started.
@@ -78,10 +82,15 @@ _GPU = Target(
     # times as long with four clients side by side, whose wide convolutions follow each other within
     # each layer; networks of up to 6 MiB half as long with the whole cohort.
     model_bytes=16 * 2**20,
+    # With a pool of 1,000 among a million points, as many as fill a TPU make six kernels of a
+    # microsecond for each block, which take three times as long as what they compute.
+    similarities=2**23,
 )
 # LeNet and an MLP gain from going side by side, larger networks lose: by the cycles of a round, one
-# of 6 MiB costs twice as much five side by side as one by one, ResNet-18 six times with four.
-_TPU = _GPU._replace(platform="tpu", models_bytes=8 * 2**20, model_bytes=None)
+# of 6 MiB costs twice as much five side by side as one by one, ResNet-18 six times with four. Blocks
+# of a hundred thousand similarities took four times the cycles of those of a million; still larger
+# ones leave the memory of the chip.
+_TPU = _GPU._replace(platform="tpu", models_bytes=8 * 2**20, model_bytes=None, similarities=2**20)
 
 # Part of the key of JAX's caches: what was traced for one target is not taken for another.
 _chosen = jax.make_user_context(None)

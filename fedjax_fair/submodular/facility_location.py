@@ -37,12 +37,9 @@ __all__ = [
 _SMALL = 300 * 300
 
 # Points whose rows are read together: for a matrix few enough to stay in the nearest cache, for
-# features enough to make a matrix product of. An accelerator is only filled by more: with a pool of
-# 1,000 among a million points, 128 took four times a TPU's estimated cycles. Still larger blocks
-# leave the memory of the chip.
+# features enough to make a matrix product of. An accelerator is only filled by more.
 _ROWS = 16
 _POINTS = 128
-_ENTRIES = 2**20
 
 
 def facility_location(
@@ -164,9 +161,9 @@ def facility_location_from_features(
     rows = rows - product(jnp.full(count, 1 / count, rows.dtype), rows)[None]
     squares = jnp.sum(rows**2, axis=1)
     offered, offered_squares = rows[chosen], squares[chosen]
-    block = _POINTS
-    if not target.current().is_cpu:
-        block = min(count, max(_POINTS, _ENTRIES // size))
+    block, similarities = _POINTS, target.current().similarities
+    if similarities is not None:
+        block = min(count, max(_POINTS, similarities // size))
 
     def similarity(points: Int[Array, " points"]) -> Float[Array, "items points"]:
         near = offered_squares[:, None] + squares[points][None]
