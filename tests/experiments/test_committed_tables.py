@@ -16,6 +16,7 @@ WRITERS = {
     "cross-digits": lambda file: cross.write_table("digits", file),
     "cross-mnist": lambda file: cross.write_table("mnist", file),
     "equitable-ablations-mnist": lambda file: equitable.write_ablations("mnist", file),
+    "equitable-grid-cifar10": lambda file: equitable.write_grid(file),
     "equitable-grid-mnist": lambda file: equitable.write_grid(file),
     "equitable-table-cifar10": lambda file: equitable.write_table("cifar10", file),
     "equitable-table-mnist": lambda file: equitable.write_table("mnist", file),
