@@ -5,7 +5,8 @@
   are ready: compiled, and from a folder of compiled programs;
 * the same until it returns, after one round and two evaluations;
 * ``fedjax-fair run``, the first command of the README, with no program kept and with all; beside
-  those of other checkouts with ``--against FOLDER ...``.
+  those of other checkouts with ``--against FOLDER ...``. Time of processors, over their number, is
+  what no order of the same work can be below.
 
 Each is a fresh process; medians, in turn.
 """
@@ -13,6 +14,7 @@ Each is a fresh process; medians, in turn.
 from __future__ import annotations
 
 import argparse
+import resource
 import subprocess
 import sys
 import tempfile
@@ -65,6 +67,7 @@ def benchmark_run(repeats: int, checkouts: list[Path]) -> None:
     """The command of each checkout, cold and with every program kept."""
     names = ("programs compiled", "programs read")
     waits: dict[tuple[Path, str], list[float]] = {}
+    works: dict[tuple[Path, str], list[float]] = {}
     for _ in range(repeats):
         for checkout in checkouts:
             with tempfile.TemporaryDirectory() as folder:
@@ -75,17 +78,25 @@ def benchmark_run(repeats: int, checkouts: list[Path]) -> None:
                         "PYTHONPATH": str(checkout),
                     }
                     command = [sys.executable, "-c", RUN, "run", "--output", f"{folder}/{name}"]
-                    started = time.perf_counter()
+                    started, worked = time.perf_counter(), _of_processors()
                     subprocess.run(command, cwd=folder, env=own, capture_output=True, check=True)
                     seconds = time.perf_counter() - started
                     waits.setdefault((checkout, name), []).append(seconds)
+                    works.setdefault((checkout, name), []).append(_of_processors() - worked)
     for (checkout, name), seconds in waits.items():
         ratio = np.median(np.divide(seconds, waits[checkouts[0], name]))
         print(
             f"fedjax-fair run, {name:20s} {np.median(seconds):6.1f} s (least {min(seconds):.1f}), "
+            f"{np.median(works[checkout, name]):.1f} s of processors, "
             f"{ratio:.2f} times the first: {checkout.name}",
             flush=True,
         )
+
+
+def _of_processors() -> float:
+    """Seconds that ended processes of this one have kept cores busy."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def benchmark_fit(repeats: int) -> None:
