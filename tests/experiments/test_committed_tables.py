@@ -22,7 +22,7 @@ WRITERS = {
     "equitable-table-mnist": lambda file: equitable.write_table("mnist", file),
     "selection-cifar10": lambda file: [
         selection.write_table(name, SELECTION_TABLES["cifar10"][name], "cifar10", file)
-        for name in ("table1-cifar10", "table2-cifar10", "table3-cifar10")
+        for name in ("table1-cifar10", "table2-cifar10", "table3-cifar10", "table4-cifar10")
     ],
     "selection-mnist": lambda file: [
         selection.write_table(name, SELECTION_TABLES["mnist"][name], "mnist", file)
