@@ -87,9 +87,9 @@ _GPU = Target(
     similarities=2**23,
 )
 # LeNet and an MLP gain from going side by side, larger networks lose: by the cycles of a round, one
-# of 6 MiB costs twice as much five side by side as one by one, ResNet-18 six times with four. Blocks
-# of a hundred thousand similarities took four times the cycles of those of a million; still larger
-# ones leave the memory of the chip.
+# of 6 MiB costs twice as much five side by side as one by one, ResNet-18 six times with four. With
+# blocks of a hundred thousand similarities a choice takes four times the cycles of those of a
+# million; still larger ones leave the memory of the chip.
 _TPU = _GPU._replace(platform="tpu", models_bytes=8 * 2**20, model_bytes=None, similarities=2**20)
 
 # Part of the key of JAX's caches: what was traced for one target is not taken for another.
