@@ -68,7 +68,16 @@ def test_a_compiler_that_is_missing_is_one_line(monkeypatch, capsys):
 
 
 def test_a_table_says_what_its_numbers_mean():
-    work = Work(3e6, 700, 2e9, 5e6, 2, 1e6, unknown_loops=1)
+    work = Work(
+        cycles=3e6,
+        kernels=700,
+        operations=2e9,
+        full=5e8,
+        bytes=5e6,
+        collectives=2,
+        exchanged=1e6,
+        unknown_loops=1,
+    )
     seconds = {"round": 0.002, "evaluation": 0.0001, "whole": 300.0}
     memory = {"data": 2_000_000_000, "states": 10**9, "temporaries": 10**9}
     own = Plan(3, 1000, memory, 12, seconds, 20.0, 10**6, work)
@@ -77,7 +86,8 @@ def test_a_table_says_what_its_numbers_mean():
     assert cells == ["fedavg", "3", "4.0 GB", "12", "2 ms", "100 us", "5.0 min", "20.0 s"]
     for said in (
         "data 2.0 GB, states 1.0 GB, temporaries 1.0 GB; a device has 16.0 GB",
-        "3,000,000 cycles, 700 kernels, 2 billion operations in products, 5.0 MB moved",
+        "3,000,000 cycles, 700 kernels, 2 billion operations in products",
+        "in products (0.5 billion in full precision), 5.0 MB moved",
         "2 collectives of 1.0 MB",
         "1.0 MB of records",
         "loops of unknown length, 1 in all, count once",
