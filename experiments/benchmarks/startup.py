@@ -5,8 +5,10 @@
   are ready: compiled, and from a folder of compiled programs;
 * the same until it returns, after one round and two evaluations;
 * ``fedjax-fair run``, the first command of the README, with no program kept and with all; beside
-  those of other checkouts with ``--against FOLDER ...``. Time of processors, over their number, is
-  what no order of the same work can be below.
+  those of other checkouts with ``--against FOLDER ...``.
+
+Time of processors, over their number, is what no order of the same work can be below; nor can
+tracing and lowering, which are Python and take one thread at a time.
 
 Each is a fresh process; medians, in turn.
 """
@@ -27,6 +29,7 @@ from experiments.benchmarks.timing import environment, without_settings
 
 IMPORTS = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
 FIRST_ROUND = """
+import jax
 import numpy as np
 import time
 import fedjax_fair as ff
@@ -38,10 +41,16 @@ method = ff.make_round(
     ff.models.lenet(10), ff.selectors.uniform(10),
     ff.solvers.sgd(0.1, 50, steps=20), ff.aggregators.mean(),
 )
+traced = []
+def keep(name, seconds, **_):
+    if name.endswith(("jaxpr_trace_duration", "jaxpr_to_mlir_module_duration")):
+        traced.append(seconds)
+jax.monitoring.register_event_duration_secs_listener(keep)
 class Ready(ff.Callback):
     def on_compiled(self, num_bytes):
         print(time.perf_counter() - started)
         print(time.process_time() - worked)
+        print(sum(traced))
 started, worked = time.perf_counter(), time.process_time()
 ff.fit(method, data, rounds=1, eval_every=1, train_loss=False, callbacks=[Ready()])
 print(time.perf_counter() - started)
@@ -120,12 +129,13 @@ def benchmark_fit(repeats: int) -> None:
                 for name, seconds in zip(names, _seconds(program, settings), strict=True):
                     waits.setdefault(name, []).append(seconds)
     for name, seconds in waits.items():
-        print(f"{name:34s} {np.median(seconds):6.2f} s (least {min(seconds):.2f})")
+        print(f"{name:40s} {np.median(seconds):6.2f} s (least {min(seconds):.2f})")
 
 
 def _names(programs: str) -> list[str]:
     """What ``FIRST_ROUND`` prints."""
-    return [programs, f"{programs}, of processors", f"fit, {programs}"]
+    own = ("", ", of processors", ", tracing and lowering")
+    return [*(programs + one for one in own), f"fit, {programs}"]
 
 
 def _seconds(program: str, settings: dict[str, str]) -> list[float]:
