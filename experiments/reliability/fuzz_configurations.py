@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from experiments.reliability.values import require_named, values
 from fedjax_fair.app import presets
-from fedjax_fair.app.build import DATA_NAMES, build, method_settings
+from fedjax_fair.app.build import DATA_NAMES, build
 from fedjax_fair.app.config import Config, DataConfig, ModelConfig, TrainingConfig
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS
 from fedjax_fair.app.signatures import settings_of
+from fedjax_fair.app.variants import method_settings
 
 __all__ = ["configurations", "judge"]
 

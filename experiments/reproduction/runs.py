@@ -18,8 +18,9 @@ import pandas as pd
 import xarray as xr
 
 from fedjax_fair.app import presets
-from fedjax_fair.app.build import build, relevant
+from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
+from fedjax_fair.app.variants import relevant
 from fedjax_fair.data import ClientExamples, FederatedData, stack
 from fedjax_fair.results import by_mix
 from fedjax_fair.training.fit import fit_batch

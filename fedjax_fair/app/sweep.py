@@ -25,11 +25,12 @@ from jax.sharding import Mesh
 
 from fedjax_fair import checks, report, results
 from fedjax_fair.app import presets
-from fedjax_fair.app.build import build, largest_client, method_round, method_settings
+from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.run_folder import environment, locked
 from fedjax_fair.app.settings import lookup, places
 from fedjax_fair.app.signatures import Setting
+from fedjax_fair.app.variants import method_settings
 from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from fedjax_fair import simulate
 from fedjax_fair.app import presets, registry
-from fedjax_fair.app.build import build, memory_of, method_round, method_settings, relevant
+from fedjax_fair.app.build import build, memory_of, method_round
 from fedjax_fair.app.config import (
     AggregatorConfig,
     Config,
@@ -23,6 +23,7 @@ from fedjax_fair.app.config import (
     TrainingConfig,
     UploadConfig,
 )
+from fedjax_fair.app.variants import method_settings, relevant
 from fedjax_fair.training.fingerprint import describe
 
 SMALL = presets.resolve(

@@ -7,13 +7,14 @@ import pytest
 
 import fedjax_fair as ff
 from fedjax_fair.app import settings
-from fedjax_fair.app.build import build, relevant
+from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import Config, MaximizeExemplars
 from fedjax_fair.app.dry_run import as_toml, num_programs
 from fedjax_fair.app.presets import PRESETS, resolve
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import load_into
+from fedjax_fair.app.variants import relevant
 
 TINY = """
 methods = ["fedavg", "fedprox"]

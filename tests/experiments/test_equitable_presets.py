@@ -11,9 +11,10 @@ import xarray as xr
 from experiments.reproduction import cross, equitable, paper, runs
 from experiments.reproduction.presets import ABLATIONS, PAPERS
 from fedjax_fair.app import presets
-from fedjax_fair.app.build import build, relevant
+from fedjax_fair.app.build import build
 from fedjax_fair.app.config import ModelConfig
 from fedjax_fair.app.presets import PRESETS, Preset
+from fedjax_fair.app.variants import relevant
 from fedjax_fair.data import sources
 from fedjax_fair.metrics import paired
 from fedjax_fair.training.fit import fit

@@ -11,8 +11,9 @@ from conftest import linear_model, make_federation
 
 from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.app import presets, registry
-from fedjax_fair.app.build import method_round, method_settings, relevant
+from fedjax_fair.app.build import method_round
 from fedjax_fair.app.config import Config
+from fedjax_fair.app.variants import method_settings, relevant
 from fedjax_fair.simulate import make_round
 from fedjax_fair.training.fingerprint import describe, differences
 from fedjax_fair.training.fit import fit

@@ -9,10 +9,11 @@ import tyro
 from tyro.conf import Positional
 
 from fedjax_fair import data
-from fedjax_fair.app.build import load_data, relevant
+from fedjax_fair.app.build import load_data
 from fedjax_fair.app.commands.shared import Name
 from fedjax_fair.app.config import Config, DataConfig
 from fedjax_fair.app.presets import resolve
+from fedjax_fair.app.variants import relevant
 from fedjax_fair.report import plots
 from fedjax_fair.text import aligned, printable
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from fedjax_fair.app.build import build, relevant
+from fedjax_fair.app.build import build
 from fedjax_fair.app.commands.request import request
 from fedjax_fair.app.commands.shared import fields_of, plain
 from fedjax_fair.app.config import Config
@@ -19,6 +19,7 @@ from fedjax_fair.app.options import parse
 from fedjax_fair.app.plan import as_json, batches_of_run, batches_of_sweep, plans, shown
 from fedjax_fair.app.presets import Preset, resolve
 from fedjax_fair.app.sweep import planned
+from fedjax_fair.app.variants import relevant
 from fedjax_fair.planning import machines
 
 __all__ = ["Plan", "plan_settings"]

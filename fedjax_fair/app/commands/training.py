@@ -10,7 +10,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from fedjax_fair.app import experiment, maximize
-from fedjax_fair.app.build import Experiment, batch_size, build, method_settings, relevant
+from fedjax_fair.app.build import Experiment, batch_size, build
 from fedjax_fair.app.commands.maximizing import maximize_in
 from fedjax_fair.app.commands.request import request
 from fedjax_fair.app.commands.shared import RunPath, advice, fields_of, plain, resumable, say_where
@@ -25,6 +25,7 @@ from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import described, places
 from fedjax_fair.app.sweep import planned, sweep
 from fedjax_fair.app.termination import Termination
+from fedjax_fair.app.variants import method_settings, relevant
 from fedjax_fair.parallel import processes
 from fedjax_fair.text import aligned, printable
 from fedjax_fair.training.fit import Callback

@@ -1,0 +1,88 @@
+"""What goes wrong and what is sent, from the sections of a configuration that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fedjax_fair import checks, faults, uploads
+from fedjax_fair.app.config import Config
+from fedjax_fair.base import Faults
+
+__all__ = ["faults_of", "uploads_of"]
+
+
+def faults_of(config: Config) -> list[Faults]:
+    """What goes wrong, as the settings say.
+
+    Raises:
+        ValueError: If a setting is out of range, is missing, or changes nothing.
+    """
+    own, found = config.faults, []
+    for name in ("dropout", "stragglers", "late", "byzantine"):
+        checks.probability(f"faults.{name}", getattr(own, name))
+    if own.dropout:
+        found.append(faults.dropout(own.dropout))
+    needed = {"deadline_steps": "stragglers", "late_rounds": "late", "attack": "byzantine"}
+    for name, of in needed.items():
+        amount = getattr(own, of)
+        if bool(amount) != (getattr(own, name) is not None):
+            raise ValueError(
+                f"faults.{name}={getattr(own, name)!r}: expected it together with faults.{of}, "
+                f"got {amount!r}."
+            )
+    if own.strength is not None and not own.byzantine:
+        raise ValueError(f"faults.strength={own.strength!r}: expected faults.byzantine above 0.")
+    if own.deadline_steps is not None:
+        found.append(faults.stragglers(own.stragglers, deadline_steps=own.deadline_steps))
+    if own.late_rounds is not None:
+        found.append(_named("faults.late_rounds", faults.late, own.late, rounds=own.late_rounds))
+    if own.attack is not None:
+        found.append(faults.byzantine(own.byzantine, own.attack, own.strength))
+    if own.period is not None:
+        found.append(faults.diurnal(own.period))
+    return found
+
+
+def uploads_of(config: Config) -> dict[str, Any]:
+    """What members send, as arguments of ``make_round``.
+
+    Raises:
+        ValueError: If a setting is out of range, or changes nothing.
+    """
+    own = config.upload
+    if own.limit is not None and own.aggregation != "secure":
+        raise ValueError(f"upload.limit={own.limit!r}: expected upload.aggregation='secure'.")
+    given: dict[str, Any] = {"aggregation": own.aggregation}
+    if own.limit is not None:
+        given["aggregation"] = uploads.secure(own.limit)
+    if own.top_k is not None and own.bits is not None:
+        raise ValueError(f"upload.top_k={own.top_k!r}: expected it without upload.bits.")
+    if own.top_k is not None:
+        given["compression"] = _named("upload.top_k", uploads.top_k, own.top_k)
+    if own.bits is not None:
+        given["compression"] = uploads.quantized(own.bits)
+    for name in ("noise_multiplier", "clip_quantile"):
+        if getattr(own, name) is not None and own.clip is None:
+            raise ValueError(f"upload.{name}={getattr(own, name)!r}: expected upload.clip.")
+    if own.clip is not None:
+        noise = 0.0 if own.noise_multiplier is None else own.noise_multiplier
+        if own.clip_quantile is None:
+            given["privacy"] = uploads.privacy(own.clip, noise)
+        else:
+            given["privacy"] = _named(
+                "upload.clip with upload.clip_quantile",
+                uploads.adaptive_privacy,
+                noise,
+                initial_clip=own.clip,
+                quantile=own.clip_quantile,
+            )
+    return given
+
+
+def _named(setting: str, factory: Callable[..., Any], *given: Any, **more: Any) -> Any:
+    """What a factory makes; an error begins with the setting, which the factory calls otherwise."""
+    try:
+        return factory(*given, **more)
+    except ValueError as error:
+        raise ValueError(f"{setting}: {error}") from None
