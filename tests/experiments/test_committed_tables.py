@@ -70,6 +70,10 @@ def test_presets_hold_what_the_grid_chose():
     assert list(own) == [
         f"{name.partition(':')[0]}:{chosen[name.partition(':')[0]]}" for name in own
     ]
+    # On CIFAR-10 FedProx looked for a step size for all.
+    rate = equitable.chosen(PAGES / "equitable-grid-cifar10-runs.csv")["fedprox"].split("=")[-1]
+    elsewhere = [name.replace("learning_rate=0.3", f"learning_rate={rate}") for name in own]
+    assert list(PAPERS["equitable-cifar10"].config.methods) == elsewhere
 
 
 def test_presets_hold_what_was_calibrated():
