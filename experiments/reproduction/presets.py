@@ -118,7 +118,7 @@ _TUNED = (
 )
 """What a grid on MNIST chose (docs/reproduction/equitable.md). It chose a ``beta`` of 0 for
 FairFed, which is FedProx; here is the smallest that is not."""
-_RATES = {"mnist": 0.3, "cifar10": 0.1}
+_TUNED_RATES = {"mnist": 0.3, "cifar10": 0.1}
 """Step sizes that a grid chose for the network of a setting; its ResNet-18 takes the same. On
 CIFAR-10 FedProx alone chose, and all else is as on MNIST."""
 _UNTUNED = (
@@ -135,9 +135,9 @@ _UNTUNED = (
 
 def _tuned(setting: str) -> tuple[str, ...]:
     """The methods of table 2 as they were tuned, Equitable-FL last."""
-    if setting not in _RATES:
+    if setting not in _TUNED_RATES:
         return _UNTUNED
-    return tuple(method.format(rate=_RATES[setting]) for method in _TUNED)
+    return tuple(method.format(rate=_TUNED_RATES[setting]) for method in _TUNED)
 
 
 def _planted(

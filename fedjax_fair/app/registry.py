@@ -128,7 +128,7 @@ METHODS: dict[str, Method] = {
 }
 """Every method by name; ``fedjax-fair run --methods NAME ...`` runs them."""
 
-METHODS |= plugins.methods(METHODS)
+METHODS.update(plugins.methods(METHODS))
 
 
 MODELS: dict[str, Callable[..., Model]] = {

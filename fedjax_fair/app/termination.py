@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,42 +20,42 @@ __all__ = ["Terminated", "Termination", "interruptible"]
 _PATIENCE = 2.0
 """Seconds after which an interruption that nothing has noticed is raised again."""
 _SOON = 0.01
+"""Seconds after which one is raised again that Python is known to have ignored."""
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """In a ``with`` statement, Ctrl-C raises ``KeyboardInterrupt`` until that ends the work.
 
-    Once is not enough: there are places in which Python ignores an exception. In one of them, the
-    callbacks of its garbage collector, it would print a traceback too, so it is not raised there.
+    Once is not enough: Python ignores exceptions in finalizers and in the callbacks of its garbage
+    collector, and other libraries in callbacks of theirs. Where Python would print what it ignored,
+    the exception is raised again at once; elsewhere, when nothing has noticed it for a while.
     """
     if threading.current_thread() is not threading.main_thread():  # Which has no signals.
         yield
         return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if _collects_garbage(frame):
-            signal.setitimer(signal.ITIMER_REAL, _SOON)
-            return
         signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
         raise KeyboardInterrupt
 
+    show = sys.unraisablehook
+
+    def ignored(exception: sys.UnraisableHookArgs) -> None:
+        if exception.exc_type is KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, _SOON)
+        else:
+            show(exception)
+
     before = {one: signal.signal(one, interrupt) for one in (signal.SIGINT, signal.SIGALRM)}
+    sys.unraisablehook = ignored
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = show
         for one, handler in before.items():
             signal.signal(one, handler)
-
-
-def _collects_garbage(frame: FrameType | None) -> bool:
-    callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
-    while frame is not None:
-        if frame.f_code in callbacks:
-            return True
-        frame = frame.f_back
-    return False
 
 
 class Terminated(BaseException):

@@ -1,15 +1,12 @@
 """The command line, as a newcomer meets it."""
 
 import csv
-import gc
 import io
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 
 import jax
 import numpy as np
@@ -17,13 +14,13 @@ import pytest
 import xarray as xr
 
 from fedjax_fair import results
-from fedjax_fair.app import cli, console, experiment, presets, registry, settings, termination
+from fedjax_fair.app import cli, console, experiment, presets, registry, settings
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
 from fedjax_fair.app.commands.dispatch import COMMANDS
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.options import options_of, parse
-from fedjax_fair.app.termination import Terminated, interruptible
+from fedjax_fair.app.termination import Terminated
 from fedjax_fair.results.tables import cells
 
 METHODS = ["fedavg", "subtrunc:lam=0.1,b=5"]
@@ -553,69 +550,3 @@ def test_importing_the_package_is_light():
     }  # fmt: skip
     needed = imported("jax", "flax.linen", "flax.nnx", "optax", "numpy", "jaxtyping")
     assert (imported("fedjax_fair") - needed) & heavy == set()
-
-
-def noticed_after(cause):
-    """Makes something happen, and waits for its consequences."""
-    cause()
-    time.sleep(5)
-
-
-def test_an_interruption_that_python_ignores_comes_again(monkeypatch):
-    monkeypatch.setattr(termination, "_PATIENCE", 0.01)
-    before = signal.getsignal(signal.SIGINT)  # Ignored, where tests run in the background.
-
-    class Deaf:
-        def __del__(self):  # Where Python ignores exceptions.
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.1)
-
-    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: None)
-    with pytest.raises(KeyboardInterrupt), interruptible():
-        noticed_after(Deaf)
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_an_interruption_waits_for_the_garbage_collector(monkeypatch):
-    # It may come again within another function whose exceptions Python ignores.
-    monkeypatch.setattr(termination, "_PATIENCE", 0.1)
-    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: None)
-    ended = []
-
-    def callback(phase, info):
-        if phase == "start" and not ended:
-            os.kill(os.getpid(), signal.SIGINT)
-            ended.append(sum(range(1000)))  # Not reached if the exception is raised here.
-
-    gc.callbacks.append(callback)
-    try:
-        with pytest.raises(KeyboardInterrupt), interruptible():
-            noticed_after(gc.collect)
-    finally:
-        gc.callbacks.remove(callback)
-    assert ended
-
-
-def test_an_interruption_does_not_wait_for_what_is_compiled(tmp_path):
-    """The network takes far longer to compile than this test waits."""
-    command = ["run", "--model.name=resnet18", "--methods=fedavg", "--output", str(tmp_path)]
-    program = "from fedjax_fair.app.cli import program; program()"
-    own = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-    with subprocess.Popen(
-        [sys.executable, "-c", program, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=own,
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "compiling" in line:
-                break
-        time.sleep(1)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    (folder,) = tmp_path.iterdir()
-    assert process.returncode == 130
-    assert errors == f"fedjax-fair: interrupted; `fedjax-fair resume {folder}` continues\n"
