@@ -16,12 +16,10 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedjax_fair import checks
 from fedjax_fair.base import (
     Aggregator,
-    Client,
     Cohort,
     Context,
     Faults,
     Info,
-    LocalResult,
     Model,
     Selector,
     Solver,
@@ -30,8 +28,8 @@ from fedjax_fair.base import (
 from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults import applied
+from fedjax_fair.local_training import occurrences_of, train_cohort
 from fedjax_fair.metrics.communication import bytes_per_round
-from fedjax_fair.numerics import target
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.secure_sum import Secure, as_secure
 from fedjax_fair.numerics.sketch import ravel
@@ -250,10 +248,13 @@ def make_round(
         weights = None
         if aggregator.weigh is not None:
             weights = aggregator.weigh(state.aggregator, cohort, known)
+        key_solve = derive_key(state.key, Purpose.SOLVE, state.round)
         key_upload = derive_key(state.key, Purpose.UPLOAD, state.round)
         leave = partial(uploads.send, settings, key_upload, state.upload)
-        train = partial(_train_cohort, model, solver, state, data, clients_per_batch, leave)
-        occurrences = _occurrences(cohort.clients)
+        train = partial(
+            train_cohort, model, solver, key_solve, state, data, clients_per_batch, leave
+        )
+        occurrences = occurrences_of(cohort.clients)
         # Masked updates are summed once it is known who answered.
         on_the_way = weights if secure is None else None
         if plan or drop_nonfinite:
@@ -403,100 +404,5 @@ def make_context(
     )
 
 
-def _train_cohort(
-    model: Model,
-    solver: Solver,
-    state: RoundState,
-    data: FederatedData,
-    clients_per_batch: int | None,
-    leave: Callable[..., tuple[LocalResult, PyTree]],
-    cohort: Cohort,
-    occurrences: Int[Array, " cohort"],
-    weights: Float[Array, " cohort"] | None,
-    answers: Bool[Array, " cohort"] | None = None,
-    send: Callable[..., tuple[LocalResult, applied.Arrival]] | None = None,
-) -> tuple[Cohort, LocalResult, Bool[Array, " cohort"], PyTree]:
-    """Trains every member of the cohort; the results get a leading axis ``cohort``.
-
-    Updates are summed on the way if their weights are known. Of a member that does not answer there
-    are zeros, and no loss. Also says who sent an update that is not finite, and what members keep
-    of theirs.
-    """
-    key = derive_key(state.key, Purpose.SOLVE, state.round)
-    examples = data.train
-
-    def train(client, own):
-        occurrence, instructions, answers = own
-        member = Client(
-            model=model,
-            examples=examples,
-            offset=examples.offsets[client],
-            size=examples.sizes[client],
-            round=state.round,
-            instructions=instructions,
-        )
-        key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        start = applied.received(state.past, state.round, state.variables, instructions)
-        result = solver.solve(key_client, start, member)
-        result, kept = leave(client, occurrence, result)
-        if send is None:
-            return result, applied.Arrival(None, ~all_finite(result.update)), kept
-        return *send(client, result, answers), kept
-
-    own = (occurrences, cohort.instructions, answers)
-    size = collectives.per_device(examples, cohort.clients.shape[0])
-    if clients_per_batch is None:
-        clients_per_batch = _default_clients_per_batch(solver, state.variables, size)
-    # Batches of one size: twice nine clients rather than sixteen and two.
-    side_by_side = -(-size // -(-size // clients_per_batch))
-    batch_size = side_by_side if side_by_side > 1 else None
-    total = None
-    if weights is None:
-        results, arrival, kept = collectives.map_local_clients(
-            examples, train, cohort.clients, own, batch_size
-        )
-    else:
-
-        def train_and_weigh(client, own):
-            trained = train(client, own)
-            return trained, trained[0].update
-
-        (results, arrival, kept), total = collectives.map_and_sum(
-            examples, train_and_weigh, weights, cohort.clients, own, batch_size
-        )
-    loss, steps, counts = collectives.all_reduce(
-        examples, (results.loss, results.steps, jax.tree.map(jnp.int32, arrival))
-    )
-    results = results._replace(loss=loss, steps=steps, weighted_sum=total)
-    arrival = jax.tree.map(lambda count: count > 0, counts)
-    return cohort._replace(answers=arrival.answers), results, arrival.nonfinite, kept
-
-
 def _known(cohort: Cohort) -> Bool[Array, " cohort"]:
     return jnp.ones(cohort.clients.shape, bool) if cohort.answers is None else cohort.answers
-
-
-def _default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:
-    here = target.current()
-    if here.is_cpu and not solver.same_steps:
-        return 1
-    most = cohort_size if here.clients_trained is None else here.clients_trained
-    model_bytes = max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(variables)))
-    if here.model_bytes is not None and model_bytes > here.model_bytes:
-        return 1
-    if here.models_bytes is not None:
-        most = min(most, here.models_bytes // model_bytes)
-    return max(1, most)
-
-
-def _occurrences(clients: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
-    """How many earlier slots of the cohort hold the same client.
-
-    It keeps the random numbers of a repeated client apart, while those of a client do not depend on
-    the other members.
-    """
-    order = jnp.argsort(clients, stable=True)
-    ranked = clients[order]
-    slots = jnp.arange(clients.shape[0], dtype=jnp.int32)
-    since_first = slots - jnp.searchsorted(ranked, ranked, side="left").astype(jnp.int32)
-    return jnp.zeros_like(slots).at[order].set(since_first)

@@ -8,9 +8,10 @@ import numpy as np
 import optax
 import pytest
 
-from fedjax_fair import aggregators, models, selectors, simulate, solvers
+from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.base import Client, Cohort, Selector, Variables, empty_state
 from fedjax_fair.client_evaluation import client_performance
+from fedjax_fair.local_training import default_clients_per_batch
 from fedjax_fair.numerics import target
 from fedjax_fair.simulate import Purpose, derive_key, make_context, make_round, run
 
@@ -317,7 +318,7 @@ def test_clients_train_side_by_side_where_their_models_have_room(
     variables = Variables({"kernel": np.zeros(model_bytes // 4, np.float32)}, {})
     solver = solvers.sgd(0.1, 2, **steps)
     with target.tracing_for(platform, devices):
-        chosen = simulate._default_clients_per_batch(solver, variables, 100)
+        chosen = default_clients_per_batch(solver, variables, 100)
     assert min(chosen, 100) == expected
 
 

@@ -11,6 +11,7 @@ from test_conformance import AGGREGATORS, FEDERATION
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers, uploads
 from fedjax_fair.base import LocalResult, Variables
+from fedjax_fair.local_training import occurrences_of
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.simulate import make_round, run
 from fedjax_fair.uploads import applied
@@ -71,7 +72,7 @@ def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
     )
     cohort = ff.base.Cohort(jnp.asarray(clients, jnp.int32), jnp.full(len(clients), 0.5))
     cohort = cohort._replace(answers=jnp.asarray(answers))
-    occurrences = ff.simulate._occurrences(cohort.clients)
+    occurrences = occurrences_of(cohort.clients)
 
     @jax.jit
     def program(key):
