@@ -207,8 +207,9 @@ def write_table(data: str, file: Path) -> None:
     done = {name: rows.loc[rows["algorithm"] == name, "seed"].nunique() for name in methods}
     most = [name for name in methods if done[name] == max(done.values())]
     if len(most) < len(methods):
-        longer = short(runs.collect(most, file))
-        _write(file.parent / f"{stem.name}-several", longer, LAYOUT, paper.EQUITABLE[data])
+        longer, beside = short(runs.collect(most, file)), file.parent / f"{stem.name}-several"
+        _write(beside, longer, LAYOUT, paper.EQUITABLE[data])
+        _draw(beside, longer, "sigma_acc")
     if measured.sizes["seed"] > 1 and int(measured["round"].max()) >= PERIODS[-1][-1]:
         by_period(measured).to_csv(
             f"{stem}-periods.csv", index=False, float_format="%.3f", lineterminator="\n"

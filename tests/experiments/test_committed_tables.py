@@ -57,6 +57,7 @@ def test_methods_with_more_seeds_have_a_table_of_their_own(tmp_path):
     of_some = pd.read_csv(tmp_path / "equitable-table-mnist-several.csv")
     assert set(of_all["method"]) - set(of_some["method"]) == {"gifair", "fairfed"}
     assert of_all["sigma sd"].isna().all()
+    assert (tmp_path / "equitable-table-mnist-several-sigma_acc.png").exists()
     committed = pd.read_csv(PAGES / "equitable-table-mnist.csv").set_index(["method", "moment"])
     means = of_some.set_index(["method", "moment"])["sigma"]
     pd.testing.assert_series_equal(means, committed.loc[means.index, "sigma"])
