@@ -110,7 +110,7 @@ def train_cohort(
 
 
 def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:
-    """How many clients train side by side unless somebody says, by what the target has room for.
+    """How many clients train side by side by default: as many as the target has room for.
 
     Args:
         solver: Trains each of them.

@@ -1,6 +1,6 @@
 """Matrix products in the full precision of their numbers, on every device.
 
-An accelerator rounds float32 before it multiplies matrices unless told otherwise: a TPU to
+An accelerator rounds float32 before it multiplies matrices unless a precision is set: a TPU to
 bfloat16, whose 8 bits turn a weight of 0.1 into 0.1001, a recent GPU to TF32 with 11. Networks
 train well that way and are left to JAX's default. What is computed of clients is not: weights would
 no longer sum to one, and distances between near neighbors would be noise. A processor computes the

@@ -201,7 +201,7 @@ def operations_of(
         part: What it belongs to.
         parts: The whole program.
         full: Whether only products count that keep the precision of float32, which a device rounds
-            to fewer bits unless told otherwise.
+            to fewer bits by default.
     """
     called = parts.get(attribute(instruction, "calls"))
     if called is not None:
@@ -223,7 +223,7 @@ def _of_convolution(instruction: Instruction, part: Part) -> int:
     labels = _DIM_LABELS.findall(instruction.text)[0]
     given = [part.instructions[name].results[0].sides for name in instruction.operands[:2]]
     result = instruction.results[0].sides
-    # A library is told of the forward convolution whichever of its arrays it computes.
+    # A library is given the forward convolution whichever of its arrays it computes.
     if "convBackwardInput" in instruction.text:
         images, kernel, output = result, given[1], given[0]
     elif "convBackwardFilter" in instruction.text:

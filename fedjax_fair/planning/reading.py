@@ -78,7 +78,7 @@ class Loop(NamedTuple):
     """A loop of a program.
 
     Attributes:
-        trips: How often it goes round, each time; 1 where nobody says.
+        trips: How often it goes round, each time; 1 where it is not ``known``.
         known: Whether the program or ``trips`` of ``read`` says so.
         cost: Of one trip, with all loops within it.
         runs: How often the loop is entered.

@@ -51,6 +51,7 @@ def collect_garbage():
 def test_an_interruption_that_python_ignores_comes_again_unseen(cause, monkeypatch):
     shown = []
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
+    monkeypatch.setattr(termination, "_PATIENCE", 60)  # Longer than the test waits.
     before = signal.getsignal(signal.SIGINT)  # Ignored, where tests run in the background.
     with pytest.raises(KeyboardInterrupt), interruptible():
         noticed_after(cause)

@@ -50,19 +50,19 @@ def test_clients_take_different_directions(drawn):
 
 def test_directions_are_unbiased(drawn):
     """In every coordinate, and with them their progress along any gradient."""
-    few, everybody, _ = drawn
+    few, full, _ = drawn
     directions = few.directions[:, 0].astype(float)
     errors = directions.std(axis=0) / np.sqrt(SEEDS)
-    assert (abs(directions.mean(axis=0) - everybody.directions[0]) <= 4 * errors + 1e-6).all()
+    assert (abs(directions.mean(axis=0) - full.directions[0]) <= 4 * errors + 1e-6).all()
 
 
 def test_variance_is_that_of_independent_draws_and_below_its_bound(drawn):
-    few, everybody, alone = drawn
+    few, full, alone = drawn
     own = (alone.directions[:, 0] @ (WEIGHTS @ SCORES)).astype(float)
     exact = (WEIGHTS @ own**2 - (WEIGHTS @ own) ** 2) / COHORT
     squares = (few.progress[:, 0].astype(float) - WEIGHTS @ own) ** 2
     assert abs(squares.mean() - exact) < 4 * squares.std() / np.sqrt(SEEDS)
     # Gradients are exact, so that the lemma's sigma is 0; with one step there is no bend either.
     rank = PARTITION.rank
-    spread, bend = everybody.spread[0], everybody.lipschitz[0]
+    spread, bend = full.spread[0], full.lipschitz[0]
     assert exact <= (6 * rank * spread + 2 * bend * rank**1.5) ** 2 / COHORT
