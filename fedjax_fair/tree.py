@@ -42,10 +42,10 @@ class Tree:
     """A frozen dataclass and a pytree; a subclass is one without a decorator.
 
     A field is a child if its annotation names ``Number``, ``Integer``, an array type or ``PyTree``,
-    or if its value is a registered pytree (another ``Tree``, a ``jax.tree_util.Partial``) or a tuple of such
-    values. Everything else is structure and has to be hashable: sizes, strings, functions. None,
-    strings, functions and a plain zero are structure under any annotation, so that a term with a
-    factor of zero is not computed. A forgotten annotation therefore only recompiles.
+    or if its value is a registered pytree (another ``Tree``, a ``jax.tree_util.Partial``) or a
+    tuple of such values. Everything else is structure and has to be hashable: sizes, strings,
+    functions. None, strings, functions and a plain zero are structure under any annotation, so that
+    a term with a factor of zero is not computed. A forgotten annotation therefore only recompiles.
 
     ``__post_init__`` checks values. It runs in the constructor, never when JAX rebuilds an
     instance, whose children may then be anything.
@@ -77,6 +77,10 @@ class Tree:
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with other values of some fields, which is checked like a new one."""
         return dataclasses.replace(self, **changes)
+
+    def _convert(self, **values: Any) -> None:
+        """Sets fields to what their values were converted to; only for ``__post_init__``."""
+        self.__dict__.update(values)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -164,7 +168,9 @@ def _stack(place: str, values: list[Any]) -> Any:
         made.__dict__[_CHILDREN] = tuple(field.name for field in fields if field.name in names)
         return made
     if isinstance(first, tuple) and kinds == {type(first)} and len(set(map(len, values))) == 1:
-        parts = [_stack(f"{place}[{i}]", list(own)) for i, own in enumerate(zip(*values))]
+        parts = [
+            _stack(f"{place}[{i}]", list(own)) for i, own in enumerate(zip(*values, strict=True))
+        ]
         return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
     if all(map(_is_number, values)):
         if all(_same(first, value) for value in values[1:]):
