@@ -1,15 +1,16 @@
-"""The roles of a simulation and what they hand to each other.
+"""The roles of a simulation and the containers that they exchange.
 
-A role is a NamedTuple of pure functions made by a factory: the factory takes the settings, checks
-the plain ones and returns closures. State goes in and comes out; nothing is kept on the side.
-State is what the next round needs, info is what a person wants to look at.
+A role is a `fedjax_fair.tree.Tree`: a frozen dataclass whose fields are settings and whose methods
+are pure. State goes in and comes out; nothing is kept on the side. State is what the next round
+needs, info is diagnostics.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair.data.federated import ClientExamples
+from fedjax_fair.tree import Integer, Number, Tree
 
 __all__ = [
     "Aggregation",
@@ -45,12 +47,6 @@ __all__ = [
     "is_correct",
     "keep_state",
 ]
-
-Number = float | Float[Array, ""]
-"""A setting that only enters arithmetic: it may be traced, so a sweep over it compiles once."""
-
-Integer = int | Int[Array, ""]
-"""A whole number of this kind."""
 
 Sees = Literal["sum", "numbers", "vectors"]
 """What a role needs to see of a single client, besides its id and the number of its examples.
@@ -83,17 +79,15 @@ def is_correct(
     return (jnp.argmax(logits, axis=-1) == labels).astype(logits.dtype)
 
 
-class Model(NamedTuple):
+def largest(logits: Float[Array, "batch classes"]) -> Int[Array, " batch"]:
+    """The class of the largest logit."""
+    return jnp.argmax(logits, axis=-1)
+
+
+class Model(Tree):
     """A network and its loss as pure functions.
 
     Attributes:
-        init: ``init(key, x) -> Variables`` for a batch ``x`` of inputs, of which only the shape and
-            dtype matter.
-        apply: ``apply(params, state, x, *, train, key) -> (outputs, state)``. ``x`` is a batch of
-            raw inputs (``uint8`` images are scaled inside), ``train`` a Python bool, ``key`` feeds
-            dropout and may be None when ``train`` is false.
-        features: ``features(params, state, x) -> activations`` of the last hidden layer, ``[batch,
-            width]``, in evaluation mode.
         loss: ``loss(outputs, labels) -> [batch]``, the loss of each example; cross-entropy of
             logits and integer labels, in nats, unless another one is given.
         accuracy: ``accuracy(outputs, labels) -> [batch]``, the share of an example's labels that is
@@ -103,13 +97,78 @@ class Model(NamedTuple):
             logits, None where outputs are no logits.
     """
 
-    init: Callable[..., Variables]
-    apply: Callable[..., tuple[Float[Array, "batch outputs"], PyTree]]
-    features: Callable[..., Float[Array, "batch width"]]
+    _: KW_ONLY
     loss: Callable[..., Float[Array, " batch"]] = optax.softmax_cross_entropy_with_integer_labels
     accuracy: Callable[..., Float[Array, " batch"]] = is_correct
-    predict: Callable[..., Shaped[Array, "batch ..."]] = partial(jnp.argmax, axis=-1)
+    predict: Callable[..., Shaped[Array, "batch ..."]] = largest
     probabilities: Callable[..., Float[Array, "batch classes"]] | None = jax.nn.softmax
+
+    @abstractmethod
+    def init(self, key: Key[Array, ""] | Any, x: Shaped[Any, "batch ..."]) -> Variables:
+        """Returns initial variables; of the inputs only shape and dtype matter."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def apply(
+        self,
+        params: PyTree,
+        state: PyTree,
+        x: Shaped[Any, "batch ..."],
+        *,
+        train: bool,
+        key: Key[Array, ""] | None,
+    ) -> tuple[Float[Array, "batch ..."], PyTree]:
+        """Returns outputs and the new state.
+
+        Args:
+            params: What is trained.
+            state: Running statistics.
+            x: Raw inputs (``uint8`` images are scaled inside).
+            train: Whether the network is in training mode.
+            key: Feeds dropout; may be None when ``train`` is false.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def features(
+        self, params: PyTree, state: PyTree, x: Shaped[Any, "batch ..."]
+    ) -> Float[Array, "batch width"]:
+        """Returns activations of the last hidden layer, in evaluation mode."""
+        raise NotImplementedError
+
+    @staticmethod
+    def from_functions(
+        init: Callable[..., Variables],
+        apply: Callable[..., Any],
+        features: Callable[..., Any],
+        **settings: Any,
+    ) -> Model:
+        """Makes a model of three functions, and of the settings of any model.
+
+        Args:
+            init: As the method of this name.
+            apply: As the method of this name.
+            features: As the method of this name.
+            **settings: ``loss``, ``accuracy``, ``predict``, ``probabilities``.
+        """
+        return FunctionModel(init, apply, features, **settings)
+
+
+class FunctionModel(Model):
+    """A model of three functions, from `Model.from_functions`."""
+
+    init_fn: Callable[..., Variables]
+    apply_fn: Callable[..., Any]
+    features_fn: Callable[..., Any]
+
+    def init(self, key, x):
+        return self.init_fn(key, x)
+
+    def apply(self, params, state, x, *, train, key):
+        return self.apply_fn(params, state, x, train=train, key=key)
+
+    def features(self, params, state, x):
+        return self.features_fn(params, state, x)
 
 
 class Client(NamedTuple):
@@ -304,41 +363,13 @@ class Context(NamedTuple):
         return self.examples.num_clients
 
 
-class InitFn(Protocol):
-    """Makes the state of a role."""
-
-    def __call__(self, context: Context) -> PyTree:
-        """Makes the state at the initial model."""
-        ...
-
-
 def empty_state(context: Context) -> tuple[()]:
     """The state of a role that remembers nothing."""
     return ()
 
 
-class SelectFn(Protocol):
-    """Chooses the cohort of a round."""
-
-    def __call__(
-        self, key: Key[Array, ""], state: PyTree, context: Context
-    ) -> tuple[Cohort, PyTree, Info]:
-        """Returns the cohort, the new state, and scalars for people by name."""
-        ...
-
-
-class ObserveFn(Protocol):
-    """Learns from the local training of a cohort."""
-
-    def __call__(
-        self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
-    ) -> PyTree:
-        """Returns the new state; the context is still that of the start of the round."""
-        ...
-
-
 def keep_state(state: PyTree, cohort: Cohort, results: LocalResult, context: Context) -> PyTree:
-    """What a selector does that learns nothing from local training."""
+    """The state of a selector that learns nothing from local training."""
     return state
 
 
@@ -355,45 +386,120 @@ class Sampling(NamedTuple):
     cohort_size: int | None = None
 
 
-class Selector(NamedTuple):
+class Selector(Tree):
     """Chooses the clients that train.
 
+    A selector is a subclass with its settings as fields and a method ``select``; one with state or
+    that learns from local training defines ``init`` or ``observe`` too.
+
     Attributes:
-        init: ``init(context) -> state``, at the initial model.
-        select: ``select(key, state, context) -> (Cohort, state, info)``. Results keep the scalars
-            of ``info`` for every round, as ``selection_<name>``.
-        observe: ``observe(state, cohort, results, context) -> state``, after local training.
         sees: What it needs to see of a single client.
-        sampling: How it draws cohorts; None for one whose choice depends on what clients have, and
-            which no guarantee of privacy covers.
+
+    Examples:
+        >>> class Loudest(Selector):
+        ...     cohort_size: int  # structure
+        ...     price: Number = 0.0  # a number: another one does not recompile
+        ...
+        ...     def select(self, key, state, context):
+        ...         losses = context.losses(context.variables) - self.price * context.sizes
+        ...         _, clients = jax.lax.top_k(losses, self.cohort_size)
+        ...         weights = jnp.full(self.cohort_size, 1 / self.cohort_size)
+        ...         return Cohort(clients, weights), state, {}
+        >>> Loudest(10, price=0.5)
+        Loudest(cohort_size=10, price=0.5)
     """
 
-    init: InitFn
-    select: SelectFn
-    observe: ObserveFn = keep_state
-    sees: Sees = "vectors"
-    sampling: Sampling | None = None
+    sees: ClassVar[Sees] = "vectors"
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """How it draws cohorts; None where that depends on what clients have.
+
+        No guarantee of privacy covers a selector without.
+        """
+        return None
+
+    def init(self, context: Context) -> PyTree:
+        """Returns the state at the initial model."""
+        return ()
+
+    @abstractmethod
+    def select(
+        self, key: Key[Array, ""], state: PyTree, context: Context
+    ) -> tuple[Cohort, PyTree, Info]:
+        """Returns the cohort, the new state, and info.
+
+        Results keep the scalars of the info for every round, as ``selection_<name>``.
+        """
+        raise NotImplementedError
+
+    def observe(
+        self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
+    ) -> PyTree:
+        """Returns the new state after local training; the context is that before it."""
+        return state
+
+    @staticmethod
+    def from_functions(
+        init: Callable[..., PyTree],
+        select: Callable[..., tuple[Cohort, PyTree, Info]],
+        observe: Callable[..., PyTree] = keep_state,
+        *,
+        sees: Sees = "vectors",
+    ) -> Selector:
+        """Makes a selector of functions, which have the arguments of the methods of their names.
+
+        Another function compiles again, so that this is for quick use.
+        """
+        return FunctionSelector(init, select, observe, sees)
 
 
-class SolveFn(Protocol):
-    """Trains one client."""
+class FunctionSelector(Selector):
+    """A selector of functions, from `Selector.from_functions`."""
 
-    def __call__(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:
-        """Trains from the given variables on the client's own examples."""
-        ...
+    init_fn: Callable[..., PyTree]
+    select_fn: Callable[..., Any]
+    observe_fn: Callable[..., PyTree] = keep_state
+    sees: Sees = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def init(self, context):
+        return self.init_fn(context)
+
+    def select(self, key, state, context):
+        return self.select_fn(key, state, context)
+
+    def observe(self, state, cohort, results, context):
+        return self.observe_fn(state, cohort, results, context)
 
 
-class Solver(NamedTuple):
+class Solver(Tree):
     """Trains one client.
 
     Attributes:
-        solve: ``solve(key, variables, client) -> LocalResult``.
-        same_steps: Whether all clients take equally many steps, so that clients side by side do not
+        same_steps: Whether all clients take equally many steps, so that clients in parallel do not
             wait for each other.
     """
 
-    solve: SolveFn
-    same_steps: bool = False
+    same_steps: ClassVar[bool] = False
+
+    @abstractmethod
+    def solve(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:
+        """Trains from the given variables on the client's own examples."""
+        raise NotImplementedError
+
+    @staticmethod
+    def from_functions(solve: Callable[..., LocalResult]) -> Solver:
+        """Makes a solver of a function ``solve(key, variables, client) -> LocalResult``."""
+        return FunctionSolver(solve)
+
+
+class FunctionSolver(Solver):
+    """A solver of a function, from `Solver.from_functions`."""
+
+    solve_fn: Callable[..., LocalResult]
+
+    def solve(self, key, variables, client):
+        return self.solve_fn(key, variables, client)
 
 
 class Aggregation(NamedTuple):
@@ -409,59 +515,60 @@ class Aggregation(NamedTuple):
     info: Info
 
 
-class AggregateFn(Protocol):
-    """Turns the results of a cohort into an update."""
-
-    def __call__(
-        self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
-    ) -> tuple[Variables, PyTree, Aggregation]:
-        """Returns the update of the global variables, the new state, and what people look at."""
-        ...
-
-
-class PrepareFn(Protocol):
-    """Completes the instructions of a cohort before local training."""
-
-    def __call__(self, state: PyTree, cohort: Cohort, context: Context) -> Cohort:
-        """Returns the cohort with its instructions."""
-        ...
-
-
-class WeighFn(Protocol):
-    """Weighs a cohort before local training."""
-
-    def __call__(self, state: PyTree, cohort: Cohort, context: Context) -> Float[Array, " cohort"]:
-        """Returns weights that do not depend on the results."""
-        ...
-
-
-def _keep_cohort(state: PyTree, cohort: Cohort, context: Context) -> Cohort:
-    return cohort
-
-
-class Aggregator(NamedTuple):
+class Aggregator(Tree):
     """Turns the cohort's results into one update of the global model.
 
     Attributes:
-        init: ``init(context) -> state``, at the initial model.
-        aggregate: ``aggregate(state, cohort, results, context) -> (update, state, Aggregation)``;
-            the update is added to the global variables.
-        prepare: ``prepare(state, cohort, context) -> cohort``, before local training: completes the
-            instructions of the members. By default there are none.
-        weigh: ``weigh(state, cohort, context) -> [cohort]``, before local training, for weights
-            that do not depend on its results. Updates are then added up one by one, in
-            ``LocalResult.weighted_sum``, and take memory only if something else reads them. None
-            for an aggregator that weighs afterwards.
         sees: What it needs to see of a single client.
         equal_weights: Whether all members weigh the same, whatever they have.
+        weigh: None for an aggregator that weighs after local training. One whose weights do not
+            depend on its results defines a method ``weigh(state, cohort, context) -> [cohort]``.
+            Updates are then added up one by one, in ``LocalResult.weighted_sum``, and take memory
+            only if something else reads them.
     """
 
-    init: InitFn
-    aggregate: AggregateFn
-    prepare: PrepareFn = _keep_cohort
-    weigh: WeighFn | None = None
-    sees: Sees = "vectors"
-    equal_weights: bool = False
+    sees: ClassVar[Sees] = "vectors"
+    equal_weights: ClassVar[bool] = False
+    weigh: ClassVar[Callable[..., Float[Array, " cohort"]] | None] = None
+
+    def init(self, context: Context) -> PyTree:
+        """Returns the state at the initial model."""
+        return ()
+
+    def prepare(self, state: PyTree, cohort: Cohort, context: Context) -> Cohort:
+        """Completes the instructions of the cohort before local training; by default none."""
+        return cohort
+
+    @abstractmethod
+    def aggregate(
+        self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
+    ) -> tuple[Variables, PyTree, Aggregation]:
+        """Returns the update of the global variables, which is added, the new state, and info."""
+        raise NotImplementedError
+
+    @staticmethod
+    def from_functions(
+        init: Callable[..., PyTree],
+        aggregate: Callable[..., tuple[Variables, PyTree, Aggregation]],
+        *,
+        sees: Sees = "vectors",
+    ) -> Aggregator:
+        """Makes an aggregator of functions, which have the arguments of the methods."""
+        return FunctionAggregator(init, aggregate, sees)
+
+
+class FunctionAggregator(Aggregator):
+    """An aggregator of functions, from `Aggregator.from_functions`."""
+
+    init_fn: Callable[..., PyTree]
+    aggregate_fn: Callable[..., Any]
+    sees: Sees = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def init(self, context):
+        return self.init_fn(context)
+
+    def aggregate(self, state, cohort, results, context):
+        return self.aggregate_fn(state, cohort, results, context)
 
 
 class Member(NamedTuple):
@@ -478,11 +585,11 @@ class Member(NamedTuple):
     num_clients: int
 
 
-class Faults(NamedTuple):
-    """What goes wrong with clients; parts that are None do not.
+class Faults(Tree):
+    """Failures of clients. A subclass defines some of the methods; the others are None.
 
-    A key belongs to a client and a round, so that what befalls a client does not depend on who else
-    was chosen.
+    A key belongs to a client and a round, so that the faults of a client do not depend on the rest
+    of the cohort.
 
     Attributes:
         available: ``available(key, round, num_clients) -> [clients]``: who can be selected.
@@ -495,12 +602,12 @@ class Faults(NamedTuple):
             of their rounds trains from that model.
     """
 
-    available: Callable[..., Bool[Array, " clients"]] | None = None
-    answers: Callable[..., Bool[Array, ""]] | None = None
-    instruct: Callable[..., dict[str, PyTree]] | None = None
-    send: Callable[..., Variables] | None = None
-    collude: Callable[..., Variables] | None = None
-    memory: int = 0
+    available: ClassVar[Callable[..., Bool[Array, " clients"]] | None] = None
+    answers: ClassVar[Callable[..., Bool[Array, ""]] | None] = None
+    instruct: ClassVar[Callable[..., dict[str, PyTree]] | None] = None
+    send: ClassVar[Callable[..., Variables] | None] = None
+    collude: ClassVar[Callable[..., Variables] | None] = None
+    memory: ClassVar[int] = 0
 
 
 class ClientMetrics(NamedTuple):
@@ -540,7 +647,7 @@ class ClientMetrics(NamedTuple):
     own: dict[str, Float[Array, " clients"]] = {}  # noqa: RUF012 (never changed)
 
 
-class Metric(NamedTuple):
+class Metric(Tree):
     """One number that summarizes a federation.
 
     Attributes:
@@ -599,7 +706,7 @@ class Predictions(NamedTuple):
         return self.sum(values) / self.sum(jnp.ones_like(values))
 
 
-class ClientMetric(NamedTuple):
+class ClientMetric(Tree):
     """One number for each client, of what the model predicts for its examples.
 
     Attributes:

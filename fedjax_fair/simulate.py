@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from enum import IntEnum
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,19 +36,20 @@ from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.secure_sum import Secure, as_secure
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
+from fedjax_fair.tree import Tree
 from fedjax_fair.uploads import applied as uploads
 from fedjax_fair.uploads.compression import Compression
 from fedjax_fair.uploads.noise import Privacy
 from fedjax_fair.uploads.sealed import sealed_context, sealed_results
 
 __all__ = [
+    "BaseRound",
     "Purpose",
     "Round",
     "RoundInfo",
     "RoundState",
     "derive_key",
     "make_context",
-    "make_round",
     "run",
 ]
 
@@ -112,26 +115,6 @@ class RoundInfo(NamedTuple):
     aggregator: Info
 
 
-class Round(NamedTuple):
-    """A federated method as a pair of pure functions, for one model.
-
-    Attributes:
-        model: The network.
-        init: ``init(key, data) -> RoundState``.
-        step: ``step(state, data, drop_nonfinite=False) -> (RoundState, RoundInfo)``; on request, a
-            member whose update is not finite counts as one that has not answered.
-        pooled: Whether it trains on the examples of all clients in one place, with -1 for the
-            clients of its ``RoundInfo``.
-        bytes_up: ``bytes_up(variables) -> int``: what a member sends in a round.
-    """
-
-    model: Model
-    init: Callable[[Key[Array, ""], FederatedData], RoundState]
-    step: Callable[..., tuple[RoundState, RoundInfo]]
-    pooled: bool = False
-    bytes_up: Callable[[Variables], int] = partial(bytes_per_round, cohort_size=1)
-
-
 def derive_key(
     key: Key[Array, ""], purpose: Purpose, round: Int[Array, ""] | int = 0
 ) -> Key[Array, ""]:
@@ -143,45 +126,67 @@ def derive_key(
     return jax.random.fold_in(jax.random.fold_in(key, purpose), round)
 
 
-def make_round(
-    model: Model,
-    selector: Selector,
-    solver: Solver,
-    aggregator: Aggregator,
-    *,
-    faults: Faults | Sequence[Faults] = (),
-    aggregation: Literal["plain", "secure"] | Secure = "plain",
-    compression: Compression | None = None,
-    privacy: Privacy | None = None,
-    clients_per_batch: int | None = None,
-) -> Round:
-    """Puts a model and three roles together into one round of federated learning.
+class BaseRound(Tree):
+    """What can be trained: a method with a model, as pure functions of state and data.
+
+    Attributes:
+        model: The network.
+        pooled: Whether it trains on the examples of all clients in one place, with -1 for the
+            clients of its ``RoundInfo``.
+    """
+
+    model: Model
+    pooled: ClassVar[bool] = False
+
+    @abstractmethod
+    def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:
+        """Returns the state before the first round."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def step(
+        self, state: RoundState, data: FederatedData, drop_nonfinite: bool = False
+    ) -> tuple[RoundState, RoundInfo]:
+        """Returns the state after one more round, and what the round recorded.
+
+        Args:
+            state: The state so far.
+            data: The federation.
+            drop_nonfinite: Whether a member whose update is not finite counts as one that has not
+                answered.
+        """
+        raise NotImplementedError
+
+    def bytes_up(self, variables: Variables) -> int:
+        """Returns the bytes that a member sends in a round."""
+        return bytes_per_round(variables, cohort_size=1)
+
+
+class Round(BaseRound):
+    """One round of federated learning: a model and three roles.
 
     A round selects a cohort, lets each member train from the global model, and adds the aggregated
-    update to it. The data is an argument of the returned functions, so that one compilation serves
-    every partition of the same shape.
+    update to it. The data is an argument of its methods, so that one compilation serves every
+    partition of the same shape.
 
     Args:
         model: The network.
         selector: Chooses the clients that train.
         solver: Trains each of them.
         aggregator: Weighs their updates.
-        faults: What goes wrong with clients, from `fedjax_fair.faults`, in this order. A round in
-            which no member answers leaves the model and the aggregator as they were.
-        aggregation: ``"secure"``, or `fedjax_fair.uploads.secure` with its setting, hides single
+        faults: Failures of clients from `fedjax_fair.faults`, one or several, in this order. A
+            round in which no member answers leaves the model and the aggregator as they were.
+        aggregation: ``"secure"``, or `fedjax_fair.uploads.Secure` with its setting, hides single
             updates from the server, and goes with roles that need their sum alone. The cohort's
             updates are then kept in memory at once.
         compression: Fewer bytes for updates, from `fedjax_fair.uploads`.
         privacy: Clipping and noise, from `fedjax_fair.uploads`, for the mean with equal weights.
-        clients_per_batch: Clients that train side by side (in a ``vmap``); such batches follow
+        clients_per_batch: Clients that train in parallel (in a ``vmap``); such batches follow
             each other. More use more memory. It changes results only by floating-point
             reassociation. The default is all of them on a GPU, and on a TPU as many as have models
             of 8 MiB together. On a CPU it is as many as fit into its cache if all take equally
             many steps (fewer where each core is a device), and one if not, because the others would
             wait for the one that takes most.
-
-    Returns:
-        A ``Round``.
 
     Raises:
         ValueError: If a role is not of its type or needs to see what secure aggregation hides, or
@@ -189,79 +194,116 @@ def make_round(
 
     Examples:
         >>> import fedjax_fair as ff
-        >>> fedavg = make_round(
+        >>> fedavg = Round(
         ...     model=ff.models.logistic(num_classes=10),
-        ...     selector=ff.selectors.uniform(cohort_size=10),
-        ...     solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=1),
-        ...     aggregator=ff.aggregators.mean(),
+        ...     selector=ff.selectors.Uniform(cohort_size=10),
+        ...     solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
+        ...     aggregator=ff.aggregators.Mean(),
         ... )
+        >>> fedavg.selector
+        Uniform(cohort_size=10)
     """
-    checks.instance("model", model, Model, "models.logistic(num_classes=10)")
-    checks.instance("selector", selector, Selector, "selectors.uniform(cohort_size=10)")
-    checks.instance("solver", solver, Solver, "solvers.sgd(0.1, batch_size=10, epochs=1)")
-    checks.instance("aggregator", aggregator, Aggregator, "aggregators.mean()")
-    if clients_per_batch is not None:
-        checks.positive_int("clients_per_batch", clients_per_batch)
-    plan = (faults,) if isinstance(faults, Faults) else tuple(faults)
-    for fault in plan:
-        checks.instance("faults: one of them", fault, Faults, "faults.dropout(0.1)")
-    settings = uploads.Uploads(as_secure(aggregation), compression, privacy)
-    uploads.check(settings, selector, aggregator, plan)
-    secure = settings.secure
 
-    def seen_by(role, context, add=None):
+    selector: Selector
+    solver: Solver
+    aggregator: Aggregator
+    _: KW_ONLY
+    faults: Faults | Sequence[Faults] = ()
+    aggregation: Literal["plain", "secure"] | Secure = "plain"
+    compression: Compression | None = None
+    privacy: Privacy | None = None
+    clients_per_batch: int | None = None
+
+    def __post_init__(self):
+        checks.instance("model", self.model, Model, "models.logistic(num_classes=10)")
+        checks.instance("selector", self.selector, Selector, "selectors.Uniform(cohort_size=10)")
+        checks.instance("solver", self.solver, Solver, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        checks.instance("aggregator", self.aggregator, Aggregator, "aggregators.Mean()")
+        if self.clients_per_batch is not None:
+            checks.positive_int("clients_per_batch", self.clients_per_batch)
+        several = not isinstance(self.faults, Faults)
+        self._convert(faults=tuple(self.faults) if several else (self.faults,))
+        for fault in self._plan:
+            checks.instance("faults: one of them", fault, Faults, "faults.Dropout(0.1)")
+        uploads.check(self._uploads, self.selector, self.aggregator, self._plan)
+
+    @property
+    def _plan(self) -> tuple[Faults, ...]:
+        return tuple(self.faults)
+
+    @property
+    def _uploads(self) -> uploads.Uploads:
+        return uploads.Uploads(as_secure(self.aggregation), self.compression, self.privacy)
+
+    def _seen_by(self, role, context, add=None):
+        secure = self._uploads.secure
         return context if secure is None else sealed_context(context, role.sees, add)
 
-    def shown_to(role, results):
-        return results if secure is None else sealed_results(results, role.sees)
+    def _shown_to(self, role, results):
+        return results if self._uploads.secure is None else sealed_results(results, role.sees)
 
-    def init(key, data):
+    def bytes_up(self, variables: Variables) -> int:
+        """Returns the bytes that a member sends in a round."""
+        return uploads.bytes_up(self._uploads, variables)
+
+    def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:
+        """Returns the state before the first round."""
         data = jax.tree.map(jnp.asarray, data)
-        variables = model.init(derive_key(key, Purpose.INIT), data.train.features[:1])
+        variables = self.model.init(derive_key(key, Purpose.INIT), data.train.features[:1])
         round = jnp.zeros((), jnp.int32)
-        context = make_context(model, round, variables, data)
+        context = make_context(self.model, round, variables, data)
         return RoundState(
             key=key,
             round=round,
             variables=variables,
-            selector=selector.init(seen_by(selector, context)),
-            aggregator=aggregator.init(seen_by(aggregator, context)),
+            selector=self.selector.init(self._seen_by(self.selector, context)),
+            aggregator=self.aggregator.init(self._seen_by(self.aggregator, context)),
             participation=jnp.zeros(data.num_clients, jnp.int32),
-            upload=uploads.init(settings, data.num_clients, variables),
-            past=applied.no_past(plan, variables),
+            upload=uploads.init(self._uploads, data.num_clients, variables),
+            past=applied.no_past(self._plan, variables),
         )
 
-    def step(state, data, drop_nonfinite=False):
+    def step(
+        self, state: RoundState, data: FederatedData, drop_nonfinite: bool = False
+    ) -> tuple[RoundState, RoundInfo]:
+        """Returns the state after one more round, and what the round recorded."""
+        selector, aggregator, settings = self.selector, self.aggregator, self._uploads
         data = jax.tree.map(jnp.asarray, data)
         key_faults = derive_key(state.key, Purpose.FAULTS, state.round)
-        context = make_context(model, state.round, state.variables, data)._replace(
-            available=applied.available(plan, key_faults, state.round, data.num_clients)
+        context = make_context(self.model, state.round, state.variables, data)._replace(
+            available=applied.available(self._plan, key_faults, state.round, data.num_clients)
         )
         cohort, selector_state, selector_info = selector.select(
             derive_key(state.key, Purpose.SELECT, state.round),
             state.selector,
-            seen_by(selector, context),
+            self._seen_by(selector, context),
         )
         cohort = _checked(cohort, data.num_clients)
-        known = seen_by(aggregator, context)
+        known = self._seen_by(aggregator, context)
         cohort = aggregator.prepare(state.aggregator, cohort, known)
         weights = None
         if aggregator.weigh is not None:
             weights = aggregator.weigh(state.aggregator, cohort, known)
         key_solve = derive_key(state.key, Purpose.SOLVE, state.round)
         key_upload = derive_key(state.key, Purpose.UPLOAD, state.round)
-        leave = partial(uploads.send, settings, key_upload, state.upload)
         train = partial(
-            train_cohort, model, solver, key_solve, state, data, clients_per_batch, leave
+            train_cohort,
+            self.model,
+            self.solver,
+            key_solve,
+            state,
+            data,
+            self.clients_per_batch,
+            partial(uploads.send, settings, key_upload, state.upload),
         )
         occurrences = occurrences_of(cohort.clients)
         # Masked updates are summed once it is known who answered.
-        on_the_way = weights if secure is None else None
-        if plan or drop_nonfinite:
-            cohort, answers = applied.befall(plan, key_faults, cohort, context)
-            send = partial(applied.send, plan, key_faults, drop_nonfinite, context)
+        on_the_way = weights if settings.secure is None else None
+        if self._plan or drop_nonfinite:
+            cohort, answers = applied.befall(self._plan, key_faults, cohort, context)
+            send = partial(applied.send, self._plan, key_faults, drop_nonfinite, context)
             cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way, answers, send)
-            results = applied.collude(plan, cohort, results, on_the_way, context)
+            results = applied.collude(self._plan, cohort, results, on_the_way, context)
         else:
             cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way)
         received = uploads.receive(
@@ -271,8 +313,8 @@ def make_round(
         update, aggregator_state, aggregated = aggregator.aggregate(
             state.aggregator,
             cohort,
-            shown_to(aggregator, results),
-            seen_by(aggregator, context, add),
+            self._shown_to(aggregator, results),
+            self._seen_by(aggregator, context, add),
         )
         finite = changes = all_finite(update)
         if cohort.answers is not None:
@@ -289,8 +331,8 @@ def make_round(
             selector=selector.observe(
                 selector_state,
                 cohort,
-                shown_to(selector, results),
-                seen_by(selector, context, add),
+                self._shown_to(selector, results),
+                self._seen_by(selector, context, add),
             ),
             aggregator=aggregator_state,
             participation=state.participation.at[cohort.answered].add(1, mode="drop"),
@@ -308,8 +350,6 @@ def make_round(
             selector=selector_info,
             aggregator=aggregated.info | received.info,
         )
-
-    return Round(model, init, step, bytes_up=partial(uploads.bytes_up, settings))
 
 
 def _checked(cohort: Cohort, num_clients: int) -> Cohort:
@@ -339,7 +379,7 @@ def _checked(cohort: Cohort, num_clients: int) -> Cohort:
 
 
 def run(
-    round: Round,
+    round: BaseRound,
     state: RoundState,
     data: FederatedData,
     num_rounds: int,

@@ -30,11 +30,6 @@ _CHILD_TYPES = ("Number", "Integer", "Array", "PyTree")
 _CHILDREN = "__children__"
 _MAX_LINE = 88
 _MAX_SHOWN = 6
-_TRACED = "{name} is traced, but it is structure: annotate it as Number, Integer or an array."
-_FIXES = {
-    np.ndarray: "{name} is an array, but it is structure: annotate it as an array type.",
-    jax.Array: "{name} is an array, but it is structure: annotate it as an array type.",
-}
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -243,44 +238,52 @@ def _unflatten(cls: type, structure: Any, children: Any) -> Tree:
 
 
 def _check_when_made(cls: type) -> None:
-    """Makes the constructor of a class check its structure, before ``__post_init__`` does more."""
-    post_init = getattr(cls, "__post_init__", None)
-    init = cls.__init__
+    """Makes the constructor of a class check structure before and after its ``__post_init__``."""
+    init, post_init = cls.__init__, vars(cls).get("__post_init__")
 
     @functools.wraps(init)
     def checked(self, *args, **kwargs):
         init(self, *args, **kwargs)
-        if post_init is None:
-            _check(self)
+        if not hasattr(cls, "__post_init__"):
+            _check_not_traced(self)
+        _check_structure(self)
 
-    if post_init is not None and "__post_init__" in vars(cls):
+    cls.__init__ = checked
+    if post_init is not None:
 
         @functools.wraps(post_init)
-        def checked_first(self, *args):
-            _check(self)
-            post_init(self, *args)
+        def checked_first(self):
+            _check_not_traced(self)
+            post_init(self)
 
         cls.__post_init__ = checked_first  # pyright: ignore[reportAttributeAccessIssue]
-    cls.__init__ = checked
 
 
-def _check(tree: Tree) -> None:
+def _check_not_traced(tree: Tree) -> None:
     cls = type(tree)
     if missing := _abstract(cls):
-        raise ValueError(
-            f"{cls.__name__}: expected a method {missing[0]}, which it does not define."
-        )
+        raise ValueError(f"{cls.__name__}: expected a method {missing[0]}, which is not defined.")
+    for field in dataclasses.fields(tree):
+        value = tree.__dict__[field.name]
+        if isinstance(value, Tracer) and field.name not in _annotated(cls):
+            raise ValueError(
+                f"{cls.__name__}.{field.name} is traced, but it is structure; annotate it as "
+                "Number, Integer or an array type."
+            )
+
+
+def _check_structure(tree: Tree) -> None:
+    cls = type(tree)
+    tree.__dict__.pop(_CHILDREN, None)
     children = child_fields(tree)
     for field in dataclasses.fields(tree):
         if field.name in children:
             continue
         value, name = tree.__dict__[field.name], f"{cls.__name__}.{field.name}"
-        for leaf in jax.tree.leaves(value) if isinstance(value, (tuple, list, dict)) else [value]:
-            if isinstance(leaf, Tracer):
-                raise ValueError(_TRACED.format(name=name))
-            for kind, fix in _FIXES.items():
-                if isinstance(leaf, kind):
-                    raise ValueError(fix.format(name=name))
+        if any(isinstance(leaf, (np.ndarray, jax.Array)) for leaf in jax.tree.leaves(value)):
+            raise ValueError(
+                f"{name} is an array, but it is structure; annotate it as an array type."
+            )
         try:
             hash(value)
         except TypeError:

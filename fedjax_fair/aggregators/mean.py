@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +10,12 @@ import optax
 from jaxtyping import Array, Float
 
 from fedjax_fair import checks
-from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Variables
+from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Sees, Variables
 
-__all__ = ["mean", "weights_before"]
+__all__ = ["Mean", "weights_before"]
 
 
-def mean(
-    weights: Literal["uniform", "size", "cohort"] = "uniform",
-    server_optimizer: optax.GradientTransformation | None = None,
-) -> Aggregator:
+class Mean(Aggregator):
     """Averages the updates of the cohort.
 
     Args:
@@ -27,9 +24,6 @@ def mean(
         server_optimizer: An optax optimizer fed with minus the mean update as its gradient (Reddi
             et al.); without one the mean update is applied as it is. Normalization statistics are
             averaged in either case.
-
-    Returns:
-        An ``Aggregator``.
 
     Raises:
         ValueError: If ``weights`` is none of the three words, or the optimizer is none of optax.
@@ -41,35 +35,46 @@ def mean(
         Reddi et al., *Adaptive Federated Optimization*, 2021, https://arxiv.org/abs/2003.00295
 
     Examples:
-        >>> fedavg = mean(weights="size")
-        >>> fedadam = mean(server_optimizer=optax.adam(1e-2))
+        >>> fedavg = Mean(weights="size")
+        >>> fedadam = Mean(server_optimizer=optax.adam(1e-2))
     """
-    checks.one_of("weights", weights, ("uniform", "size", "cohort"))
-    if server_optimizer is not None:
-        kind = optax.GradientTransformation
-        checks.instance("server_optimizer", server_optimizer, kind, "optax.adam(0.01)")
 
-    def init(context):
-        return () if server_optimizer is None else server_optimizer.init(context.variables.params)
+    sees: ClassVar[Sees] = "sum"
 
-    def weigh(state, cohort, context):
-        return weights_before(weights, cohort, context)
+    weights: Literal["uniform", "size", "cohort"] = "uniform"
+    server_optimizer: optax.GradientTransformation | None = None
 
-    def aggregate(state, cohort, results, context):
+    def __post_init__(self):
+        checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
+        if self.server_optimizer is not None:
+            kind = optax.GradientTransformation
+            checks.instance("server_optimizer", self.server_optimizer, kind, "optax.adam(0.01)")
+
+    @property
+    def equal_weights(self):
+        return self.weights == "uniform"
+
+    def init(self, context):
+        if self.server_optimizer is None:
+            return ()
+        return self.server_optimizer.init(context.variables.params)
+
+    def weigh(self, state, cohort, context):
+        return weights_before(self.weights, cohort, context)
+
+    def aggregate(self, state, cohort, results, context):
         update = results.weighted_sum
-        if server_optimizer is not None:
+        if self.server_optimizer is not None:
             gradient = jax.tree.map(jnp.negative, update.params)
-            params, state = server_optimizer.update(gradient, state, context.variables.params)
+            params, state = self.server_optimizer.update(gradient, state, context.variables.params)
             update = Variables(params=params, state=update.state)
-        return update, state, Aggregation(weigh(state, cohort, context), {})
-
-    return Aggregator(init, aggregate, weigh=weigh, sees="sum", equal_weights=weights == "uniform")
+        return update, state, Aggregation(self.weigh(state, cohort, context), {})
 
 
 def weights_before(
     weights: Literal["uniform", "size", "cohort"], cohort: Cohort, context: Context
 ) -> Float[Array, " cohort"]:
-    """The weights of a cohort that do not depend on its results, as ``mean`` describes them.
+    """The weights of a cohort that do not depend on its results, as ``Mean`` describes them.
 
     Once it is known who answered, they are those of these members alone.
     """

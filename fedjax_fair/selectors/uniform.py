@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Sampling, Selector
+from fedjax_fair.base import Cohort, Context, Sampling, Sees, Selector
 from fedjax_fair.numerics.permutation import permutation_at
 
-__all__ = ["draw", "uniform"]
+__all__ = ["Uniform", "draw"]
 
 
-def uniform(cohort_size: int) -> Selector:
-    """Draws distinct clients, each equally likely.
+class Uniform(Selector):
+    """Draws distinct clients, each equally likely. The cohort has uniform weights.
 
     The cost does not depend on the number of clients, unless some are not available: these are
     counted in every round.
 
     Args:
         cohort_size: Clients per round, at most the number of clients.
-
-    Returns:
-        A ``Selector`` whose cohort has uniform weights.
 
     Raises:
         ValueError: If ``cohort_size`` is not positive, or (at ``init``) more than the clients.
@@ -33,19 +32,29 @@ def uniform(cohort_size: int) -> Selector:
         Networks from Decentralized Data*, 2017, https://arxiv.org/abs/1602.05629
 
     Examples:
-        >>> selector = uniform(cohort_size=10)
+        >>> Uniform(cohort_size=10)
+        Uniform(cohort_size=10)
     """
-    checks.positive_int("cohort_size", cohort_size)
 
-    def init(context):
-        checks.positive_int("cohort_size", cohort_size, at_most=context.num_clients)
+    sees: ClassVar[Sees] = "sum"
+
+    cohort_size: int
+
+    def __post_init__(self):
+        checks.positive_int("cohort_size", self.cohort_size)
+
+    @property
+    def sampling(self):
+        return Sampling("uniform", self.cohort_size)
+
+    def init(self, context):
+        checks.positive_int("cohort_size", self.cohort_size, at_most=context.num_clients)
         return ()
 
-    def select(key, state, context):
-        clients = draw(key, cohort_size, context)
-        return Cohort(clients, jnp.full(cohort_size, 1 / cohort_size, jnp.float32)), state, {}
-
-    return Selector(init, select, sees="sum", sampling=Sampling("uniform", cohort_size))
+    def select(self, key, state, context):
+        size = self.cohort_size
+        clients = draw(key, size, context)
+        return Cohort(clients, jnp.full(size, 1 / size, jnp.float32)), state, {}
 
 
 def draw(key: Key[Array, ""], count: int, context: Context) -> Int[Array, " count"]:

@@ -1,5 +1,5 @@
 """What a client does locally."""
 
-from fedjax_fair.solvers.sgd import sgd
+from fedjax_fair.solvers.sgd import SGD
 
-__all__ = ["sgd"]
+__all__ = ["SGD"]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair import checks
 from fedjax_fair.base import Client, LocalResult, Number, Solver, Variables
 from fedjax_fair.numerics.permutation import permutation_at
 
-__all__ = ["PLANNED", "sgd"]
+__all__ = ["PLANNED", "SGD"]
 
 # Minibatches drawn in one go where the number of steps is not known in advance: drawing them one by
 # one costs several microseconds each in small operations.
@@ -26,18 +26,7 @@ _MOST_STEPS = 2**31 - 1  # They are counted in 32 bits.
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
 
-def sgd(
-    learning_rate: Number | Schedule,
-    batch_size: int,
-    *,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: Number = 0.0,
-    weight_decay: Number = 0.0,
-    prox: Number = 0.0,
-    optimizer: Callable[..., optax.GradientTransformation] | None = None,
-    replacement: bool = False,
-) -> Solver:
+class SGD(Solver):
     r"""Minibatch SGD from the global model, on one client's examples.
 
     A step follows the gradient of the minibatch loss plus its decay and proximal terms,
@@ -69,9 +58,6 @@ def sgd(
             place of SGD with momentum.
         replacement: Draw every minibatch independently, with replacement.
 
-    Returns:
-        A ``Solver``. Learning rate, momentum, decay and ``prox`` may be traced.
-
     Raises:
         ValueError: If a setting is out of range, if ``optimizer`` is no function, if not exactly
             one of ``steps`` and ``epochs`` is given, or if ``momentum`` comes with an
@@ -82,33 +68,64 @@ def sgd(
         Networks*, 2020, https://arxiv.org/abs/1812.06127
 
     Examples:
-        >>> fedavg = sgd(0.1, batch_size=32, epochs=5)
-        >>> fedprox = sgd(0.1, batch_size=32, epochs=5, prox=0.01)
-        >>> halved = sgd(lambda round: 0.1 * 0.5 ** (round // 100), batch_size=32, steps=10)
-        >>> adam = sgd(1e-3, batch_size=32, steps=10, optimizer=optax.adam)
+        >>> fedavg = SGD(0.1, batch_size=32, epochs=5)
+        >>> fedprox = SGD(0.1, batch_size=32, epochs=5, prox=0.01)
+        >>> halved = SGD(lambda round: 0.1 * 0.5 ** (round // 100), batch_size=32, steps=10)
+        >>> adam = SGD(1e-3, batch_size=32, steps=10, optimizer=optax.adam)
     """
-    if (steps is None) == (epochs is None):
-        raise ValueError(f"expected exactly one of {steps=} and {epochs=}.")
-    checks.positive_int("batch_size", batch_size)
-    for name, value in {"steps": steps, "epochs": epochs}.items():
-        if value is not None:
-            checks.positive_int(name, value, at_most=_MOST_STEPS)
-    if not callable(learning_rate):
-        checks.non_negative("learning_rate", learning_rate)
-    checks.unit_interval("momentum", momentum)
-    checks.non_negative("weight_decay", weight_decay)
-    checks.non_negative("prox", prox)
-    if optimizer is not None:
-        checks.function("optimizer", optimizer, "from a learning rate, such as optax.adam")
-    if optimizer is not None and not _is_zero(momentum):
-        raise ValueError(f"{momentum=!r}: expected 0 beside {optimizer=!r}.")
-    if optimizer is None:
-        optimizer = optax.sgd if _is_zero(momentum) else partial(optax.sgd, momentum=momentum)
 
-    def solve(key: Key[Array, ""], variables: Variables, client: Client):
+    learning_rate: Number | Schedule
+    batch_size: int
+    _: KW_ONLY
+    steps: int | None = None
+    epochs: int | None = None
+    momentum: Number = 0.0
+    weight_decay: Number = 0.0
+    prox: Number = 0.0
+    optimizer: Callable[..., optax.GradientTransformation] | None = None
+    replacement: bool = False
+
+    def __post_init__(self):
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(
+                f"expected exactly one of steps={self.steps} and epochs={self.epochs}."
+            )
+        checks.positive_int("batch_size", self.batch_size)
+        for name, value in {"steps": self.steps, "epochs": self.epochs}.items():
+            if value is not None:
+                checks.positive_int(name, value, at_most=_MOST_STEPS)
+        if not callable(self.learning_rate):
+            checks.non_negative("learning_rate", self.learning_rate)
+        checks.unit_interval("momentum", self.momentum)
+        checks.non_negative("weight_decay", self.weight_decay)
+        checks.non_negative("prox", self.prox)
+        if self.optimizer is not None:
+            checks.function("optimizer", self.optimizer, "from a learning rate, such as optax.adam")
+            if not _is_zero(self.momentum):
+                raise ValueError(
+                    f"momentum={self.momentum!r}: expected 0 beside optimizer={self.optimizer!r}."
+                )
+
+    @property
+    def same_steps(self) -> bool:
+        """Whether all clients take equally many steps."""
+        return self.steps is not None
+
+    def _transformation(self, round: Int[Array, ""]) -> optax.GradientTransformation:
+        rate = self.learning_rate
+        rate = rate(round) if callable(rate) else rate
+        if self.optimizer is not None:
+            return self.optimizer(rate)
+        if _is_zero(self.momentum):
+            return optax.sgd(rate)
+        return optax.sgd(rate, momentum=self.momentum)
+
+    def solve(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:
+        """Trains from the given variables on the client's own examples."""
         key_order, key_model = jax.random.split(key)
-        rate = learning_rate(client.round) if callable(learning_rate) else learning_rate
-        transformation = optimizer(rate)
+        steps, epochs, replacement = self.steps, self.epochs, self.replacement
+        transformation = self._transformation(client.round)
+        batch_size = self.batch_size
         lanes = batch_size if replacement else min(batch_size, client.examples.order.shape[0])
         loss_weight = client.instructions.get("loss_weight")
         snapshot_step = client.instructions.get("snapshot_step")
@@ -127,8 +144,8 @@ def sgd(
             (_, (loss, state)), gradient = jax.value_and_grad(loss_fn, has_aux=True)(
                 params, state, batch, jax.random.fold_in(key_model, index)
             )
-            gradient = _add_scaled(gradient, weight_decay, params)
-            gradient = _add_scaled(gradient, prox, params, variables.params)
+            gradient = _add_scaled(gradient, self.weight_decay, params)
+            gradient = _add_scaled(gradient, self.prox, params, variables.params)
             change, optimizer_state = transformation.update(gradient, optimizer_state, params)
             reached = Variables(optax.apply_updates(params, change), state)
             if kept is not None:
@@ -150,12 +167,13 @@ def sgd(
 
         kept = None if snapshot_step is None else variables
         carry = (variables, transformation.init(variables.params), jnp.zeros(()), kept)
-        if epochs is None:
+        if steps is not None:
             taken, stop = jnp.asarray(steps, jnp.int32), steps
             if max_steps is not None:
                 taken = stop = jnp.minimum(taken, max_steps)
             trained, _, total, kept = steps_from(0, steps, stop, carry)
         else:
+            assert epochs is not None
             # A traced number of steps makes these while loops: a small client stops early where
             # clients run one after another, and is frozen by vmap's rule where they run together.
             taken = epochs * _ceil_div(client.size, lanes)
@@ -179,8 +197,6 @@ def sgd(
             steps=taken,
             reports=reports,
         )
-
-    return Solver(solve, same_steps=steps is not None)
 
 
 class _Batch(NamedTuple):
@@ -214,8 +230,8 @@ def _ceil_div(size: Int[Array, ""], batch_size: int) -> Int[Array, ""]:
 
 
 def _is_zero(number: Number) -> bool:
-    """Whether a setting is known to be zero, so that its term need not be computed."""
-    return not isinstance(number, Tracer) and float(number) == 0.0
+    """Whether a setting is a plain zero, which is structure, so that its term is not computed."""
+    return isinstance(number, (int, float)) and number == 0
 
 
 def _add_scaled(gradient, scale: Number, params, origin=None):
