@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-__all__ = ["Integer", "Number", "Tree", "stack"]
+__all__ = ["Integer", "Number", "Tree", "child_fields", "stack", "stacked_leaves"]
 
 Number = float | Float[Array, ""]
 """A setting that only enters arithmetic. As a field it is a child: another value never recompiles,
@@ -124,7 +124,36 @@ def stack(trees: Sequence[Any]) -> Any:
         >>> stack([Scale(3, 0.0), Scale(3, 0.5)]).factor.tolist()
         [0.0, 0.5]
     """
-    return _stack("", list(trees))
+    tree, leaves, varied = stacked_leaves(trees)
+    return jax.tree.unflatten(
+        tree,
+        [jnp.asarray(leaf) if own else leaf for leaf, own in zip(leaves, varied, strict=True)],
+    )
+
+
+def stacked_leaves(trees: Sequence[Any]) -> tuple[Any, tuple[Any, ...], tuple[bool, ...]]:
+    """Returns what ``stack`` makes, in parts.
+
+    Args:
+        trees: One or more instances.
+
+    Returns:
+        Structure, leaves, and which leaves are NumPy arrays with a leading axis because they differ
+        between the instances.
+
+    Raises:
+        ValueError: As ``stack``.
+    """
+    leaves, tree = jax.tree.flatten(_stack("", list(trees)))
+    values = tuple(leaf.array if isinstance(leaf, _Varied) else leaf for leaf in leaves)
+    return tree, values, tuple(isinstance(leaf, _Varied) for leaf in leaves)
+
+
+class _Varied:
+    """Marks a leaf that differs between the stacked instances."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
 
 
 def child_fields(tree: Tree) -> tuple[str, ...]:
@@ -166,11 +195,17 @@ def _stack(place: str, values: list[Any]) -> Any:
         if all(_same(first, value) for value in values[1:]):
             return first
         if len({np.shape(value) for value in values}) == 1:
-            return jnp.stack([jnp.asarray(value) for value in values])
+            return _Varied(_joined(values))
     treedefs = {jax.tree.structure(value) for value in values}
     if len(treedefs) == 1 and not jax.tree_util.treedef_is_leaf(treedefs.pop()):
         return jax.tree.map(lambda *leaves: _stack(place, list(leaves)), *values)
     return _only(place, values)
+
+
+def _joined(values: list[Any]) -> np.ndarray:
+    """Joins scalars or arrays to one array of the type that JAX gives each of them."""
+    kind = jnp.result_type(*(jnp.result_type(value) for value in values))
+    return np.stack([np.asarray(value, kind) for value in values])
 
 
 def _only(place: str, values: list[Any]) -> Any:

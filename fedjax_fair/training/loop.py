@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
-from jaxtyping import Int, PyTree
+from jaxtyping import Int
 
 from fedjax_fair import checks, results
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
-from fedjax_fair.simulate import Round, RoundInfo
+from fedjax_fair.simulate import RoundInfo
 from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.best import Best
 from fedjax_fair.training.checkpoints import Checkpoints
@@ -28,6 +28,7 @@ from fedjax_fair.training.diagnosis import (
 from fedjax_fair.training.fingerprint import describe
 from fedjax_fair.training.own_metrics import require_new
 from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.split import Split
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -40,7 +41,6 @@ __all__ = [
     "Schedule",
     "SimulationError",
     "Trained",
-    "constant",
     "programs_of",
     "run",
 ]
@@ -138,18 +138,10 @@ class Trained(NamedTuple):
     rounds: Int[np.ndarray, " seeds"]
 
 
-def constant(round: Round) -> Callable[[PyTree], Round]:
-    """Makes the same method of any point."""
-    return lambda _: round
-
-
-def programs_of(
-    make: Callable[[PyTree], Round], points: PyTree, batch: Batch, schedule: Schedule
-) -> Programs:
+def programs_of(method: Split, batch: Batch, schedule: Schedule) -> Programs:
     """Traces the programs of a method, which are compiled in the background."""
     return Programs(
-        make,
-        points,
+        method,
         batch,
         min(schedule.eval_every, schedule.rounds),
         schedule.train_loss,
@@ -159,8 +151,7 @@ def programs_of(
 
 
 def run(
-    make: Callable[[PyTree], Round],
-    points: PyTree,
+    method: Split,
     batch: Batch,
     schedule: Schedule,
     callbacks: Sequence[Callback] = (),
@@ -170,8 +161,7 @@ def run(
     """Trains a method in all runs of a batch.
 
     Args:
-        make: ``make(point) -> Round``.
-        points: Numbers of every run, leaves ``[runs]``.
+        method: The rounds of the runs.
         batch: The runs.
         schedule: When they are evaluated and what ends them; valid.
         callbacks: Called at the start, every evaluation and the end.
@@ -184,7 +174,7 @@ def run(
     started = time.perf_counter()
     for callback in callbacks:
         callback.on_start(rounds, seeds)
-    with _kept(make, points, batch, schedule, checkpoints) as store:
+    with _kept(method, batch, schedule, checkpoints) as store:
         kept = None if store is None else store.history
         history = results.History() if kept is None else kept
         if history.round > rounds:
@@ -192,7 +182,7 @@ def run(
                 f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
                 f"{history.round}."
             )
-        compiled = programs_of(make, points, batch, schedule) if programs is None else programs()
+        compiled = programs_of(method, batch, schedule) if programs is None else programs()
         needed, limit = compiled.num_bytes(rounds), schedule.memory_limit
         if limit is not None and needed > limit:
             raise MemoryLimitError(needed, compiled.shared_bytes, limit)
@@ -258,8 +248,7 @@ def run(
 
 
 def _kept(
-    make: Callable[[PyTree], Round],
-    points: PyTree,
+    method: Split,
     batch: Batch,
     schedule: Schedule,
     folder: str | Path | None,
@@ -277,7 +266,7 @@ def _kept(
     if schedule.metrics:
         settings["metrics"] = tuple(schedule.metrics)
     data = batch.given._replace(name="")  # What it is called does not matter.
-    described = describe(method=make, points=points, data=data, **settings)
+    described = describe(method=method.stacked, data=data, **settings)
     return Checkpoints(folder, batch.seeds, described, schedule.rounds, schedule.eval_every)
 
 
