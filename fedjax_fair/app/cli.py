@@ -14,6 +14,7 @@ from fedjax_fair.app import plugins
 from fedjax_fair.app.termination import Terminated, interruptible
 from fedjax_fair.parallel import processes
 from fedjax_fair.text import printable
+from fedjax_fair.training.cache import enable_compilation_cache
 from fedjax_fair.training.fit import SimulationError
 
 if TYPE_CHECKING:
