@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Self, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,9 @@ and `stack` makes it a batch axis."""
 
 Integer = int | Int[Array, ""]
 """An integer of this kind."""
+
+# Not `Self`: beartype knows it only where it decorates classes, not where it decorates methods.
+Same = TypeVar("Same", bound="Tree")
 
 _CHILD_TYPES = ("Number", "Integer", "Array", "PyTree")
 _CHILDREN = "__children__"
@@ -69,7 +72,7 @@ class Tree:
             cls, _flatten_with_keys, functools.partial(_unflatten, cls), _flatten
         )
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self: Same, **changes: Any) -> Same:
         """Returns a copy with other values of some fields, which is checked like a new one."""
         return dataclasses.replace(self, **changes)
 
@@ -87,10 +90,10 @@ class Tree:
     def __hash__(self) -> int:
         return hash((type(self), jax.tree.structure(self)))
 
-    def __copy__(self) -> Self:
+    def __copy__(self: Same) -> Same:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self: Same, memo: Any) -> Same:
         return self
 
     def __repr__(self) -> str:
