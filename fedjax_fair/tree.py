@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +60,9 @@ class Tree:
         >>> Scale(3) == Scale(3), Scale(3) == Scale(3, 0.5)
         (True, False)
     """
+
+    if TYPE_CHECKING:  # Which a type checker knows of decorated classes alone.
+        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
@@ -363,7 +366,7 @@ def _name(value: Any) -> str:
 
 def _shown_fields(value: Any) -> list[str]:
     """Fields that are not their defaults; those that are given by position come first."""
-    fields = sorted(dataclasses.fields(value), key=lambda field: field.kw_only)
+    fields = sorted(dataclasses.fields(value), key=lambda field: bool(field.kw_only))
     return [
         f"{field.name}={shown(getattr(value, field.name))}"
         for field in fields

@@ -73,7 +73,7 @@ def folder(tmp_path):
     (site / "their_package.py").write_text(
         "from fedjax_fair import selectors\n"
         "from fedjax_fair.app.method import Method\n"
-        'turn = Method("In turn", selector=selectors.round_robin, average="uniform")\n'
+        'turn = Method("In turn", selector=selectors.RoundRobin, average="uniform")\n'
     )
     return tmp_path
 
@@ -162,7 +162,7 @@ from fedjax_fair import selectors
         ("METHODS = {'a+b': Method('x')}", "'a\\+b': expected a name of letters"),
         ("METHODS = {1: Method('x')}", "1: expected a name of letters"),
         (
-            "METHODS = {'a': Method('x', selector=selectors.full())}",
+            "METHODS = {'a': Method('x', selector=selectors.Full())}",
             "a.selector=Selector.*expected a factory",
         ),
         (
