@@ -90,7 +90,7 @@ def bounded_score() -> Model:
         score = 2 * jnp.tanh(x @ params["head"] / 2)
         return jnp.stack([jnp.zeros_like(score), score], axis=-1), state
 
-    return Model(init, apply, features=lambda params, state, x: x)
+    return Model.from_functions(init, apply, features=lambda params, state, x: x)
 
 
 def follow(

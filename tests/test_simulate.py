@@ -21,7 +21,7 @@ LARGE = 100
 def fixed(*clients):
     """A selector that always picks the same slots."""
     cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
-    return Selector(
+    return Selector.from_functions(
         init=empty_state,
         select=lambda key, state, context: (cohort, state, {}),
     )
@@ -280,7 +280,7 @@ def test_an_update_that_is_not_finite_is_not_applied(model, federation):
 
 
 def test_context_tells_losses_and_accuracies_of_the_current_model(model, federation):
-    measuring = Selector(
+    measuring = Selector.from_functions(
         init=lambda context: (jnp.zeros(6), jnp.zeros(6)),
         select=lambda key, state, context: (
             Cohort(jnp.arange(2), jnp.full(2, 0.5)),

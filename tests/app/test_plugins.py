@@ -40,7 +40,7 @@ def largest(cohort_size: int, noise: float = 0.0) -> Selector:
         chosen = jax.lax.top_k(context.sizes + luck, cohort_size)[1].astype(jnp.int32)
         return Cohort(chosen, jnp.full(cohort_size, helper.ONE / cohort_size)), state, {}
 
-    return Selector(empty_state, select)
+    return Selector.from_functions(empty_state, select)
 
 
 METHODS = {"largest": Method("The clients with the most examples", selector=largest)}

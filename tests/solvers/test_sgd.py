@@ -97,7 +97,7 @@ def counting_model() -> Model:
         score = x @ params["seen"]
         return jnp.stack([score, jnp.zeros_like(score)], axis=1), state
 
-    return Model(init, apply, lambda params, state, x: x)
+    return Model.from_functions(init, apply, lambda params, state, x: x)
 
 
 def one_hot(federation):

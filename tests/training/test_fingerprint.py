@@ -100,7 +100,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_says_where(tmp_path):
             of_round(selector=selectors.BySize(2)),
             data,
             {},
-            "selector.*by_size.* of a run with .*uniform",
+            "selector.*BySize.* of a run with .*Uniform",
         ),
         (of_round(), moved, {}, "data.train.features=float32"),
         (of_round(), data, {"eval_every": 1}, "eval_every=1: .* a run with 2"),
