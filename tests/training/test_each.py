@@ -120,11 +120,15 @@ def test_methods_share_the_data_and_the_program_that_evaluates_them(
 
     def counted(batch, lowered, options=None):
         batches.append(batch)
-        compiled.append(lowered)
-        return compile_one(batch, lowered, options)
+        compiled.append(compile_one(batch, lowered, options))
+        return compiled[-1]
 
     monkeypatch.setattr(Batch, "compile", counted)
-    methods = {name: method(model, 3, rate) for name, rate in (("a", 0.1), ("b", 0.2), ("c", 0.3))}
-    dict(each(methods, federation, tmp_path, []))
+    methods = {str(count): method(model, count) for count in (2, 3, 4)}
+    dict(each(methods, federation, tmp_path / "sizes", []))
     assert len(set(map(id, batches))) == 1
-    assert len(compiled) == 2 * len(methods) + 1
+    assert len(set(compiled)) == 2 * len(methods) + 1
+    compiled.clear()
+    methods = {str(rate): method(model, 5, rate) for rate in (0.1, 0.2, 0.3)}
+    dict(each(methods, federation, tmp_path / "rates", []))
+    assert len(set(compiled)) == 3  # Other numbers compile nothing.
