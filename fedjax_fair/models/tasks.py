@@ -147,7 +147,8 @@ def is_positive(outputs: Float[Array, "batch outputs"]) -> Bool[Array, "batch ou
 
 
 def of_each_label(outputs: Float[Array, "batch outputs"]) -> Float[Array, "batch outputs"]:
-    """The probability of each label. (``jax.nn.sigmoid`` itself cannot be pickled.)"""
+    """The probability of each label."""
+    # A function of its own, because `jax.nn.sigmoid` cannot be pickled.
     return jax.nn.sigmoid(outputs)
 
 
