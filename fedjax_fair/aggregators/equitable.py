@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from typing import Any, Literal
 
 import jax
@@ -17,25 +18,15 @@ from fedjax_fair.base import (
     Info,
     LocalResult,
     Variables,
-    empty_state,
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.numerics.clustering import cluster_weights, eigengap, kmeans, spectral_embedding
 from fedjax_fair.numerics.products import product
 
-__all__ = ["activation_vectors", "equitable"]
+__all__ = ["Equitable", "activation_vectors"]
 
 
-def equitable(
-    num_clusters: int | Literal["eigengap"] = 2,
-    *,
-    groups: Literal["estimated", "oracle"] = "estimated",
-    layer: Literal["penultimate", "logits"] = "penultimate",
-    model: Literal["trained", "received"] = "trained",
-    examples: Literal["all", "last_batch"] = "all",
-    center: bool = False,
-    cosine: bool = False,
-) -> Aggregator:
+class Equitable(Aggregator):
     r"""Clusters the cohort by its activations and gives every cluster the same weight.
 
     Each member sends, besides its model, a vector of mean activations :math:`a_i`. The server
@@ -55,6 +46,10 @@ def equitable(
     K-means starts from random seeds of its own, the same in every run: clusters depend only on
     the vectors and the round.
 
+    Info: the ``cluster`` of every member (the slot of its first member, -1 for one that is left
+    out), ``num_clusters``, and, where the federation has groups, how well clusters match those of
+    the members: ``nmi`` and ``ari``.
+
     Args:
         num_clusters: Clusters to look for, or ``"eigengap"`` to choose from 2 up to one less than
             the cohort in every round, by the largest gap between eigenvalues.
@@ -67,11 +62,6 @@ def equitable(
         center: Whether to subtract the mean over the cohort from the vectors.
         cosine: Whether to scale vectors to unit length, so that similarities are cosines.
 
-    Returns:
-        An ``Aggregator``. Info: the ``cluster`` of every member (the slot of its first member,
-        -1 for one that is left out), ``num_clusters``, and, where the federation has groups, how
-        well clusters match those of the members: ``nmi`` and ``ari``.
-
     Raises:
         ValueError: If a setting is not one of those listed, or (at ``init``) if the federation has
             no groups that an oracle could know.
@@ -80,43 +70,57 @@ def equitable(
         *Equitable Federated Learning with Activation Clustering*, algorithm 1.
 
     Examples:
-        >>> aggregator = equitable(num_clusters=2)
-        >>> oracle = equitable(num_clusters=2, groups="oracle")
+        >>> aggregator = Equitable(num_clusters=2)
+        >>> oracle = Equitable(num_clusters=2, groups="oracle")
     """
-    checks.positive_int("num_clusters", num_clusters, words=("eigengap",))
-    checks.one_of("groups", groups, ("estimated", "oracle"))
-    checks.one_of("layer", layer, ("penultimate", "logits"))
-    checks.one_of("model", model, ("trained", "received"))
-    checks.one_of("examples", examples, ("all", "last_batch"))
 
-    def init(context):
-        if groups == "oracle" and context.groups is None:
+    num_clusters: int | Literal["eigengap"] = 2
+    _: KW_ONLY
+    groups: Literal["estimated", "oracle"] = "estimated"
+    layer: Literal["penultimate", "logits"] = "penultimate"
+    model: Literal["trained", "received"] = "trained"
+    examples: Literal["all", "last_batch"] = "all"
+    center: bool = False
+    cosine: bool = False
+
+    def __post_init__(self):
+        checks.positive_int("num_clusters", self.num_clusters, words=("eigengap",))
+        checks.one_of("groups", self.groups, ("estimated", "oracle"))
+        checks.one_of("layer", self.layer, ("penultimate", "logits"))
+        checks.one_of("model", self.model, ("trained", "received"))
+        checks.one_of("examples", self.examples, ("all", "last_batch"))
+
+    def init(self, context):
+        if self.groups == "oracle" and context.groups is None:
             raise ValueError("groups='oracle': expected a federation with planted groups.")
-        return empty_state(context)
+        return ()
 
-    def aggregate(state, cohort, results, context):
+    def aggregate(self, state, cohort, results, context):
         planted = None if context.groups is None else context.groups[cohort.clients]
-        if groups == "oracle" and planted is not None:
+        if self.groups == "oracle" and planted is not None:
             members = jnp.ones(planted.shape, bool)
             if cohort.answers is not None:
                 members = cohort.answers
             labels = jnp.where(members, planted, -1)
         else:
             vectors = activation_vectors(
-                cohort, results, context, layer=layer, model=model, examples=examples
+                cohort,
+                results,
+                context,
+                layer=self.layer,
+                model=self.model,
+                examples=self.examples,
             )
             members = jnp.all(jnp.isfinite(vectors), axis=1)
             if cohort.answers is not None:
                 members &= cohort.answers
             key = jax.random.fold_in(jax.random.key(0), context.round)
-            similarity = _similarity(vectors, members, center, cosine)
-            labels = _clusters(key, similarity, members, num_clusters)
+            similarity = _similarity(vectors, members, self.center, self.cosine)
+            labels = _clusters(key, similarity, members, self.num_clusters)
         labels = _by_first_member(labels)
         weights = cluster_weights(labels, labels.size)
         update = context.weighted_sum(weights, _without(results.update, members))
         return update, state, Aggregation(weights, _info(labels, planted))
-
-    return Aggregator(init, aggregate)
 
 
 def activation_vectors(
@@ -134,9 +138,9 @@ def activation_vectors(
         cohort: The clients that have trained.
         results: Their results.
         context: That of the start of the round.
-        layer: See ``equitable``.
-        model: See ``equitable``.
-        examples: See ``equitable``.
+        layer: See ``Equitable``.
+        model: See ``Equitable``.
+        examples: See ``Equitable``.
 
     Returns:
         One row a member.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import weights_before
-from fedjax_fair.base import Aggregation, Aggregator, Number
+from fedjax_fair.base import Aggregation, Aggregator, Number, Sees
 
-__all__ = ["fairfed"]
+__all__ = ["FairFed"]
 
 
-def fairfed(beta: Number = 1.0) -> Aggregator:
+class FairFed(Aggregator):
     r"""Remembers a weight for every client, and shifts it by how far the client is from the rest.
 
     Weights start at the shares of examples, :math:`\bar\omega_k = n_k / \sum_i n_i`. In a round the
@@ -30,13 +32,11 @@ def fairfed(beta: Number = 1.0) -> Aggregator:
     This is the method for clients without a sensitive attribute. It favors clients near the
     average, so it takes weight from a small group of clients that the model serves badly.
 
-    Args:
-        beta: How fast weights move, >= 0, per unit of accuracy (a fraction); may be traced. With 0
-            it is ``mean("size")``. Compare it to the initial weights, which add up to 1 over all
-            clients.
+    Info: the ``deviation`` :math:`\Delta_k` of every member.
 
-    Returns:
-        An ``Aggregator``. Info: the ``deviation`` :math:`\Delta_k` of every member.
+    Args:
+        beta: How fast weights move, >= 0, per unit of accuracy (a fraction). With 0 it is
+            ``Mean("size")``. Compare it to the initial weights, which add up to 1 over all clients.
 
     Raises:
         ValueError: If ``beta`` is negative.
@@ -47,20 +47,26 @@ def fairfed(beta: Number = 1.0) -> Aggregator:
         Learning with Activation Clustering*.
 
     Examples:
-        >>> aggregator = fairfed(beta=0.5)
+        >>> aggregator = FairFed(beta=0.5)
     """
-    checks.non_negative("beta", beta)
 
-    def init(context):
+    sees: ClassVar[Sees] = "numbers"
+
+    beta: Number = 1.0
+
+    def __post_init__(self):
+        checks.non_negative("beta", self.beta)
+
+    def init(self, context):
         sizes = context.sizes.astype(jnp.float32)
         return sizes / jnp.sum(sizes)
 
-    def aggregate(state, cohort, results, context):
+    def aggregate(self, state, cohort, results, context):
         by_size = weights_before("size", cohort, context)
         accuracy = context.accuracies(context.variables, cohort.clients)
         deviation = jnp.abs(accuracy - jnp.sum(by_size * accuracy))
         average = jnp.mean(deviation, where=cohort.answers)
-        moved = jnp.maximum(state[cohort.clients] - beta * (deviation - average), 0)
+        moved = jnp.maximum(state[cohort.clients] - self.beta * (deviation - average), 0)
         if cohort.answers is not None:
             moved = jnp.where(cohort.answers, moved, 0)
         total = jnp.sum(moved)
@@ -68,5 +74,3 @@ def fairfed(beta: Number = 1.0) -> Aggregator:
         update = context.weighted_sum(weights, results.update)
         state = state.at[cohort.answered].set(moved, mode="drop")
         return update, state, Aggregation(weights, {"deviation": deviation})
-
-    return Aggregator(init, aggregate, sees="numbers")

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.whole_cohort import gathered, normalized, weighted
-from fedjax_fair.base import (
-    Aggregation,
-    Aggregator,
-    Client,
-    Context,
-    Solver,
-    Variables,
-    empty_state,
-)
+from fedjax_fair.base import Aggregation, Aggregator, Client, Context, Solver, Variables
 from fedjax_fair.data.federated import ClientExamples
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.sketch import ravel
 
-__all__ = ["fltrust"]
+__all__ = ["FLTrust"]
 
 
-def fltrust(root: tuple[Any, Any], solver: Solver, *, seed: int = 0) -> Aggregator:
+class FLTrust(Aggregator):
     r"""The mean of updates, weighed by their agreement with one that the server trains itself.
 
     The server holds a few trusted examples, and trains from the global model on them in every
@@ -44,16 +39,15 @@ def fltrust(root: tuple[Any, Any], solver: Solver, *, seed: int = 0) -> Aggregat
     It takes memory for the updates of the whole cohort. The root examples are arrays, so that this
     is for Python alone and no method of the command line.
 
+    Its weights are the :math:`s_k`, divided by their sum. Statistics of normalization are averaged
+    with them. Info: the ``trust`` :math:`s_k` of every member, and ``root_length``, the length of
+    :math:`u_0`.
+
     Args:
         root: The trusted examples, features ``[n, ...]`` and labels ``[n]``, of the federation's
-            shapes and types.
+            shapes and types. They are kept in the types that federations have.
         solver: How the server trains on them; usually as the clients do.
         seed: Of its minibatches.
-
-    Returns:
-        An ``Aggregator``. Its weights are the :math:`s_k`, divided by their sum. Statistics of
-        normalization are averaged with them. Info: the ``trust`` :math:`s_k` of every member, and
-        ``root_length``, the length of :math:`u_0`.
 
     Raises:
         ValueError: If a setting is out of range, or (when a round is traced) the root examples are
@@ -67,14 +61,21 @@ def fltrust(root: tuple[Any, Any], solver: Solver, *, seed: int = 0) -> Aggregat
         >>> from fedjax_fair import data, solvers
         >>> train = data.load("digits").train
         >>> trusted = train.features[:100], train.labels[:100]
-        >>> aggregator = fltrust(trusted, solvers.sgd(0.1, batch_size=10, epochs=1))
+        >>> aggregator = FLTrust(trusted, solvers.SGD(0.1, batch_size=10, epochs=1))
     """
-    checks.instance("solver", solver, Solver, "solvers.sgd(0.1, batch_size=10, epochs=1)")
-    checks.non_negative_int("seed", seed)
-    examples = _checked(root)
 
-    def aggregate(state, cohort, results, context):
-        own = _trusted_update(examples, solver, seed, context)
+    root: tuple[ArrayLike, ArrayLike]
+    solver: Solver
+    _: KW_ONLY
+    seed: int = 0
+
+    def __post_init__(self):
+        checks.instance("solver", self.solver, Solver, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        checks.non_negative_int("seed", self.seed)
+        self._convert(root=_checked(self.root))
+
+    def aggregate(self, state, cohort, results, context):
+        own = _trusted_update(self.root, self.solver, self.seed, context)
         updates, members = gathered(cohort, results, context)
         root_length = jnp.linalg.norm(ravel(own.params))
         directions = jax.vmap(_direction)(updates.params)
@@ -88,13 +89,13 @@ def fltrust(root: tuple[Any, Any], solver: Solver, *, seed: int = 0) -> Aggregat
         info = {"trust": trust, "root_length": root_length}
         return update, state, Aggregation(weights, info)
 
-    return Aggregator(empty_state, aggregate)
 
-
-def _checked(root: Any) -> ClientExamples:
-    """The root examples, as those of a federation with one client."""
+def _checked(root: Any) -> tuple[Any, Any]:
+    """The root examples in the types that federations have."""
     if not isinstance(root, (tuple, list)) or len(root) != 2:
         raise ValueError(f"root is a {type(root).__name__}: expected a pair (features, labels).")
+    if any(isinstance(part, Tracer) for part in root):
+        return root[0], root[1]
     features, labels = np.asarray(root[0]), np.asarray(root[1])
     if features.ndim < 2 or not labels.ndim or len(features) != len(labels) or not len(labels):
         raise ValueError(
@@ -105,8 +106,7 @@ def _checked(root: Any) -> ClientExamples:
     for name, array in {"features": features, "labels": labels}.items():
         if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
             raise ValueError(f"root: expected finite numbers as {name}, got {array.dtype}.")
-    ownership: Any = (np.arange(len(labels)), np.zeros(1), np.array([len(labels)]))
-    return ClientExamples(features, labels, *(part.astype(np.int32) for part in ownership))
+    return features, labels
 
 
 def _plain(array: np.ndarray, keep: Any = None) -> Any:
@@ -116,19 +116,24 @@ def _plain(array: np.ndarray, keep: Any = None) -> Any:
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
 
 
-def _trusted_update(root: ClientExamples, solver: Solver, seed: int, context: Context) -> Variables:
-    for name in ("features", "labels"):
-        own, theirs = getattr(root, name), getattr(context.examples, name)
+def _trusted_update(
+    root: tuple[Any, Any], solver: Solver, seed: int, context: Context
+) -> Variables:
+    features, labels = map(jnp.asarray, root)
+    for name, own in {"features": features, "labels": labels}.items():
+        theirs = getattr(context.examples, name)
         if own.shape[1:] != theirs.shape[1:] or own.dtype != theirs.dtype:
             raise ValueError(
                 f"root: {name} {own.dtype}{list(own.shape[1:])} of an example, expected the "
                 f"clients' {theirs.dtype}{list(theirs.shape[1:])}."
             )
+    size = jnp.int32(len(labels))
+    order = jnp.arange(len(labels), dtype=jnp.int32)
     server = Client(
         model=context.model,
-        examples=jax.tree.map(jnp.asarray, root),
+        examples=ClientExamples(features, labels, order, jnp.zeros(1, jnp.int32), size[None]),
         offset=jnp.int32(0),
-        size=jnp.asarray(root.sizes[0]),
+        size=size,
         round=context.round,
         instructions={},
     )

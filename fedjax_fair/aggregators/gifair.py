@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -9,13 +11,21 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import weights_before
-from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, LocalResult, Number
+from fedjax_fair.base import (
+    Aggregation,
+    Aggregator,
+    Cohort,
+    Context,
+    LocalResult,
+    Number,
+    Sees,
+)
 from fedjax_fair.metrics import groups as by_group
 
-__all__ = ["gifair"]
+__all__ = ["GIFAIR"]
 
 
-def gifair(strength: Number = 0.1) -> Aggregator:
+class GIFAIR(Aggregator):
     r"""Penalizes differences between the losses of planted groups, inside local training.
 
     With :math:`L_i` the mean loss of group :math:`i`, descent on
@@ -36,15 +46,13 @@ def gifair(strength: Number = 0.1) -> Aggregator:
     the initial model. Members whose loss is not finite are left out of it.
 
     The paper draws its cohorts by size and averages them alike. Here any selector goes with it, and
-    averages are by size, as befits cohorts that are drawn alike (``selectors.uniform``).
+    averages are by size, as befits cohorts that are drawn alike (``selectors.Uniform``).
+
+    It goes with federations whose groups are known. Info: the ``loss_weight`` that every member
+    trained with.
 
     Args:
-        strength: :math:`\lambda / \lambda_{\max}` in ``[0, 1]``; may be traced. With 0 it is
-            ``mean("size")``.
-
-    Returns:
-        An ``Aggregator`` for federations whose groups are known. Info: the ``loss_weight`` that
-        every member trained with.
+        strength: :math:`\lambda / \lambda_{\max}` in ``[0, 1]``. With 0 it is ``Mean("size")``.
 
     Raises:
         ValueError: If ``strength`` is out of range, or (at ``init``) groups are not known.
@@ -54,13 +62,20 @@ def gifair(strength: Number = 0.1) -> Aggregator:
         Federated Learning*, 2023, https://arxiv.org/abs/2108.02741
 
     Examples:
-        >>> aggregator = gifair(strength=0.5)
+        >>> aggregator = GIFAIR(strength=0.5)
     """
-    checks.non_negative("strength", strength)
-    if not isinstance(strength, Tracer) and np.any(np.asarray(strength) > 1):
-        raise ValueError(f"{strength=!r}: expected a number in [0, 1].")
 
-    def init(context):
+    sees: ClassVar[Sees] = "numbers"
+
+    strength: Number = 0.1
+
+    def __post_init__(self):
+        strength = self.strength
+        checks.non_negative("strength", strength)
+        if not isinstance(strength, Tracer) and np.any(np.asarray(strength) > 1):
+            raise ValueError(f"{strength=!r}: expected a number in [0, 1].")
+
+    def init(self, context):
         if context.groups is None:
             raise ValueError(
                 "groups=None: expected a federation with planted groups, such as "
@@ -69,14 +84,14 @@ def gifair(strength: Number = 0.1) -> Aggregator:
         losses = context.losses(context.variables)
         return by_group.means(losses, context.groups, context.num_clients)
 
-    def prepare(state, cohort, context):
+    def prepare(self, state, cohort, context):
         shares = weights_before("size", cohort, context)
         groups, labels = _groups_of(cohort, context)
         levels = jnp.zeros(labels.shape, state.dtype).at[labels].set(state[groups])
-        factors = _factors(strength, shares, labels, levels)
+        factors = _factors(self.strength, shares, labels, levels)
         return cohort._replace(instructions=cohort.instructions | {"loss_weight": factors})
 
-    def aggregate(state, cohort, results, context):
+    def aggregate(self, state, cohort, results, context):
         weights = weights_before("size", cohort, context)
         losses = _trained_losses(cohort, results, context)
         counts = (
@@ -89,13 +104,8 @@ def gifair(strength: Number = 0.1) -> Aggregator:
         latest = by_group.means(losses, labels, labels.shape[0])[labels]
         state = state.at[groups].set(jnp.where(jnp.isnan(latest), state[groups], latest))
         update = context.weighted_sum(weights, results.update)
-        return (
-            update,
-            state,
-            Aggregation(weights, {"loss_weight": cohort.instructions["loss_weight"]}),
-        )
-
-    return Aggregator(init, aggregate, prepare, sees="numbers")
+        info = {"loss_weight": cohort.instructions["loss_weight"]}
+        return update, state, Aggregation(weights, info)
 
 
 def _groups_of(

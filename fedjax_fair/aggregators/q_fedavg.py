@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair import checks
-from fedjax_fair.base import Aggregation, Aggregator, Number, Variables, empty_state
+from fedjax_fair.base import Aggregation, Aggregator, Number, Sees, Variables
 
-__all__ = ["q_fedavg"]
+__all__ = ["QFedAvg"]
 
 _OFFSET = 1e-10  # Added to losses, so that one of zero has a logarithm.
 
 
-def q_fedavg(q: Number = 1.0, *, learning_rate: Number) -> Aggregator:
+class QFedAvg(Aggregator):
     r"""Weighs updates by losses to the power q, and shortens the step where that is steep.
 
     With :math:`F_k` the mean training loss of a member on the model it received, :math:`u_k` its
@@ -32,16 +35,14 @@ def q_fedavg(q: Number = 1.0, *, learning_rate: Number) -> Aggregator:
     the weights and not shortened; no norm sees them.
 
     Every place in the cohort counts the same before losses do. The paper draws clients in
-    proportion to size, as ``by_size`` does (though without replacement).
+    proportion to size, as ``BySize`` does (though without replacement).
+
+    The weights it reports are the :math:`a_k`. Info: the ``received_loss`` :math:`F_k` of every
+    member, and the ``shortening`` by which the mean was divided, at least 1.
 
     Args:
-        q: How much high losses count, >= 0; may be traced. With 0 it is ``mean("uniform")``.
-        learning_rate: Step size of the local solver, > 0; may be traced.
-
-    Returns:
-        An ``Aggregator``. The weights it reports are the :math:`a_k`. Info: the
-        ``received_loss`` :math:`F_k` of every member, and the ``shortening`` by which the mean was
-        divided, at least 1.
+        q: How much high losses count, >= 0. With 0 it is ``Mean("uniform")``.
+        learning_rate: Step size of the local solver, > 0.
 
     Raises:
         ValueError: If ``q`` is negative or ``learning_rate`` not positive.
@@ -51,16 +52,24 @@ def q_fedavg(q: Number = 1.0, *, learning_rate: Number) -> Aggregator:
         algorithm 2, https://arxiv.org/abs/1905.10497
 
     Examples:
-        >>> aggregator = q_fedavg(q=1.0, learning_rate=0.1)
+        >>> aggregator = QFedAvg(q=1.0, learning_rate=0.1)
     """
-    checks.non_negative("q", q)
-    checks.positive("learning_rate", learning_rate)
 
-    def aggregate(state, cohort, results, context):
+    sees: ClassVar[Sees] = "numbers"
+
+    q: Number = 1.0
+    _: KW_ONLY
+    learning_rate: Number
+
+    def __post_init__(self):
+        checks.non_negative("q", self.q)
+        checks.positive("learning_rate", self.learning_rate)
+
+    def aggregate(self, state, cohort, results, context):
         losses = context.losses(context.variables, cohort.clients) + _OFFSET
-        weights = jax.nn.softmax(q * jnp.log(losses), where=cohort.answers)
+        weights = jax.nn.softmax(self.q * jnp.log(losses), where=cohort.answers)
         squared = context.map_clients(_squared_length, cohort.clients, results.update.params)
-        shortening = 1 + q / learning_rate * jnp.sum(weights * squared / losses)
+        shortening = 1 + self.q / self.learning_rate * jnp.sum(weights * squared / losses)
         mean = context.weighted_sum(weights, results.update)
         update = Variables(
             params=jax.tree.map(lambda leaf: leaf / shortening.astype(leaf.dtype), mean.params),
@@ -68,8 +77,6 @@ def q_fedavg(q: Number = 1.0, *, learning_rate: Number) -> Aggregator:
         )
         info = {"received_loss": losses, "shortening": shortening}
         return update, state, Aggregation(weights, info)
-
-    return Aggregator(empty_state, aggregate, sees="numbers")
 
 
 def _squared_length(client: Array, params: PyTree) -> Float[Array, ""]:

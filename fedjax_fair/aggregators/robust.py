@@ -3,12 +3,14 @@
 All of them need the updates of the whole cohort at once, on every device: memory of ``cohort_size``
 models. An update that has not arrived, or is not finite, does not count. Where only a number of
 members is known to be honest, no weight that a member could choose may count, so median, trimmed
-mean and Krum take every member alike; the others take the weights of `mean`.
+mean and Krum take every member alike; the others take the weights of `Mean`.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import KW_ONLY
 from typing import Literal
 
 import jax
@@ -19,57 +21,69 @@ from jaxtyping import Array, Bool, Float, Int
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import weights_before
 from fedjax_fair.aggregators.whole_cohort import gathered, normalized, weighted
-from fedjax_fair.base import (
-    Aggregation,
-    Aggregator,
-    Number,
-    Variables,
-    empty_state,
-)
+from fedjax_fair.base import Aggregation, Aggregator, Number, Variables
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
 
 __all__ = [
-    "centered_clipping",
-    "geometric_median",
-    "krum",
-    "median",
-    "norm_clipping",
-    "trimmed_mean",
+    "CenteredClipping",
+    "GeometricMedian",
+    "Krum",
+    "Median",
+    "NormClipping",
+    "OrderStatistic",
+    "TrimmedMean",
 ]
 
 Weights = Literal["uniform", "size", "cohort"]
 
 
-def median() -> Aggregator:
+class OrderStatistic(Aggregator):
+    """A statistic of the sorted values of every coordinate, the interface of `Median`.
+
+    The weights it reports are uniform over the members that count.
+    """
+
+    @abstractmethod
+    def statistic(
+        self, ranked: Float[Array, "cohort ..."], count: Int[Array, ""]
+    ) -> Float[Array, "..."]:
+        """Returns it for values that ascend along the first axis, of which ``count`` count."""
+        raise NotImplementedError
+
+    def aggregate(self, state, cohort, results, context):
+        updates, members = gathered(cohort, results, context)
+        found = _ordered(updates, members, self.statistic)
+        return found, state, Aggregation(normalized(members), {})
+
+
+class Median(OrderStatistic):
     """The median of every coordinate.
 
-    While fewer than half of the members lie, it lies between the honest values.
-
-    Returns:
-        An ``Aggregator``. The weights it reports are uniform over the members that count.
+    While fewer than half of the members lie, it lies between the honest values. The weights it
+    reports are uniform over the members that count.
 
     References:
         Yin, Chen, Ramchandran, Bartlett, *Byzantine-Robust Distributed Learning: Towards Optimal
         Statistical Rates*, 2018, https://arxiv.org/abs/1803.01498
 
     Examples:
-        >>> aggregator = median()
+        >>> aggregator = Median()
     """
-    return _of_order(_middle)
+
+    def statistic(self, ranked, count):
+        return _middle(ranked, count)
 
 
-def trimmed_mean(trim: Number = 0.1) -> Aggregator:
+class TrimmedMean(OrderStatistic):
     """The mean of every coordinate without its smallest and largest values.
 
-    While at most ``floor(trim * members)`` members lie, it lies between the honest values.
+    While at most ``floor(trim * members)`` members lie, it lies between the honest values. The
+    weights it reports are uniform over the members that count.
 
     Args:
-        trim: The part that is cut off at each end, in ``[0, 0.5)``, rounded down to members; may be
-            traced. With 0 it is ``mean()``.
-
-    Returns:
-        An ``Aggregator``. The weights it reports are uniform over the members that count.
+        trim: The part that is cut off at each end, in ``[0, 0.5)``, rounded down to members. With 0
+            it is ``Mean()``.
 
     Raises:
         ValueError: If ``trim`` is out of range.
@@ -79,36 +93,35 @@ def trimmed_mean(trim: Number = 0.1) -> Aggregator:
         Statistical Rates*, 2018, https://arxiv.org/abs/1803.01498
 
     Examples:
-        >>> aggregator = trimmed_mean(0.2)
+        >>> aggregator = TrimmedMean(0.2)
     """
-    checks.below_half("trim", trim)
 
-    def inner(ranked, count):
+    trim: Number = 0.1
+
+    def __post_init__(self):
+        checks.below_half("trim", self.trim)
+
+    def statistic(self, ranked, count):
         # Not quite down: in float32 0.26 times 1,950 is a little less than 507.
-        cut = jnp.floor(trim * count.astype(jnp.float32) + 1e-4).astype(jnp.int32)
+        cut = jnp.floor(self.trim * count.astype(jnp.float32) + 1e-4).astype(jnp.int32)
         ranks = jnp.arange(ranked.shape[0], dtype=jnp.int32)
         kept = (ranks >= cut) & (ranks < count - cut)
         kept = kept.reshape(-1, *[1] * (ranked.ndim - 1))
         total = jnp.sum(jnp.where(kept, ranked, 0), axis=0)
         return total / jnp.maximum(count - 2 * cut, 1).astype(ranked.dtype)
 
-    return _of_order(inner)
 
-
-def krum(byzantine: int = 1, *, selected: int = 1) -> Aggregator:
+class Krum(Aggregator):
     r"""The mean of the updates that have the closest neighbors.
 
     The score of an update is the sum of squared distances to the nearest :math:`n - f - 2` others
     of the :math:`n` that count; those with the smallest scores are averaged. It tolerates
-    :math:`f` liars of :math:`n \ge 2 f + 3`.
+    :math:`f` liars of :math:`n \ge 2 f + 3`. Its weights are uniform over those selected. Info: the
+    ``score`` of every member, infinite for one that does not count.
 
     Args:
         byzantine: Liars :math:`f` in a cohort, at most.
         selected: Updates to average; more than one is *multi-Krum*.
-
-    Returns:
-        An ``Aggregator``. Its weights are uniform over those selected. Info: the ``score`` of every
-        member, infinite for one that does not count.
 
     Raises:
         ValueError: If a number is out of range, or (when a round is traced) the cohort smaller than
@@ -119,12 +132,19 @@ def krum(byzantine: int = 1, *, selected: int = 1) -> Aggregator:
         Tolerant Gradient Descent*, 2017, https://arxiv.org/abs/1703.02757
 
     Examples:
-        >>> aggregator = krum(byzantine=2, selected=3)
+        >>> aggregator = Krum(byzantine=2, selected=3)
     """
-    checks.non_negative_int("byzantine", byzantine)
-    checks.positive_int("selected", selected)
 
-    def aggregate(state, cohort, results, context):
+    byzantine: int = 1
+    _: KW_ONLY
+    selected: int = 1
+
+    def __post_init__(self):
+        checks.non_negative_int("byzantine", self.byzantine)
+        checks.positive_int("selected", self.selected)
+
+    def aggregate(self, state, cohort, results, context):
+        byzantine, selected = self.byzantine, self.selected
         size = cohort.clients.shape[0]
         if size < 2 * byzantine + 3:
             raise ValueError(
@@ -143,22 +163,18 @@ def krum(byzantine: int = 1, *, selected: int = 1) -> Aggregator:
         weights = normalized((places < selected) & members)
         return weighted(updates, weights), state, Aggregation(weights, {"score": scores})
 
-    return Aggregator(empty_state, aggregate)
 
-
-def geometric_median(weights: Weights = "uniform", *, iterations: int = 8) -> Aggregator:
+class GeometricMedian(Aggregator):
     """The point with the smallest sum of distances to the updates.
 
     While those who lie weigh less than half, it stays near the honest updates. It is approached by
     Weiszfeld's iterations from the median of every coordinate; from the mean, which a liar moves
-    anywhere, they would take as many more as the liar likes.
+    anywhere, they would take as many more as the liar likes. The weights it reports are those of
+    the last iteration.
 
     Args:
-        weights: What a distance counts, as for `mean`.
+        weights: What a distance counts, as for `Mean`.
         iterations: How many.
-
-    Returns:
-        An ``Aggregator``. Its weights are those of the last iteration.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -168,14 +184,20 @@ def geometric_median(weights: Weights = "uniform", *, iterations: int = 8) -> Ag
         https://arxiv.org/abs/1912.13445
 
     Examples:
-        >>> aggregator = geometric_median("size")
+        >>> aggregator = GeometricMedian("size")
     """
-    checks.one_of("weights", weights, ("uniform", "size", "cohort"))
-    checks.positive_int("iterations", iterations)
 
-    def aggregate(state, cohort, results, context):
+    weights: Weights = "uniform"
+    _: KW_ONLY
+    iterations: int = 8
+
+    def __post_init__(self):
+        checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
+        checks.positive_int("iterations", self.iterations)
+
+    def aggregate(self, state, cohort, results, context):
         updates, members = gathered(cohort, results, context)
-        shares = normalized(members, weights_before(weights, cohort, context))
+        shares = normalized(members, weights_before(self.weights, cohort, context))
 
         def weights_at(center):
             distances = _distances(updates, center)
@@ -187,24 +209,20 @@ def geometric_median(weights: Weights = "uniform", *, iterations: int = 8) -> Ag
 
         start = weights_at(_ordered(updates, members, _middle))
         given = jax.lax.fori_loop(
-            1, iterations, lambda _, given: weights_at(weighted(updates, given)), start
+            1, self.iterations, lambda _, given: weights_at(weighted(updates, given)), start
         )
         return weighted(updates, given), state, Aggregation(given, {})
 
-    return Aggregator(empty_state, aggregate)
 
-
-def norm_clipping(bound: Number = 1.0, weights: Weights = "uniform") -> Aggregator:
+class NormClipping(Aggregator):
     """The mean of updates that are shortened to a length.
 
-    A liar moves the mean by its weight times the bound, at most.
+    A liar moves the mean by its weight times the bound, at most. Info: the ``length`` of every
+    update before it was shortened.
 
     Args:
-        bound: The length, > 0; may be traced.
-        weights: As for `mean`.
-
-    Returns:
-        An ``Aggregator``. Info: the ``length`` of every update before it was shortened.
+        bound: The length, > 0.
+        weights: As for `Mean`.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -214,38 +232,36 @@ def norm_clipping(bound: Number = 1.0, weights: Weights = "uniform") -> Aggregat
         https://arxiv.org/abs/1911.07963
 
     Examples:
-        >>> aggregator = norm_clipping(1.0)
+        >>> aggregator = NormClipping(1.0)
     """
-    checks.positive("bound", bound)
-    checks.one_of("weights", weights, ("uniform", "size", "cohort"))
 
-    def aggregate(state, cohort, results, context):
+    bound: Number = 1.0
+    weights: Weights = "uniform"
+
+    def __post_init__(self):
+        checks.positive("bound", self.bound)
+        checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
+
+    def aggregate(self, state, cohort, results, context):
         updates, members = gathered(cohort, results, context)
-        given = normalized(members, weights_before(weights, cohort, context))
+        given = normalized(members, weights_before(self.weights, cohort, context))
         origin = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), updates)
         lengths = _distances(updates, origin)
-        shortened = _mean_of_clipped(updates, origin, lengths, bound, given)
+        shortened = _mean_of_clipped(updates, origin, lengths, self.bound, given)
         return shortened, state, Aggregation(given, {"length": lengths})
 
-    return Aggregator(empty_state, aggregate)
 
-
-def centered_clipping(
-    bound: Number = 1.0, weights: Weights = "uniform", *, iterations: int = 1
-) -> Aggregator:
+class CenteredClipping(Aggregator):
     r"""The mean of updates that are shortened to a length around the update of the round before.
 
     From :math:`v`, what was last added to the model, :math:`v \leftarrow v + \sum_k p_k (u_k - v)
-    \min(1, \tau / \lVert u_k - v \rVert)`.
+    \min(1, \tau / \lVert u_k - v \rVert)`. Info: the ``length`` :math:`\lVert u_k - v \rVert` of
+    every member in the last iteration.
 
     Args:
-        bound: The length :math:`\tau`, > 0; may be traced.
-        weights: The shares :math:`p_k`, as for `mean`.
+        bound: The length :math:`\tau`, > 0.
+        weights: The shares :math:`p_k`, as for `Mean`.
         iterations: How often.
-
-    Returns:
-        An ``Aggregator``. Info: the ``length`` :math:`\lVert u_k - v \rVert` of every member in the
-        last iteration.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -255,48 +271,42 @@ def centered_clipping(
         https://arxiv.org/abs/2012.10333
 
     Examples:
-        >>> aggregator = centered_clipping(1.0)
+        >>> aggregator = CenteredClipping(1.0)
     """
-    checks.positive("bound", bound)
-    checks.one_of("weights", weights, ("uniform", "size", "cohort"))
-    checks.positive_int("iterations", iterations)
 
-    def init(context):
+    bound: Number = 1.0
+    weights: Weights = "uniform"
+    _: KW_ONLY
+    iterations: int = 1
+
+    def __post_init__(self):
+        checks.positive("bound", self.bound)
+        checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
+        checks.positive_int("iterations", self.iterations)
+
+    def init(self, context):
         return jax.tree.map(jnp.zeros_like, context.variables)
 
-    def aggregate(state, cohort, results, context):
+    def aggregate(self, state, cohort, results, context):
         updates, members = gathered(cohort, results, context)
-        given = normalized(members, weights_before(weights, cohort, context))
+        given = normalized(members, weights_before(self.weights, cohort, context))
         center, lengths = state, jnp.zeros_like(given)
-        for _ in range(iterations):
+        for _ in range(self.iterations):
             lengths = _distances(updates, center)
-            moved = _mean_of_clipped(updates, center, lengths, bound, given)
+            moved = _mean_of_clipped(updates, center, lengths, self.bound, given)
             center = jax.tree.map(jnp.add, center, moved)
         return center, center, Aggregation(given, {"length": lengths})
 
-    return Aggregator(init, aggregate)
-
-
-def _of_order(middle: Callable[..., Array]) -> Aggregator:
-    """Something of the values of every coordinate, in ascending order, and how many count."""
-
-    def aggregate(state, cohort, results, context):
-        updates, members = gathered(cohort, results, context)
-        found = _ordered(updates, members, middle)
-        return found, state, Aggregation(normalized(members), {})
-
-    return Aggregator(empty_state, aggregate)
-
 
 def _ordered(
-    updates: Variables, members: Bool[Array, " cohort"], middle: Callable[..., Array]
+    updates: Variables, members: Bool[Array, " cohort"], statistic: Callable[..., Array]
 ) -> Variables:
     count = jnp.sum(members, dtype=jnp.int32)
 
     def of_leaf(leaf):
         mask = members.reshape(-1, *[1] * (leaf.ndim - 1))
         ranked = jnp.sort(jnp.where(mask, leaf, jnp.inf), axis=0)
-        return jnp.where(count > 0, middle(ranked, count), 0)
+        return jnp.where(count > 0, statistic(ranked, count), 0)
 
     return jax.tree.map(of_leaf, updates)
 

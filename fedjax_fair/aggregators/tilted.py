@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import weights_before
-from fedjax_fair.base import Aggregation, Aggregator, Number, empty_state
+from fedjax_fair.base import Aggregation, Aggregator, Number, Sees
 
-__all__ = ["tilted"]
+__all__ = ["Tilted"]
 
 
-def tilted(
-    tilt: Number = 1.0, weights: Literal["uniform", "size", "cohort"] = "size"
-) -> Aggregator:
+class Tilted(Aggregator):
     r"""Weighs updates as the gradient of a tilted loss does.
 
     The gradient of :math:`\frac{1}{t} \log \sum_k p_k e^{t F_k(w)}` is a mean of the clients'
@@ -24,13 +22,12 @@ def tilted(
     training loss of a member on the model it received. This aggregator gives whole updates these
     weights.
 
-    Args:
-        tilt: :math:`t`, per nat; may be traced. With 0 it is ``mean(weights)``. A large one cares
-            for the highest loss alone, a negative one turns away from high losses (of outliers).
-        weights: The shares :math:`p_k`, as those of `mean`.
+    Info: the ``received_loss`` :math:`F_k` of every member.
 
-    Returns:
-        An ``Aggregator``. Info: the ``received_loss`` :math:`F_k` of every member.
+    Args:
+        tilt: :math:`t`, per nat. With 0 it is ``Mean(weights)``. A large one cares for the highest
+            loss alone, a negative one turns away from high losses (of outliers).
+        weights: The shares :math:`p_k`, as those of `Mean`.
 
     Raises:
         ValueError: If ``tilt`` is not finite or ``weights`` none of the three words.
@@ -40,16 +37,21 @@ def tilted(
         https://arxiv.org/abs/2007.01162
 
     Examples:
-        >>> aggregator = tilted(tilt=1.0)
+        >>> aggregator = Tilted(tilt=1.0)
     """
-    checks.finite("tilt", tilt)
-    checks.one_of("weights", weights, ("uniform", "size", "cohort"))
 
-    def aggregate(state, cohort, results, context):
-        shares = weights_before(weights, cohort, context)
+    sees: ClassVar[Sees] = "numbers"
+
+    tilt: Number = 1.0
+    weights: Literal["uniform", "size", "cohort"] = "size"
+
+    def __post_init__(self):
+        checks.finite("tilt", self.tilt)
+        checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
+
+    def aggregate(self, state, cohort, results, context):
+        shares = weights_before(self.weights, cohort, context)
         losses = context.losses(context.variables, cohort.clients)
-        given = jax.nn.softmax(jnp.log(shares) + tilt * losses, where=cohort.answers)
+        given = jax.nn.softmax(jnp.log(shares) + self.tilt * losses, where=cohort.answers)
         update = context.weighted_sum(given, results.update)
         return update, state, Aggregation(given, {"received_loss": losses})
-
-    return Aggregator(empty_state, aggregate, sees="numbers")

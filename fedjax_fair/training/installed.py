@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-__all__ = ["is_installed"]
+__all__ = ["has_installed_code", "is_installed"]
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOTS = tuple(
@@ -50,16 +50,21 @@ def _is_installed(value: Any, seen: set[int]) -> bool:
     if id(value) in seen:
         return True
     seen.add(id(value))
+    if isinstance(value, (types.ModuleType, type)):
+        return has_installed_code(value)
+    code = value if isinstance(value, types.FunctionType) else type(value)
+    return has_installed_code(code) and all(_is_installed(part, seen) for part in _parts(value))
+
+
+def has_installed_code(value: types.FunctionType | types.ModuleType | type) -> bool:
+    """Whether the code of a function, a module or a class is installed, whatever it refers to."""
     if isinstance(value, types.ModuleType):
         return _is_known_file(getattr(value, "__file__", None), value.__name__)
-    if isinstance(value, type):
-        return _is_known_module(value)
-    parts = _parts(value)
     if isinstance(value, types.FunctionType):
-        own = _is_known_file(value.__code__.co_filename, value.__module__)
-    else:
-        own = _is_known_module(type(value))
-    return own and all(_is_installed(part, seen) for part in parts)
+        return _is_known_file(value.__code__.co_filename, value.__module__)
+    # A class that is made by a function has the module of that function.
+    name = value.__module__
+    return _is_known_file(getattr(sys.modules.get(name), "__file__", None), name)
 
 
 def _parts(value: Any) -> list[Any]:
@@ -91,12 +96,6 @@ def _is_filled(cell: types.CellType) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_known_module(kind: type) -> bool:
-    # A class that is made by a function has the module of that function.
-    name = kind.__module__
-    return _is_known_file(getattr(sys.modules.get(name), "__file__", None), name)
 
 
 def _is_known_file(file: str | None, module: str | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from fedjax_fair.training.diagnosis import (
     warn_of_clients,
     warn_of_divergence,
 )
+from fedjax_fair.training.explained import explained
 from fedjax_fair.training.fingerprint import describe
 from fedjax_fair.training.own_metrics import require_new
 from fedjax_fair.training.programs import Programs
@@ -140,14 +142,15 @@ class Trained(NamedTuple):
 
 def programs_of(method: Split, batch: Batch, schedule: Schedule) -> Programs:
     """Traces the programs of a method, which are compiled in the background."""
-    return Programs(
-        method,
-        batch,
-        min(schedule.eval_every, schedule.rounds),
-        schedule.train_loss,
-        drop_nonfinite=schedule.on_nonfinite == "drop",
-        own_metrics=schedule.metrics,
-    )
+    with explained():
+        return Programs(
+            method,
+            batch,
+            min(schedule.eval_every, schedule.rounds),
+            schedule.train_loss,
+            drop_nonfinite=schedule.on_nonfinite == "drop",
+            own_metrics=schedule.metrics,
+        )
 
 
 def run(
@@ -266,7 +269,9 @@ def _kept(
     if schedule.metrics:
         settings["metrics"] = tuple(schedule.metrics)
     data = batch.given._replace(name="")  # What it is called does not matter.
-    described = describe(method=method.stacked, data=data, **settings)
+    stacked = method.stacked
+    fields = {field.name: getattr(stacked, field.name) for field in dataclasses.fields(stacked)}
+    described = describe(method=type(stacked), **fields, data=data, **settings)
     return Checkpoints(folder, batch.seeds, described, schedule.rounds, schedule.eval_every)
 
 
