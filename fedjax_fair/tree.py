@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +63,8 @@ class Tree:
         >>> Scale(3) == Scale(3), Scale(3) == Scale(3, 0.5)
         (True, False)
     """
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)

@@ -43,9 +43,9 @@ def worst_class_recall(num_classes: int) -> ClientMetric:
     Examples:
         >>> import fedjax_fair as ff
         >>> data = ff.data.load("digits")
-        >>> method = ff.make_round(
-        ...     ff.models.logistic(10), ff.selectors.uniform(10), ff.solvers.sgd(0.1, 10, steps=5),
-        ...     ff.aggregators.mean(),
+        >>> method = ff.Round(
+        ...     ff.models.logistic(10), ff.selectors.Uniform(10), ff.solvers.SGD(0.1, 10, steps=5),
+        ...     ff.aggregators.Mean(),
         ... )
         >>> run = ff.fit(method, data, rounds=2, metrics=[worst_class_recall(10)])
         >>> bool((run.test_worst_class_recall <= run.test_accuracy).all())

@@ -106,10 +106,7 @@ class LinenModel(Model):
     module: nn.Module | _ByContents
 
     def __post_init__(self):
-        try:
-            hash(self.module)
-        except TypeError:
-            self._convert(module=_ByContents(self.module))
+        self._convert(module=_hashable(self.module))
 
     def init(self, key, x):
         module = _opened(self.module)
@@ -146,11 +143,19 @@ class _ByContents:
             return NotImplemented
         try:
             return self.module is other.module or bool(self.module == other.module)
-        except ValueError:  # The comparison of arrays has more than one answer.
+        except (TypeError, ValueError):  # Arrays have no single answer.
             return False
 
     def __hash__(self) -> int:
         return hash(type(self.module))
+
+
+def _hashable(module: Any) -> nn.Module | _ByContents:
+    try:
+        hash(module)
+    except TypeError:
+        return _ByContents(module)
+    return module
 
 
 def _opened(module: nn.Module | _ByContents) -> Any:
