@@ -217,7 +217,7 @@ def _only(place: str, values: list[Any]) -> Any:
     for value in values[1:]:
         if type(value) is not type(values[0]) or value != values[0]:
             raise ValueError(
-                f"{place}: {shown(values[0])} and {shown(value)} differ in structure and cannot "
+                f"{place}: {_shown(values[0])} and {_shown(value)} differ in structure and cannot "
                 "be stacked; expected one value, or a field annotated as Number or an array."
             )
     return values[0]
@@ -323,7 +323,7 @@ def _check_structure(tree: Tree) -> None:
             hash(value)
         except TypeError:
             raise ValueError(
-                f"{name}={shown(value)}: a {type(value).__name__} can change and is not hashable; "
+                f"{name}={_shown(value)}: a {type(value).__name__} can change and is not hashable; "
                 "expected a tuple or another immutable value."
             ) from None
         if str(field.type) in ("int", "<class 'int'>") and isinstance(value, float):
@@ -370,13 +370,13 @@ def _shown_fields(value: Any) -> list[str]:
     """Fields that are not their defaults; those that are given by position come first."""
     fields = sorted(dataclasses.fields(value), key=lambda field: bool(field.kw_only))
     return [
-        f"{field.name}={shown(getattr(value, field.name))}"
+        f"{field.name}={_shown(getattr(value, field.name))}"
         for field in fields
         if field.repr and not _is_default(field, getattr(value, field.name))
     ]
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     """Returns what stands for a value where an instance is printed."""
     if isinstance(value, (Tracer, jax.ShapeDtypeStruct)):
         return f"{value.dtype}{list(value.shape)}"
@@ -385,19 +385,19 @@ def shown(value: Any) -> str:
             return f"{value.dtype}{list(value.shape)}"
         return repr(value.tolist())
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key!r}: {shown(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{key!r}: {_shown(one)}' for key, one in value.items())}}}"
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         fields = value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
-        inner = ", ".join(f"{name}={shown(one)}" for name, one in fields.items())
+        inner = ", ".join(f"{name}={_shown(one)}" for name, one in fields.items())
         return f"{_name(value)}({inner})"
     if isinstance(value, tuple):
-        inner = ", ".join(map(shown, value))
+        inner = ", ".join(map(_shown, value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if callable(value) and not isinstance(value, Tree) and hasattr(value, "__qualname__"):
         return value.__qualname__
     if isinstance(value, functools.partial):
-        named = (f"{name}={shown(one)}" for name, one in value.keywords.items())
-        return f"partial({', '.join([*map(shown, (value.func, *value.args)), *named])})"
+        named = (f"{name}={_shown(one)}" for name, one in value.keywords.items())
+        return f"partial({', '.join([*map(_shown, (value.func, *value.args)), *named])})"
     if dataclasses.is_dataclass(value) and not isinstance(value, (type, Tree)):
         # Flax modules print themselves on many lines.
         return f"{_name(value)}({', '.join(_shown_fields(value))})"
