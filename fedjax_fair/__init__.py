@@ -19,28 +19,53 @@ if TYPE_CHECKING:
         uploads,
     )
     from fedjax_fair.app.sweep import sweep
-    from fedjax_fair.simulate import make_round, run
+    from fedjax_fair.base import (
+        Aggregation,
+        Aggregator,
+        Cohort,
+        Faults,
+        LocalResult,
+        Model,
+        Selector,
+        Solver,
+        Variables,
+    )
+    from fedjax_fair.simulate import Round, run
     from fedjax_fair.training import (
         Callback,
+        Centralized,
         Fitted,
         SimulationError,
         fit,
         fit_batch,
-        make_centralized,
         train,
     )
+    from fedjax_fair.training.cache import enable_compilation_cache
+    from fedjax_fair.tree import Integer, Number
 
 __all__ = [
+    "Aggregation",
+    "Aggregator",
     "Callback",
+    "Centralized",
+    "Cohort",
+    "Faults",
     "Fitted",
+    "Integer",
+    "LocalResult",
+    "Model",
+    "Number",
+    "Round",
+    "Selector",
     "SimulationError",
+    "Solver",
+    "Variables",
     "aggregators",
     "data",
+    "enable_compilation_cache",
     "faults",
     "fit",
     "fit_batch",
-    "make_centralized",
-    "make_round",
     "metrics",
     "models",
     "parallel",
@@ -56,16 +81,28 @@ __all__ = [
 ]
 
 _MODULE_OF = {
+    "Aggregation": "base",
+    "Aggregator": "base",
     "Callback": "training",
+    "Centralized": "training",
+    "Cohort": "base",
+    "Faults": "base",
     "Fitted": "training",
+    "Integer": "tree",
+    "LocalResult": "base",
+    "Model": "base",
+    "Number": "tree",
+    "Round": "simulate",
+    "Selector": "base",
     "SimulationError": "training",
+    "Solver": "base",
+    "Variables": "base",
+    "enable_compilation_cache": "training.cache",
     "fit": "training",
     "fit_batch": "training",
-    "make_centralized": "training",
-    "make_round": "simulate",
     "run": "simulate",
-    "train": "training",
     "sweep": "app.sweep",
+    "train": "training",
 }
 
 

@@ -451,7 +451,7 @@ class Selector(Tree):
 
         Another function compiles again, so that this is for quick use.
         """
-        return FunctionSelector(init, select, observe, sees)
+        return FunctionSelector(init, select, observe, sees=sees)
 
 
 class FunctionSelector(Selector):
@@ -460,6 +460,7 @@ class FunctionSelector(Selector):
     init_fn: Callable[..., PyTree]
     select_fn: Callable[..., Any]
     observe_fn: Callable[..., PyTree] = keep_state
+    _: KW_ONLY
     sees: Sees = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def init(self, context):
@@ -554,7 +555,7 @@ class Aggregator(Tree):
         sees: Sees = "vectors",
     ) -> Aggregator:
         """Makes an aggregator of functions, which have the arguments of the methods."""
-        return FunctionAggregator(init, aggregate, sees)
+        return FunctionAggregator(init, aggregate, sees=sees)
 
 
 class FunctionAggregator(Aggregator):
@@ -562,6 +563,7 @@ class FunctionAggregator(Aggregator):
 
     init_fn: Callable[..., PyTree]
     aggregate_fn: Callable[..., Any]
+    _: KW_ONLY
     sees: Sees = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def init(self, context):

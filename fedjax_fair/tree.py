@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-__all__ = ["Integer", "Number", "Tree", "stack"]
+__all__ = ["Integer", "Number", "Tree", "child_fields", "stack", "stacked_leaves"]
 
 Number = float | Float[Array, ""]
 """A setting that only enters arithmetic. As a field it is a child: another value never recompiles,
@@ -94,16 +94,11 @@ class Tree:
         return self
 
     def __repr__(self) -> str:
-        shown = [
-            f"{field.name}={_shown(getattr(self, field.name))}"
-            for field in dataclasses.fields(self)
-            if field.repr and not _is_default(field, getattr(self, field.name))
-        ]
-        name = type(self).__qualname__.rpartition(".")[2]
-        line = f"{name}({', '.join(shown)})"
+        name, fields = _name(self), _shown_fields(self)
+        line = f"{name}({', '.join(fields)})"
         if len(line) <= _MAX_LINE and "\n" not in line:
             return line
-        indented = (f"    {one},".replace("\n", "\n    ") for one in shown)
+        indented = (f"    {one},".replace("\n", "\n    ") for one in fields)
         return "\n".join((f"{name}(", *indented, ")"))
 
 
@@ -129,7 +124,36 @@ def stack(trees: Sequence[Any]) -> Any:
         >>> stack([Scale(3, 0.0), Scale(3, 0.5)]).factor.tolist()
         [0.0, 0.5]
     """
-    return _stack("", list(trees))
+    tree, leaves, varied = stacked_leaves(trees)
+    return jax.tree.unflatten(
+        tree,
+        [jnp.asarray(leaf) if own else leaf for leaf, own in zip(leaves, varied, strict=True)],
+    )
+
+
+def stacked_leaves(trees: Sequence[Any]) -> tuple[Any, tuple[Any, ...], tuple[bool, ...]]:
+    """Returns what ``stack`` makes, in parts.
+
+    Args:
+        trees: One or more instances.
+
+    Returns:
+        Structure, leaves, and which leaves are NumPy arrays with a leading axis because they differ
+        between the instances.
+
+    Raises:
+        ValueError: As ``stack``.
+    """
+    leaves, tree = jax.tree.flatten(_stack("", list(trees)))
+    values = tuple(leaf.array if isinstance(leaf, _Varied) else leaf for leaf in leaves)
+    return tree, values, tuple(isinstance(leaf, _Varied) for leaf in leaves)
+
+
+class _Varied:
+    """Marks a leaf that differs between the stacked instances."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
 
 
 def child_fields(tree: Tree) -> tuple[str, ...]:
@@ -171,18 +195,24 @@ def _stack(place: str, values: list[Any]) -> Any:
         if all(_same(first, value) for value in values[1:]):
             return first
         if len({np.shape(value) for value in values}) == 1:
-            return jnp.stack([jnp.asarray(value) for value in values])
+            return _Varied(_joined(values))
     treedefs = {jax.tree.structure(value) for value in values}
     if len(treedefs) == 1 and not jax.tree_util.treedef_is_leaf(treedefs.pop()):
         return jax.tree.map(lambda *leaves: _stack(place, list(leaves)), *values)
     return _only(place, values)
 
 
+def _joined(values: list[Any]) -> np.ndarray:
+    """Joins scalars or arrays to one array of the type that JAX gives each of them."""
+    kind = jnp.result_type(*(jnp.result_type(value) for value in values))
+    return np.stack([np.asarray(value, kind) for value in values])
+
+
 def _only(place: str, values: list[Any]) -> Any:
     for value in values[1:]:
         if type(value) is not type(values[0]) or value != values[0]:
             raise ValueError(
-                f"{place}: {_shown(values[0])} and {_shown(value)} differ in structure and cannot "
+                f"{place}: {shown(values[0])} and {shown(value)} differ in structure and cannot "
                 "be stacked; expected one value, or a field annotated as Number or an array."
             )
     return values[0]
@@ -288,7 +318,7 @@ def _check_structure(tree: Tree) -> None:
             hash(value)
         except TypeError:
             raise ValueError(
-                f"{name}={_shown(value)}: a {type(value).__name__} can change and is not hashable; "
+                f"{name}={shown(value)}: a {type(value).__name__} can change and is not hashable; "
                 "expected a tuple or another immutable value."
             ) from None
         if str(field.type) in ("int", "<class 'int'>") and isinstance(value, float):
@@ -327,16 +357,43 @@ def _is_default(field: dataclasses.Field, value: Any) -> bool:
     return _same(value, default)
 
 
-def _shown(value: Any) -> str:
+def _name(value: Any) -> str:
+    return type(value).__qualname__.rpartition(".")[2].lstrip("_")
+
+
+def _shown_fields(value: Any) -> list[str]:
+    """Fields that are not their defaults; those that are given by position come first."""
+    fields = sorted(dataclasses.fields(value), key=lambda field: field.kw_only)
+    return [
+        f"{field.name}={shown(getattr(value, field.name))}"
+        for field in fields
+        if field.repr and not _is_default(field, getattr(value, field.name))
+    ]
+
+
+def shown(value: Any) -> str:
+    """Returns what stands for a value where an instance is printed."""
     if isinstance(value, (Tracer, jax.ShapeDtypeStruct)):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, (jax.Array, np.ndarray)):
         if value.size > _MAX_SHOWN or jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             return f"{value.dtype}{list(value.shape)}"
         return repr(value.tolist())
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        inner = ", ".join(map(_shown, value))
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {shown(one)}' for key, one in value.items())}}}"
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        fields = value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
+        inner = ", ".join(f"{name}={shown(one)}" for name, one in fields.items())
+        return f"{_name(value)}({inner})"
+    if isinstance(value, tuple):
+        inner = ", ".join(map(shown, value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if callable(value) and not isinstance(value, Tree) and hasattr(value, "__qualname__"):
         return value.__qualname__
+    if isinstance(value, functools.partial):
+        named = (f"{name}={shown(one)}" for name, one in value.keywords.items())
+        return f"partial({', '.join([*map(shown, (value.func, *value.args)), *named])})"
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, Tree)):
+        # Flax modules print themselves on many lines.
+        return f"{_name(value)}({', '.join(_shown_fields(value))})"
     return repr(value)

@@ -86,7 +86,7 @@ def linear_model(num_classes=NUM_CLASSES) -> Model:
     def features(params, state, x):
         return x
 
-    return Model(init, apply, features)
+    return Model.from_functions(init, apply, features)
 
 
 def make_context(examples, variables=None, model=None, round=0, **answers) -> Context:

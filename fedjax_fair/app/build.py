@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
-from fedjax_fair import checks, data, models, simulate
+from fedjax_fair import checks, data, models
 from fedjax_fair.app.conditions import faults_of, uploads_of
 from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig
 from fedjax_fair.app.devices import mesh_of
@@ -25,7 +25,7 @@ from fedjax_fair.base import Model, Sees
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device, num_run_groups
-from fedjax_fair.simulate import Round
+from fedjax_fair.simulate import BaseRound, Round
 
 __all__ = [
     "Experiment",
@@ -53,7 +53,7 @@ class Experiment(NamedTuple):
 
     config: Config
     data: FederatedData
-    rounds: dict[str, Round]
+    rounds: dict[str, BaseRound]
     mesh: Mesh | None = None
 
 
@@ -163,11 +163,11 @@ def method_round(
     num_classes: int,
     largest_client: int | None = None,
     model: Model | None = None,
-) -> Round:
+) -> BaseRound:
     """The round of one method.
 
     Args:
-        config: A resolved configuration, in which numbers that roles take as traced may be tracers.
+        config: A resolved configuration.
         name: The method, as in ``config.methods``.
         num_classes: Classes of the data.
         largest_client: Most training examples of a client. Minibatches without replacement that
@@ -180,8 +180,8 @@ def method_round(
     Examples:
         >>> from fedjax_fair.app import presets
         >>> round = method_round(presets.resolve(Config()), "fedprox:prox=0.1", num_classes=10)
-        >>> round._fields
-        ('model', 'init', 'step', 'pooled', 'bytes_up')
+        >>> round.solver.prox
+        0.1
     """
     method, own = variant(config, name)
     if model is None:
@@ -202,7 +202,7 @@ def method_round(
     )
     faults, settings = faults_of(config), uploads_of(config)
     try:
-        return simulate.make_round(
+        return Round(
             model,
             *roles,
             faults=faults,

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import jax
-import platformdirs
 
 from fedjax_fair.app import plugins
 from fedjax_fair.app.termination import Terminated, interruptible
 from fedjax_fair.parallel import processes
 from fedjax_fair.text import printable
+from fedjax_fair.training.cache import enable_compilation_cache
 from fedjax_fair.training.fit import SimulationError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def main(
         The exit status: 0; 2 after a mistake that the user can mend, which one line on the standard
         error names; 130 after an interruption, 143 after SIGTERM.
     """
-    _keep_programs()
+    enable_compilation_cache()
     try:
         with interruptible():
             given = sys.argv[1:] if arguments is None else list(arguments)
@@ -87,14 +87,6 @@ def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
 def _is_out_of_memory(error: Exception) -> bool:
     exhausted = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
     return exhausted or isinstance(error, MemoryError)
-
-
-def _keep_programs() -> None:
-    """Keeps what is compiled for the next start, unless JAX has a setting for it already."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        folder = platformdirs.user_cache_path("fedjax_fair") / "programs"
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def _without_plugins(arguments: list[str]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from fedjax_fair.base import Aggregator, Model, Selector, Solver
-from fedjax_fair.simulate import Round
+from fedjax_fair.simulate import BaseRound
 
 __all__ = ["Method"]
 
@@ -16,17 +16,18 @@ class Method(NamedTuple):
 
     Attributes:
         summary: One line for people.
-        selector: Factory of its selector, or None for uniform draws.
-        solver: Factory of its local solver, or None for SGD.
-        aggregator: Factory of its aggregator, or None for the average that follows.
+        selector: Class of its selector, or None for uniform draws. As those that follow, it may be
+            a ``functools.partial`` that gives other defaults.
+        solver: Class of its local solver, or None for SGD.
+        aggregator: Class of its aggregator, or None for the average that follows.
         average: Weights of the mean over a cohort as the method's paper has them: alike, or by
             training examples. Another aggregator, or ``--aggregator.weights``, replaces them.
-        pooled: Makes its round of a model and a solver, for a method that is no federation.
+        pooled: Class of its round, of a model and a solver, for a method that is no federation.
         from_solver: Settings of the solver that its other roles need, by their parameter there.
 
     Examples:
         >>> from fedjax_fair import selectors
-        >>> turns = Method("Clients in turn", selector=selectors.round_robin)
+        >>> turns = Method("Clients in turn", selector=selectors.RoundRobin)
         >>> turns.average
         'size'
     """
@@ -36,5 +37,5 @@ class Method(NamedTuple):
     solver: Callable[..., Solver] | None = None
     aggregator: Callable[..., Aggregator] | None = None
     average: Literal["uniform", "size"] = "size"
-    pooled: Callable[[Model, Solver], Round] | None = None
+    pooled: Callable[[Model, Solver], BaseRound] | None = None
     from_solver: Mapping[str, str] = {}

@@ -18,7 +18,6 @@ from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.measured import measured
 from fedjax_fair.planning.plan import Plan, plan
 from fedjax_fair.text import aligned
-from fedjax_fair.training.loop import constant
 
 __all__ = ["Planned", "as_json", "batches_of_run", "batches_of_sweep", "plans", "shown"]
 
@@ -46,7 +45,7 @@ def batches_of_run(experiment: Experiment) -> list[Planned]:
     config, data = experiment.config, experiment.data
     seeds = tuple(config.training.seeds)
     return [
-        Planned(name, name, config, Runs(constant(round), (), seeds, data), True)
+        Planned(name, name, config, Runs((round,), seeds, data), True)
         for name, round in experiment.rounds.items()
     ]
 

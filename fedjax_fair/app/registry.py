@@ -1,6 +1,6 @@
 """Methods, networks and partitions by name; adding one is one entry here.
 
-An entry names factories. Their settings, types and defaults are read from their signatures
+An entry names classes. Their settings, types and defaults are read from their fields
 (`fedjax_fair.app.signatures`) and not repeated.
 """
 
@@ -15,115 +15,115 @@ from fedjax_fair.app import plugins
 from fedjax_fair.app.method import Method
 from fedjax_fair.base import Aggregator, Model
 from fedjax_fair.data import Partitioner
-from fedjax_fair.training import make_centralized
+from fedjax_fair.training import Centralized
 
 __all__ = ["METHODS", "MODELS", "PARTITIONERS", "factories"]
 
 
 def _mean_by_mixture() -> Aggregator:
-    return aggregators.mean("cohort")
+    return aggregators.Mean("cohort")
 
 
 def _uniform_mean() -> Aggregator:
-    return aggregators.mean("uniform")
+    return aggregators.Mean("uniform")
 
 
 METHODS: dict[str, Method] = {
     "fedavg": Method("Random clients, local SGD, averaged models (McMahan et al., 2017)"),
     "power_of_choice": Method(
         "The clients of a random pool with the highest losses (Cho et al., 2020)",
-        selector=selectors.power_of_choice,
+        selector=selectors.PowerOfChoice,
         average="uniform",
     ),
     "divfl": Method(
         "Clients whose gradients represent those of all clients (Balakrishnan et al., 2022)",
-        selector=selectors.divfl,
+        selector=selectors.DivFL,
     ),
     "subtrunc": Method(
         "DivFL with a truncated bonus for high losses (Castillo et al., 2024)",
-        selector=selectors.subtrunc,
+        selector=selectors.SubTrunc,
         average="uniform",
     ),
     "unionfl": Method(
         "DivFL with a penalty for recently selected clients (Castillo et al., 2024)",
-        selector=selectors.unionfl,
+        selector=selectors.UnionFL,
         average="uniform",
     ),
     "clustered_by_size": Method(
         "One client from each of several strata of equal mass (Fraboni et al., 2021)",
-        selector=selectors.clustered_by_size,
+        selector=selectors.ClusteredBySize,
         average="uniform",
     ),
     "clustered_by_similarity": Method(
         "One client from each cluster of similar updates (Fraboni et al., 2021)",
-        selector=selectors.clustered_by_similarity,
+        selector=selectors.ClusteredBySimilarity,
         average="uniform",
     ),
-    "full": Method("All clients in every round", selector=selectors.full),
-    "round_robin": Method("Clients in turn", selector=selectors.round_robin),
+    "full": Method("All clients in every round", selector=selectors.Full),
+    "round_robin": Method("Clients in turn", selector=selectors.RoundRobin),
     "agnostic": Method(
         "All clients, weighted by the mixture that is worst for the model (Mohri et al., 2019)",
-        selector=selectors.agnostic,
+        selector=selectors.Agnostic,
         aggregator=_mean_by_mixture,
     ),
     "drfa": Method(
         "Clients drawn from the mixture that is worst for the model (Deng et al., 2020)",
-        selector=selectors.drfa,
+        selector=selectors.DRFA,
         aggregator=_uniform_mean,
         from_solver={"local_steps": "steps"},
     ),
     "fedprox": Method(
         "FedAvg whose clients are pulled towards the global model (Li et al., 2020)",
-        solver=partial(solvers.sgd, prox=1.0),
+        solver=partial(solvers.SGD, prox=1.0),
     ),
     "equitable": Method(
         "Equal weight for clusters of clients with similar activations (Equitable-FL)",
-        aggregator=aggregators.equitable,
+        aggregator=aggregators.Equitable,
     ),
     "fairfed": Method(
         "Less weight for clients far from the mean accuracy (Ezzeldin et al., 2023)",
-        aggregator=aggregators.fairfed,
+        aggregator=aggregators.FairFed,
     ),
     "gifair": Method(
         "A price on differences between the losses of groups, of random clients (Yue et al., 2022)",
-        aggregator=aggregators.gifair,
+        aggregator=aggregators.GIFAIR,
     ),
     "q_fedavg": Method(
         "More weight for clients with high losses, by a power (Li et al., 2020)",
-        aggregator=aggregators.q_fedavg,
+        aggregator=aggregators.QFedAvg,
         from_solver={"learning_rate": "learning_rate"},
     ),
     "tilted": Method(
         "More weight for clients with high losses, by an exponential (Li et al., 2021)",
-        aggregator=aggregators.tilted,
+        aggregator=aggregators.Tilted,
     ),
     "median": Method(
         "The median of every coordinate, whoever lies (Yin et al., 2018)",
-        aggregator=aggregators.median,
+        aggregator=aggregators.Median,
     ),
     "trimmed_mean": Method(
         "The mean of every coordinate without its extremes (Yin et al., 2018)",
-        aggregator=aggregators.trimmed_mean,
+        aggregator=aggregators.TrimmedMean,
     ),
     "krum": Method(
         "The updates with the closest neighbors (Blanchard et al., 2017)",
-        aggregator=aggregators.krum,
+        aggregator=aggregators.Krum,
     ),
     "geometric_median": Method(
         "The point with the smallest sum of distances to the updates (Pillutla et al., 2022)",
-        aggregator=aggregators.geometric_median,
+        aggregator=aggregators.GeometricMedian,
     ),
     "norm_clipping": Method(
         "The mean of updates shortened to a length (Sun et al., 2019)",
-        aggregator=aggregators.norm_clipping,
+        aggregator=aggregators.NormClipping,
     ),
     "centered_clipping": Method(
         "The mean of updates shortened around the last one (Karimireddy et al., 2021)",
-        aggregator=aggregators.centered_clipping,
+        aggregator=aggregators.CenteredClipping,
     ),
     "centralized": Method(
         "No federation: SGD on the examples of all clients in one place, as a reference",
-        pooled=make_centralized,
+        pooled=Centralized,
     ),
 }
 """Every method by name; ``fedjax-fair run --methods NAME ...`` runs them."""
@@ -155,12 +155,12 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
 
 
 def factories(method: Method) -> dict[str, Callable[..., Any]]:
-    """The factories that a method is made of, by role."""
-    solver = method.solver or solvers.sgd
+    """The classes that a method is made of, by role."""
+    solver = method.solver or solvers.SGD
     if method.pooled is not None:
         return {"solver": solver}
     return {
         "solver": solver,
-        "selector": method.selector or selectors.uniform,
-        "aggregator": method.aggregator or partial(aggregators.mean, weights=method.average),
+        "selector": method.selector or selectors.Uniform,
+        "aggregator": method.aggregator or partial(aggregators.Mean, weights=method.average),
     }

@@ -1,8 +1,8 @@
-"""Settings as the signatures of factories say them: name, type, default, meaning.
+"""Settings as the fields of roles have them: name, type, default, meaning.
 
-A factory such as ``selectors.subtrunc`` is the only place that names its settings. What of them can
-be written down (numbers, words, tuples of numbers) becomes an option of the command line, a field
-of a configuration and an axis of a sweep; functions and optimizers do not.
+A class such as ``selectors.SubTrunc`` is the only place that names its settings. Those that can be
+written down (numbers, strings, tuples of numbers) become options of the command line, fields of a
+configuration and axes of a sweep; functions and optimizers do not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Setting(NamedTuple):
         name: Its parameter.
         kind: Type of a value that can be written down, without None.
         default: What it is where nothing is said; ``inspect.Parameter.empty`` if it is required.
-        traced: Whether it may be traced, so that a sweep over it compiles once.
+        traced: Whether it only enters arithmetic, so that a sweep over it compiles once.
         meaning: What the docstring says of it.
     """
 
@@ -47,15 +47,15 @@ def settings_of(factory: Callable[..., Any]) -> Mapping[str, Setting]:
     """The settings of a factory that can be written down, by name.
 
     Args:
-        factory: A function with annotations and a Google docstring, or a ``functools.partial`` of
-            one, whose keywords are its defaults.
+        factory: A class or function with annotations and a Google docstring, or a
+            ``functools.partial`` of one, whose keywords are its defaults.
 
     Returns:
         A ``Setting`` for each parameter whose annotation names a number, a word or a tuple of them.
 
     Examples:
         >>> from fedjax_fair import selectors
-        >>> lam = settings_of(selectors.subtrunc)["lam"]
+        >>> lam = settings_of(selectors.SubTrunc)["lam"]
         >>> lam.kind, lam.default, lam.traced
         (<class 'float'>, 0.5, True)
     """
@@ -131,7 +131,7 @@ def _plain(member: Any) -> Any:
 def _plain_text(text: str) -> str:
     """A docstring's first sentences without its markup."""
     text = re.sub(r":\w+:`([^`]*)`", r"\1", " ".join(text.split()))
-    return text.replace("``", "").replace("`", "").replace("; may be traced", "")
+    return text.replace("``", "").replace("`", "")
 
 
 def _help(uses: Sequence[tuple[str, Setting]]) -> str:

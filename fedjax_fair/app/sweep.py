@@ -1,8 +1,7 @@
 """Many settings of a method in one compiled program.
 
-Seeds and numbers that may be traced (step sizes, strengths, windows; the annotations of factories
-say which) are a batch axis of one program; what decides shapes or code (methods, cohort sizes,
-networks) makes one of its own.
+Seeds and numeric fields of roles (step sizes, strengths, windows) are a batch axis of one program;
+what decides shapes or code (methods, cohort sizes, networks) makes one of its own.
 """
 
 from __future__ import annotations
@@ -11,15 +10,12 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from copy import copy
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -34,7 +30,7 @@ from fedjax_fair.app.variants import method_settings
 from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
-from fedjax_fair.simulate import Round
+from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
 
 if TYPE_CHECKING:
@@ -243,7 +239,7 @@ def _setting(config: Config, name: str, axis: Axis) -> Setting | None:
 
 
 def _is_traced(config: Config, axis: Axis) -> bool:
-    """Whether all methods that read a setting may trace it.
+    """Whether a setting is a number of all methods that read it.
 
     Raises:
         ValueError: If no method reads it.
@@ -263,14 +259,12 @@ _OF_ALL_RUNS = ("training", "faults", "upload")
 
 def _with(config: Config, axes: Sequence[Axis], values: Sequence[Any]) -> Config:
     for axis, value in zip(axes, values, strict=True):
-        # Not by the constructor, whose types are of what people write and not of what JAX traces.
-        part, config = copy(getattr(config, axis.section)), copy(config)
-        object.__setattr__(part, axis.field, value)
-        object.__setattr__(config, axis.section, part)
+        part = replace(getattr(config, axis.section), **{axis.field: value})
+        config = replace(config, **{axis.section: part})
     return config
 
 
-def _round(group: Group, values: tuple) -> Round:
+def _round(group: Group, values: tuple) -> BaseRound:
     config = _with(group.config, group.axes, values)
     largest = largest_client(group.data)
     return method_round(config, group.name, group.data.num_classes, largest)
@@ -279,8 +273,7 @@ def _round(group: Group, values: tuple) -> Round:
 class Runs(NamedTuple):
     """Some runs of a group, as ``fit_batch`` takes them."""
 
-    make: Callable[[Any], Round]
-    points: tuple[jax.Array, ...]
+    methods: Sequence[BaseRound]
     seeds: tuple[int, ...]
     data: FederatedData
 
@@ -297,8 +290,8 @@ def runs_of(group: Group, numbers: Sequence[int]) -> Runs:
     if data.num_partitions is not None:
         own = np.array([training.seeds.index(seed) for seed in seeds])
         data = with_ownership(data, jax.tree.map(lambda leaf: leaf[own], ownership(data)))
-    columns = tuple(jnp.asarray(column) for column in zip(*points, strict=True))
-    return Runs(partial(_round, group), columns, seeds, data)
+    made = {values: _round(group, values) for values in dict.fromkeys(points)}
+    return Runs([made[values] for values in points], seeds, data)
 
 
 def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:

@@ -31,7 +31,7 @@ def variant(config: Config, name: str) -> tuple[Method, Config]:
         >>> from fedjax_fair.app import presets
         >>> method, own = variant(presets.resolve(Config()), "divfl+equitable:batch_size=20")
         >>> method.selector.__name__, own.solver.batch_size
-        ('divfl', 20)
+        ('DivFL', 20)
     """
     method = _combination(name)
     _, _, written = name.partition(":")

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Shaped
 
 from fedjax_fair.base import Model
-from fedjax_fair.models.wrap import as_float
+from fedjax_fair.models.wrap import as_float, settings_of
 
-__all__ = ["in_bfloat16"]
+__all__ = ["Bfloat16", "in_bfloat16"]
 
 
 def in_bfloat16(model: Model) -> Model:
@@ -38,21 +38,30 @@ def in_bfloat16(model: Model) -> Model:
         >>> {str(leaf.dtype) for leaf in jax.tree.leaves((variables, logits))}
         {'float32'}
     """
+    return Bfloat16(model, **settings_of(model))
 
-    def init(key, x):
-        variables = model.init(key, x)
+
+class Bfloat16(Model):
+    """A model whose layers compute in ``bfloat16``, from `in_bfloat16`.
+
+    Args:
+        model: The model that computes.
+    """
+
+    model: Model
+
+    def init(self, key, x):
+        variables = self.model.init(key, x)
         if jax.tree.leaves(variables.state):
             raise ValueError("model: expected one without state, whose layers may be rounded.")
         return variables
 
-    def apply(params, state, x, *, train, key):
-        logits, state = model.apply(_rounded(params), state, _image(x), train=train, key=key)
+    def apply(self, params, state, x, *, train, key):
+        logits, state = self.model.apply(_rounded(params), state, _image(x), train=train, key=key)
         return logits.astype(jnp.float32), state
 
-    def features(params, state, x):
-        return model.features(_rounded(params), state, _image(x)).astype(jnp.float32)
-
-    return model._replace(init=init, apply=apply, features=features)
+    def features(self, params, state, x):
+        return self.model.features(_rounded(params), state, _image(x)).astype(jnp.float32)
 
 
 def _image(x: Shaped[Array, "batch ..."]) -> Array:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.base import Model, Variables
+from fedjax_fair.models.wrap import settings_of
 
-__all__ = ["pretrained"]
+__all__ = ["Pretrained", "pretrained"]
 
 
 def pretrained(model: Model, variables: Variables) -> Model:
@@ -41,10 +43,26 @@ def pretrained(model: Model, variables: Variables) -> Model:
         >>> bool((after == before).all())
         True
     """
-    checks.instance("variables", variables, Variables, "fitted.of(seed=0)")
+    return Pretrained(model, variables, **settings_of(model))
 
-    def init(key, x):
-        expected = jax.eval_shape(model.init, key, x)
+
+class Pretrained(Model):
+    """A model that starts from given variables, from `pretrained`.
+
+    Args:
+        model: The network.
+        variables: What it starts from. Others of the same shapes do not recompile.
+    """
+
+    model: Model
+    variables: PyTree
+
+    def __post_init__(self):
+        checks.instance("variables", self.variables, Variables, "fitted.of(seed=0)")
+
+    def init(self, key, x):
+        variables = self.variables
+        expected = jax.eval_shape(self.model.init, key, x)
         if jax.tree.structure(expected) != jax.tree.structure(variables):
             raise ValueError(f"variables: expected {_named(expected)}, got {_named(variables)}.")
         named = jax.tree_util.tree_leaves_with_path(expected)
@@ -57,7 +75,11 @@ def pretrained(model: Model, variables: Variables) -> Model:
                 )
         return jax.tree.map(jnp.asarray, variables)
 
-    return model._replace(init=init)
+    def apply(self, params, state, x, *, train, key):
+        return self.model.apply(params, state, x, train=train, key=key)
+
+    def features(self, params, state, x):
+        return self.model.features(params, state, x)
 
 
 def _named(variables: Variables) -> str:

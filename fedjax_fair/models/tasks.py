@@ -7,7 +7,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Shaped
 
 from fedjax_fair import checks
 from fedjax_fair.base import Model
@@ -51,17 +51,11 @@ def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared"
         (1, 5, 1)
     """
     checks.one_of("loss", loss, ("squared", "absolute"))
-    measure = jnp.square if loss == "squared" else jnp.abs
-
-    def of_examples(outputs, targets):
-        _require_alike(outputs, targets)
-        return jnp.mean(measure(outputs - targets), axis=-1)
-
-    def no_accuracy(outputs, targets):
-        return jnp.full(outputs.shape[:1], jnp.nan, outputs.dtype)
-
-    return model._replace(
-        loss=of_examples, accuracy=no_accuracy, predict=lambda outputs: outputs, probabilities=None
+    return model.replace(
+        loss=squared_errors if loss == "squared" else absolute_errors,
+        accuracy=no_accuracy,
+        predict=as_targets,
+        probabilities=None,
     )
 
 
@@ -96,20 +90,65 @@ def as_multi_label(model: Model) -> Model:
         >>> bool(fitted.dataset.accuracy_mean_clients[0, -1] > 0.8)
         True
     """
-
-    def of_examples(outputs, labels):
-        _require_alike(outputs, labels)
-        return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs, labels), axis=-1)
-
-    def share(outputs, labels):
-        return jnp.mean(((outputs > 0) == (labels > 0.5)).astype(outputs.dtype), axis=-1)
-
-    return model._replace(
-        loss=of_examples,
-        accuracy=share,
-        predict=lambda outputs: outputs > 0,
-        probabilities=jax.nn.sigmoid,
+    return model.replace(
+        loss=binary_cross_entropies,
+        accuracy=share_right,
+        predict=is_positive,
+        probabilities=of_each_label,
     )
+
+
+def squared_errors(
+    outputs: Float[Array, "batch outputs"], targets: Float[Array, "batch ..."]
+) -> Float[Array, " batch"]:
+    """Means over an example's targets of the squared error."""
+    _require_alike(outputs, targets)
+    return jnp.mean(jnp.square(outputs - targets), axis=-1)
+
+
+def absolute_errors(
+    outputs: Float[Array, "batch outputs"], targets: Float[Array, "batch ..."]
+) -> Float[Array, " batch"]:
+    """Means over an example's targets of the absolute error."""
+    _require_alike(outputs, targets)
+    return jnp.mean(jnp.abs(outputs - targets), axis=-1)
+
+
+def no_accuracy(
+    outputs: Float[Array, "batch outputs"], targets: Shaped[Array, "batch ..."]
+) -> Float[Array, " batch"]:
+    """NaN for every example."""
+    return jnp.full(outputs.shape[:1], jnp.nan, outputs.dtype)
+
+
+def as_targets(outputs: Float[Array, "batch outputs"]) -> Float[Array, "batch outputs"]:
+    """The outputs themselves."""
+    return outputs
+
+
+def binary_cross_entropies(
+    outputs: Float[Array, "batch outputs"], labels: Float[Array, "batch ..."]
+) -> Float[Array, " batch"]:
+    """Means over an example's labels of the binary cross-entropy of logits, in nats."""
+    _require_alike(outputs, labels)
+    return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs, labels), axis=-1)
+
+
+def share_right(
+    outputs: Float[Array, "batch outputs"], labels: Float[Array, "batch outputs"]
+) -> Float[Array, " batch"]:
+    """The share of an example's labels that is on the right side of zero."""
+    return jnp.mean(((outputs > 0) == (labels > 0.5)).astype(outputs.dtype), axis=-1)
+
+
+def is_positive(outputs: Float[Array, "batch outputs"]) -> Bool[Array, "batch outputs"]:
+    """Whether each output is above zero, and its label therefore likely."""
+    return outputs > 0
+
+
+def of_each_label(outputs: Float[Array, "batch outputs"]) -> Float[Array, "batch outputs"]:
+    """The probability of each label. (``jax.nn.sigmoid`` itself cannot be pickled.)"""
+    return jax.nn.sigmoid(outputs)
 
 
 def _require_alike(

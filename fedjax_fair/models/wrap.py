@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 from optax import softmax_cross_entropy_with_integer_labels
 
 from fedjax_fair.base import Model, Variables, is_correct
+from fedjax_fair.tree import shown
 
-__all__ = ["as_float", "classifier", "from_flax"]
+__all__ = ["LinenModel", "NNXModel", "as_float", "classifier", "from_flax", "settings_of"]
 
 
 def as_float(x: Shaped[Array, "batch ..."]) -> Float[Array, "batch ..."]:
@@ -77,13 +80,13 @@ def from_flax(
         (2, 3)
     """
     if isinstance(module, nn.Module):
-        return _from_linen(module)._replace(loss=loss, accuracy=accuracy)
+        return LinenModel(module, loss=loss, accuracy=accuracy)
     linen_class = isinstance(module, type) and issubclass(module, nn.Module)
     if linen_class or isinstance(module, nnx.Module) or not callable(module):
         raise ValueError(
             f"{module=!r}: expected a linen module, or an NNX class or factory that takes rngs."
         )
-    return _from_nnx(module)._replace(loss=loss, accuracy=accuracy)
+    return NNXModel(module, loss=loss, accuracy=accuracy)
 
 
 def _require_features(module: type) -> None:
@@ -94,78 +97,178 @@ def _require_features(module: type) -> None:
         )
 
 
-def _from_linen(module: nn.Module) -> Model:
-    def mode(method, train) -> dict[str, Any]:
-        return {"train": train} if "train" in inspect.signature(method).parameters else {}
+class LinenModel(Model):
+    """A model of a Linen module, from `from_flax`.
 
-    def init(key, x):
+    Args:
+        module: The module. Equal modules make equal models.
+    """
+
+    module: nn.Module | _Unhashable
+
+    def __post_init__(self):
+        try:
+            hash(self.module)
+        except TypeError:
+            self._convert(module=_Unhashable(self.module))
+
+    def init(self, key, x):
+        module = _opened(self.module)
         key_params, key_dropout = jax.random.split(key)
         rngs = {"params": key_params, "dropout": key_dropout}
-        variables = dict(module.init(rngs, as_float(x), **mode(module.__call__, False)))
+        variables = dict(module.init(rngs, as_float(x), **_mode(module.__call__, False)))
         return Variables(variables.pop("params", {}), variables)
 
-    def apply(params, state, x, *, train, key):
+    def apply(self, params, state, x, *, train, key):
+        module = _opened(self.module)
         variables = {"params": params, **state}
         rngs = {} if key is None else {"dropout": key}
-        settings = mode(module.__call__, train)
+        settings = _mode(module.__call__, train)
         mutable = list(state) if train else []
         logits, new = module.apply(variables, as_float(x), rngs=rngs, mutable=mutable, **settings)
         return logits, {**state, **new}
 
-    def features(params, state, x) -> Any:
+    def features(self, params, state, x):
+        module = _opened(self.module)
         _require_features(type(module))
-        settings = mode(module.features, False)
+        settings = _mode(module.features, False)
         variables = {"params": params, **state}
         return module.apply(variables, as_float(x), method="features", **settings)
 
-    return Model(init, apply, features)
+
+class _Unhashable:
+    """A module that holds lists, dicts or arrays. It is compared by what it holds."""
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Unhashable):
+            return NotImplemented
+        try:
+            return self.module is other.module or bool(self.module == other.module)
+        except ValueError:  # Of arrays, the comparison has no single answer.
+            return False
+
+    def __hash__(self) -> int:
+        return hash(type(self.module))
+
+    def __repr__(self) -> str:
+        return shown(self.module)
 
 
-def _from_nnx(factory: Callable[..., Any]) -> Model:
-    kinds = (nnx.Param, nnx.BatchStat, nnx.RngState, ...)
-    abstract = nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
-    graph, *templates, other = nnx.split(abstract, *kinds)
-    if jax.tree.leaves(other):
-        raise ValueError(
-            f"module={type(abstract).__name__} holds {nnx.to_pure_dict(other)}: expected only "
-            "parameters, batch statistics and random streams."
-        )
+def _opened(module: nn.Module | _Unhashable) -> Any:
+    return module.module if isinstance(module, _Unhashable) else module
 
-    def init(key, x):
-        _, params, state, _ = nnx.split(factory(rngs=nnx.Rngs(key)), *kinds[:3])
+
+def _mode(method: Callable[..., Any], train: bool) -> dict[str, Any]:
+    return {"train": train} if "train" in inspect.signature(method).parameters else {}
+
+
+class NNXModel(Model):
+    """A model of an NNX module, from `from_flax`.
+
+    Args:
+        factory: Called as ``factory(rngs=nnx.Rngs(key))``. Equal factories make equal models, and
+            a ``functools.partial`` of hashable arguments equals another one of the same.
+    """
+
+    factory: Callable[..., Any]
+
+    def __post_init__(self):
+        self._convert(factory=_comparable(self.factory))
+        _abstract.cache_clear()  # What a factory refers to may be another than last time.
+        _abstract(self.factory)
+
+    def init(self, key, x):
+        _, params, state, _ = nnx.split(self.factory(rngs=nnx.Rngs(key)), *_KINDS[:3])
         return Variables(nnx.to_pure_dict(params), nnx.to_pure_dict(state))
 
-    def streams(key):
-        """Every stream of the module, started from ``key``; each gets a number of its own."""
-        leaves, tree = jax.tree.flatten(templates[2])
-        fresh = [
-            jax.random.fold_in(key, number)
-            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-            else jnp.zeros(leaf.shape, leaf.dtype)
-            for number, leaf in enumerate(leaves)
-        ]
-        return jax.tree.unflatten(tree, fresh)
-
-    def rebuild(params, state, key) -> Any:
-        # Filled in place, hence the copies.
-        filled = [jax.tree.map(lambda leaf: leaf, template) for template in templates[:2]]
-        for template, values in zip(filled, (params, state), strict=True):
-            nnx.replace_by_pure_dict(template, values)
-        return nnx.merge(graph, *filled, streams(jax.random.key(0) if key is None else key))
-
-    def apply(params, state, x, *, train, key):
-        module = rebuild(params, state, key)
+    def apply(self, params, state, x, *, train, key):
+        module = _rebuilt(self.factory, params, state, key)
         (module.train if train else module.eval)()
         logits = module(as_float(x))
         return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
 
-    def features(params, state, x):
-        _require_features(type(abstract))
-        module = rebuild(params, state, None)
+    def features(self, params, state, x):
+        _require_features(_abstract(self.factory).kind)
+        module = _rebuilt(self.factory, params, state, None)
         module.eval()
         return module.features(as_float(x))
 
-    return Model(init, apply, features)
+
+_KINDS = (nnx.Param, nnx.BatchStat, nnx.RngState)
+
+
+class _Abstract(NamedTuple):
+    """What a factory makes, without numbers: parameters, batch statistics, random streams."""
+
+    kind: type
+    graph: Any
+    templates: list[Any]
+
+
+@functools.lru_cache(maxsize=32)
+def _abstract(factory: Callable[..., Any]) -> _Abstract:
+    module = nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
+    graph, *templates, other = nnx.split(module, *_KINDS, ...)
+    if jax.tree.leaves(other):
+        raise ValueError(
+            f"module={type(module).__name__} holds {nnx.to_pure_dict(other)}: expected only "
+            "parameters, batch statistics and random streams."
+        )
+    return _Abstract(type(module), graph, templates)
+
+
+def _rebuilt(factory: Callable[..., Any], params: PyTree, state: PyTree, key: Any) -> Any:
+    _, graph, templates = _abstract(factory)
+    # Filled in place, hence the copies.
+    filled = [jax.tree.map(lambda leaf: leaf, template) for template in templates[:2]]
+    for template, values in zip(filled, (params, state), strict=True):
+        nnx.replace_by_pure_dict(template, values)
+    key = jax.random.key(0) if key is None else key
+    return nnx.merge(graph, *filled, _streams(templates[2], key))
+
+
+def _streams(template: Any, key: Key[Array, ""]) -> Any:
+    """Every stream of the module, started from ``key``; each gets a number of its own."""
+    leaves, tree = jax.tree.flatten(template)
+    fresh = [
+        jax.random.fold_in(key, number)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        else jnp.zeros(leaf.shape, leaf.dtype)
+        for number, leaf in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(tree, fresh)
+
+
+class _Partial(functools.partial):
+    """A partial function that equals another one of the same function and arguments."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Partial):
+            return NotImplemented
+        mine, others = ((one.func, one.args, one.keywords) for one in (self, other))
+        return mine == others
+
+    def __hash__(self) -> int:
+        return hash((self.func, self.args, frozenset(self.keywords.items())))
+
+
+def _comparable(factory: Callable[..., Any]) -> Callable[..., Any]:
+    if type(factory) is not functools.partial:
+        return factory
+    made = _Partial(factory.func, *factory.args, **factory.keywords)
+    try:
+        hash(made)
+    except TypeError:  # It holds arrays or lists, and equals itself alone.
+        return factory
+    return made
+
+
+def settings_of(model: Model) -> dict[str, Any]:
+    """Returns what a model does with outputs, which a wrapper passes on: its loss and the like."""
+    return {field.name: getattr(model, field.name) for field in dataclasses.fields(Model)}
 
 
 class _Classifier(nn.Module):

@@ -1,8 +1,6 @@
-"""Gradients as vectors: whole, or sketched so that distances between them stay."""
+"""Gradients as vectors: whole, or sketched such that distances are preserved approximately."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -11,32 +9,32 @@ from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
+from fedjax_fair.tree import Tree
 
-__all__ = ["count_sketch", "ravel"]
+__all__ = ["CountSketch", "ravel"]
 
 
 def ravel(gradient: PyTree) -> Float[Array, " width"]:
-    """All numbers of a tree as one vector."""
+    """Returns all elements of a tree as one vector."""
     return ravel_pytree(gradient)[0]
 
 
-def count_sketch(size: int, seed: int = 0) -> Callable[[PyTree], Float[Array, " size"]]:
-    """Adds up a vector into a shorter one, with random signs.
+class CountSketch(Tree):
+    """Projection that adds up a vector into a shorter one, with random signs.
 
-    Number *i* of the gradient goes to place *i* modulo ``size``, with a sign drawn once for all
-    clients and rounds. The sketch is linear, and inner products, hence squared distances, are right
-    on average; one distance is off by about ``1 / sqrt(size)`` of itself at worst. What that costs
-    a selector is less, because it compares sums over all clients: on LeNet gradients of MNIST
-    clients, cohorts of 10 found from sketches reach the share of the exact ones' representation
-    that ``docs/performance.md`` lists by size.
+    Element *i* of the gradient is added to position *i* modulo ``size``, with a sign drawn once for
+    all clients and rounds. The sketch is linear, and inner products, hence squared distances, are
+    unbiased. The relative error of one distance is at most about ``1 / sqrt(size)``. A selector
+    loses less, because it compares sums over all clients: on LeNet gradients of MNIST clients,
+    ``docs/performance.md`` lists by size the share of the exact cohorts' representation that
+    cohorts of 10 chosen from sketches reach.
+
+    As a projection for `fedjax_fair.selectors.gradients` it is computed as soon as a client's
+    gradient is known, so that memory has only ``clients * size`` elements.
 
     Args:
         size: Length of the sketch.
-        seed: Of the signs.
-
-    Returns:
-        A projection for `fedjax_fair.selectors.gradients`, computed as soon as a client's
-        gradient is there, so that only ``clients * size`` numbers are ever held.
+        seed: Seed of the signs.
 
     Raises:
         ValueError: If ``size`` is not positive.
@@ -45,20 +43,24 @@ def count_sketch(size: int, seed: int = 0) -> Callable[[PyTree], Float[Array, " 
         Charikar, Chen, Farach-Colton, *Finding Frequent Items in Data Streams*, 2002
 
     Examples:
-        >>> from fedjax_fair.selectors import divfl
-        >>> from fedjax_fair.selectors.gradients import fresh
-        >>> selector = divfl(10, gradients=fresh(project=count_sketch(4096)))
-        >>> count_sketch(2)({"kernel": jnp.ones((3, 2))}).shape
+        >>> from fedjax_fair.selectors import DivFL
+        >>> from fedjax_fair.selectors.gradients import Fresh
+        >>> selector = DivFL(10, gradients=Fresh(project=CountSketch(4096)))
+        >>> CountSketch(2)({"kernel": jnp.ones((3, 2))}).shape
         (2,)
     """
-    checks.positive_int("size", size)
-    checks.non_negative_int("seed", seed)
 
-    def project(gradient: PyTree) -> Float[Array, " size"]:
+    size: int
+    seed: int = 0
+
+    def __post_init__(self):
+        checks.positive_int("size", self.size)
+        checks.non_negative_int("seed", self.seed)
+
+    def __call__(self, gradient: PyTree) -> Float[Array, " size"]:
+        """Returns the sketch of a gradient."""
         vector = ravel(gradient)
-        signs = jax.random.rademacher(jax.random.key(seed), vector.shape, vector.dtype)
-        padded = jnp.pad(vector * signs, (0, -vector.shape[0] % size))
-        slabs = padded.reshape(-1, size)
+        signs = jax.random.rademacher(jax.random.key(self.seed), vector.shape, vector.dtype)
+        padded = jnp.pad(vector * signs, (0, -vector.shape[0] % self.size))
+        slabs = padded.reshape(-1, self.size)
         return product(jnp.ones(slabs.shape[0], vector.dtype), slabs)
-
-    return project

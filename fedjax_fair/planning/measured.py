@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 from jax.sharding import Mesh
-from jaxtyping import PyTree
 
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.planning.plan import Plan, whole_seconds
-from fedjax_fair.simulate import Round
+from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.split import split
 
 __all__ = ["measured"]
 
 
 def measured(
-    make: Callable[[PyTree], Round],
-    points: PyTree,
+    methods: Sequence[BaseRound],
     seeds: tuple[int, ...],
     data: FederatedData,
     *,
@@ -33,8 +32,7 @@ def measured(
     """Runs three rounds, and two evaluations, of which the first of each is not counted.
 
     Args:
-        make: As for ``fit_batch``.
-        points: Numbers of every run, leaves ``[runs]``.
+        methods: One for all runs, or that of each, as for ``fit_batch``.
         seeds: The seed of each run.
         data: The federation.
         rounds: Rounds of each run.
@@ -45,7 +43,7 @@ def measured(
     """
     started = time.perf_counter()
     with Batch(data, seeds, mesh) as batch:
-        programs = Programs(make, points, batch, 1, train_loss)
+        programs = Programs(split(methods), batch, 1, train_loss)
         needed = programs.num_bytes(rounds)
         compiled_in = time.perf_counter() - started
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
@@ -19,8 +18,9 @@ from fedjax_fair.planning.compiled import Compiled, compiled
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.places import bytes_of, federation_on, runs_on
 from fedjax_fair.planning.trips import Lengths
-from fedjax_fair.simulate import Round
+from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.functions import functions
+from fedjax_fair.training.split import split
 
 __all__ = ["Plan", "Work", "plan", "whole_seconds"]
 
@@ -79,8 +79,7 @@ class Plan(NamedTuple):
 
 def plan(
     machine: Machine,
-    make: Callable[[PyTree], Round],
-    points: PyTree,
+    methods: Sequence[BaseRound],
     seeds: tuple[int, ...],
     data: FederatedData,
     *,
@@ -94,8 +93,7 @@ def plan(
 
     Args:
         machine: From ``machines.find``, after ``machines.prepare``.
-        make: As for ``fit_batch``.
-        points: Numbers of every run, leaves ``[runs]``.
+        methods: One for all runs, or that of each, as for ``fit_batch``.
         seeds: The seed of each run.
         data: The federation.
         rounds: Rounds of each run.
@@ -106,26 +104,28 @@ def plan(
             them.
     """
     runs, chunk, groups = len(seeds), min(eval_every, rounds), num_run_groups(mesh)
-    one = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points))
-    parts = functions(make, one.model, mesh, train_loss=train_loss)
+    method = split(methods)
+    model = method.of("model")
+    parts = functions(method, model, mesh, train_loss=train_loss)
     if data.num_partitions is not None:
         data = with_ownership(data, filled_up(ownership(data), groups))
     with tracing_for(machine.platform):
         shapes = federation_on(machine, mesh, data)
-        filled = filled_up((np.asarray(seeds, np.uint32), points), groups)
-        own = runs_on(machine, mesh, filled)
-        state = runs_on(machine, mesh, jax.eval_shape(parts.init, own, shapes))
-    cohorts = _cohorts(machine, parts.step, (state, own[1], shapes))
+        filled = filled_up((np.asarray(seeds, np.uint32), method.own, model.own), groups)
+        *own, of_model = runs_on(machine, mesh, filled)
+        own, shared = tuple(own), method.shared
+        state = runs_on(machine, mesh, jax.eval_shape(parts.init, own, shared, shapes))
+    cohorts = _cohorts(machine, parts.step, (state, own[1], shared, shapes))
     cohort = runs_on(machine, mesh, np.zeros(cohorts, np.int32))
     lengths = Lengths(machine, data, cohorts[-1], runs, local_steps, mesh)
 
     def compile_for(function: Any, *arguments: Any) -> Compiled:
         return compiled(machine, function, *arguments, trips=lengths.trips)
 
-    init = compile_for(parts.init, own, shapes)
-    steps = compile_for(parts.step, state, own[1], shapes, chunk)
-    measured = (state.variables, state.participation, cohort)
-    evaluation = compile_for(parts.evaluate, measured, shapes)
+    init = compile_for(parts.init, own, shared, shapes)
+    steps = compile_for(parts.step, state, own[1], shared, shapes, chunk)
+    measured = (state.variables, state.participation, cohort), of_model
+    evaluation = compile_for(parts.evaluate, measured, model.shared, shapes)
 
     of_data, of_states = bytes_of(shapes), bytes_of((state, own))
     temporaries = max(program.temporaries for program in (init, steps, evaluation))

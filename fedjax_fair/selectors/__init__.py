@@ -1,31 +1,31 @@
-"""Which clients train."""
+"""Methods that choose the clients that train."""
 
 from fedjax_fair.selectors import gradients
-from fedjax_fair.selectors.agnostic import agnostic
-from fedjax_fair.selectors.by_size import by_size
-from fedjax_fair.selectors.clustered import clustered_by_similarity, clustered_by_size
-from fedjax_fair.selectors.divfl import divfl
-from fedjax_fair.selectors.drfa import drfa
-from fedjax_fair.selectors.fixed import full, round_robin
-from fedjax_fair.selectors.power_of_choice import power_of_choice
-from fedjax_fair.selectors.submodular import submodular
-from fedjax_fair.selectors.subtrunc import subtrunc
-from fedjax_fair.selectors.uniform import uniform
-from fedjax_fair.selectors.unionfl import unionfl
+from fedjax_fair.selectors.agnostic import Agnostic
+from fedjax_fair.selectors.by_size import BySize
+from fedjax_fair.selectors.clustered import ClusteredBySimilarity, ClusteredBySize
+from fedjax_fair.selectors.divfl import DivFL
+from fedjax_fair.selectors.drfa import DRFA
+from fedjax_fair.selectors.fixed import Full, RoundRobin
+from fedjax_fair.selectors.power_of_choice import PowerOfChoice
+from fedjax_fair.selectors.submodular import Submodular
+from fedjax_fair.selectors.subtrunc import SubTrunc
+from fedjax_fair.selectors.uniform import Uniform
+from fedjax_fair.selectors.unionfl import UnionFL
 
 __all__ = [
-    "agnostic",
-    "by_size",
-    "clustered_by_similarity",
-    "clustered_by_size",
-    "divfl",
-    "drfa",
-    "full",
+    "DRFA",
+    "Agnostic",
+    "BySize",
+    "ClusteredBySimilarity",
+    "ClusteredBySize",
+    "DivFL",
+    "Full",
+    "PowerOfChoice",
+    "RoundRobin",
+    "SubTrunc",
+    "Submodular",
+    "Uniform",
+    "UnionFL",
     "gradients",
-    "power_of_choice",
-    "round_robin",
-    "submodular",
-    "subtrunc",
-    "uniform",
-    "unionfl",
 ]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 from optax.projections import projection_simplex
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Info, Number, Selector
+from fedjax_fair.base import Cohort, Info, Number, Sees, Selector
 
-__all__ = ["agnostic", "ascend", "mixture_info", "uniform_mixture"]
+__all__ = ["Agnostic", "ascend", "mixture_info", "uniform_mixture"]
 
 
-def agnostic(mixture_learning_rate: Number = 0.1) -> Selector:
+class Agnostic(Selector):
     r"""Trains all clients, weighted by the mixture of them that is worst for the model.
 
     The server looks for
@@ -22,24 +24,21 @@ def agnostic(mixture_learning_rate: Number = 0.1) -> Selector:
 
     The mixture :math:`\lambda` starts uniform. Every round it ascends, :math:`\lambda \leftarrow
     \Pi_\Delta(\lambda + \gamma f(w))`, with the losses of all clients at the current model, and
-    becomes the cohort's weights, which only count with ``mean("cohort")``. With one local step on
-    all examples this is the paper's algorithm.
+    becomes the cohort's weights, which only count with ``Mean("cohort")``. With one local step on
+    all examples this is the paper's algorithm. Info: ``effective_clients``,
+    :math:`1 / \sum_i \lambda_i^2`: the number of clients for the uniform mixture, 1 if a single
+    client has all the weight.
 
-    Losses are over all training examples of a client, where the paper takes a minibatch; one that
-    is not finite counts as zero. The paper's bounds hold for the average of the models of all
-    rounds; here, as for all methods, the last one is evaluated.
+    Losses are over all training examples of a client, where the paper takes a minibatch. A loss
+    that is not finite counts as zero. The paper's bounds hold for the average of the models of all
+    rounds; here, as for all methods, the last model is evaluated.
 
-    No guarantee of differential privacy covers it, because the mixture depends on what clients
-    have.
+    No guarantee of differential privacy covers this selector, because the mixture depends on the
+    clients' losses.
 
     Args:
-        mixture_learning_rate: Step size :math:`\gamma` of the mixture, >= 0, per unit of loss; may
-            be traced. With 0 the mixture stays uniform: federated averaging of all clients, with
-            equal weights.
-
-    Returns:
-        A ``Selector``. Info: ``effective_clients``, :math:`1 / \sum_i \lambda_i^2`: all of them for
-        the uniform mixture, 1 if a single client has everything.
+        mixture_learning_rate: Step size :math:`\gamma` of the mixture, >= 0, per unit of loss. With
+            0 the mixture stays uniform: federated averaging of all clients, with equal weights.
 
     Raises:
         ValueError: If the step size is negative.
@@ -48,30 +47,35 @@ def agnostic(mixture_learning_rate: Number = 0.1) -> Selector:
         Mohri, Sivek, Suresh, *Agnostic Federated Learning*, 2019, https://arxiv.org/abs/1902.00146
 
     Examples:
-        >>> selector = agnostic(mixture_learning_rate=0.1)
+        >>> Agnostic(mixture_learning_rate=0.05)
+        Agnostic(mixture_learning_rate=0.05)
     """
-    checks.non_negative("mixture_learning_rate", mixture_learning_rate)
 
-    def init(context):
+    sees: ClassVar[Sees] = "numbers"
+
+    mixture_learning_rate: Number = 0.1
+
+    def __post_init__(self):
+        checks.non_negative("mixture_learning_rate", self.mixture_learning_rate)
+
+    def init(self, context):
         return uniform_mixture(context.num_clients)
 
-    def select(key, state, context):
-        mixture = ascend(state, mixture_learning_rate, context.losses(context.variables))
+    def select(self, key, state, context):
+        mixture = ascend(state, self.mixture_learning_rate, context.losses(context.variables))
         clients = jnp.arange(context.num_clients, dtype=jnp.int32)
         return Cohort(clients, mixture), mixture, mixture_info(mixture)
 
-    return Selector(init, select, sees="numbers")
-
 
 def uniform_mixture(num_clients: int) -> Float[Array, " num_clients"]:
-    """The same share for every client."""
+    """Returns the same share for every client."""
     return jnp.full(num_clients, 1 / num_clients, jnp.float32)
 
 
 def ascend(
     mixture: Float[Array, " clients"], step: Number, losses: Float[Array, " clients"]
 ) -> Float[Array, " clients"]:
-    """A step along the losses, projected back onto the simplex."""
+    """Steps along the losses and projects back onto the simplex."""
     moved = mixture + step * jnp.where(jnp.isfinite(losses), losses, 0)
     # A common shift does not change the projection; near zero it is exact.
     shifted = moved - jnp.max(moved)
@@ -80,5 +84,5 @@ def ascend(
 
 
 def mixture_info(mixture: Float[Array, " clients"]) -> Info:
-    """How many clients a mixture amounts to."""
+    """Returns the number of clients that a mixture amounts to."""
     return {"effective_clients": 1 / jnp.sum(jnp.square(mixture))}

@@ -1,41 +1,39 @@
 """Clustered sampling: one client from each of several distributions that are unbiased together.
 
-Slot *k* of the cohort draws from its own distribution over clients. If the distributions add up,
-for every client, to the number of slots times its share of the examples, then a cohort averaged
-uniformly is an unbiased estimate of the average of all clients, and varies less than independent
-draws.
+Each slot of the cohort has a distribution over clients. If the distributions add up, for every
+client, to the number of slots times its share of the examples, then a cohort averaged uniformly is
+an unbiased estimate of the average of all clients, and varies less than independent draws.
 
-Probabilities are whole numbers here, out of the number of all examples, so that both sums hold
-exactly: each row of ``rows`` sums to the examples of all clients, each column to the number of
-slots times the examples of a client.
+Probabilities are integers here, out of the number of all examples, so that both sums are exact:
+each row of ``rows`` sums to the examples of all clients, each column to the number of slots times
+the examples of a client.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import KW_ONLY
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Selector, Variables
+from fedjax_fair.base import Cohort, Context, Sees, Selector, Variables
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 
-__all__ = ["clustered_by_similarity", "clustered_by_size", "rows_by_groups", "rows_by_size"]
+__all__ = ["ClusteredBySimilarity", "ClusteredBySize", "rows_by_groups", "rows_by_size"]
 
 
-def clustered_by_size(cohort_size: int) -> Selector:
-    """Draws each slot from clients of similar size: algorithm 1.
+class ClusteredBySize(Selector):
+    """Draws each slot from clients of similar size: algorithm 1. The cohort has uniform weights.
+
+    A client may be drawn more than once if its share of the examples exceeds that of a slot.
 
     Args:
         cohort_size: Slots per round.
-
-    Returns:
-        A ``Selector`` whose cohort has uniform weights. A client may be drawn more than once if its
-        share of the examples exceeds that of a slot.
 
     Raises:
         ValueError: If ``cohort_size`` is not positive, or (at ``init``) times the number of
@@ -46,47 +44,44 @@ def clustered_by_size(cohort_size: int) -> Selector:
         Representativity for Clients Selection in Federated Learning*, ICML 2021
 
     Examples:
-        >>> selector = clustered_by_size(cohort_size=10)
+        >>> ClusteredBySize(cohort_size=10)
+        ClusteredBySize(cohort_size=10)
     """
-    checks.positive_int("cohort_size", cohort_size)
 
-    def init(context):
-        _check_mass(cohort_size, context)
-        return rows_by_size(context.sizes, cohort_size)
+    sees: ClassVar[Sees] = "sum"
 
-    def select(key, state, context):
+    cohort_size: int
+
+    def __post_init__(self):
+        checks.positive_int("cohort_size", self.cohort_size)
+
+    def init(self, context):
+        _check_mass(self.cohort_size, context)
+        return rows_by_size(context.sizes, self.cohort_size)
+
+    def select(self, key, state, context):
         if context.available is None:
             return _draw(key, state), state, {}
-        return _draw(key, rows_by_size(_masses(context), cohort_size)), state, {}
-
-    return Selector(init, select, sees="sum")
+        return _draw(key, rows_by_size(_masses(context), self.cohort_size)), state, {}
 
 
-def clustered_by_similarity(
-    cohort_size: int,
-    *,
-    measure: Literal["arccos", "l2", "l1"] = "arccos",
-    ward_input: Literal["rows", "distances"] = "rows",
-) -> Selector:
+class ClusteredBySimilarity(Selector):
     """Draws each slot from clients whose last updates were similar: algorithm 2.
 
-    A client's update is that of the last round in which it trained, zero before. Ward's tree of all
-    clients is cut where the mass of a subtree exceeds what a slot can hold; the heaviest groups
-    get a slot each, and the others fill the slots up. Takes ``clients * parameters`` floats of
-    memory and time of order ``clients ** 3`` for the tree.
+    The cohort has uniform weights. A client's update is that of the last round in which it trained,
+    zero before. Ward's tree of all clients is cut where the mass of a subtree exceeds the capacity
+    of a slot. The heaviest groups get a slot each, and the remaining groups fill the slots up.
+    Takes ``clients * parameters`` floats of memory and time of order ``clients ** 3`` for the tree.
 
-    No guarantee of differential privacy covers it, because whom it chooses depends on what clients
-    have.
+    No guarantee of differential privacy covers this selector, because its choice depends on the
+    clients' updates.
 
     Args:
         cohort_size: Slots per round.
         measure: The angle between updates, their squared Euclidean or their absolute distance. An
             update of zero, or one that is not finite, has the angle 0 to every other.
-        ward_input: What the tree is made of: the rows of the matrix of distances, as the authors'
-            program does, or the distances themselves.
-
-    Returns:
-        A ``Selector`` whose cohort has uniform weights.
+        ward_input: Input of the tree: the rows of the matrix of distances, as in the authors'
+            program, or the distances themselves.
 
     Raises:
         ValueError: If ``cohort_size`` is not positive, or (at ``init``) times the number of
@@ -97,34 +92,42 @@ def clustered_by_similarity(
         Representativity for Clients Selection in Federated Learning*, ICML 2021
 
     Examples:
-        >>> selector = clustered_by_similarity(cohort_size=10, measure="l2")
+        >>> ClusteredBySimilarity(cohort_size=10, measure="l2")
+        ClusteredBySimilarity(cohort_size=10, measure='l2')
     """
-    checks.positive_int("cohort_size", cohort_size)
-    checks.one_of("measure", measure, tuple(_MEASURES))
-    checks.one_of("ward_input", ward_input, ("rows", "distances"))
 
-    def init(context):
-        _check_mass(cohort_size, context)
+    cohort_size: int
+    _: KW_ONLY
+    measure: Literal["arccos", "l2", "l1"] = "arccos"
+    ward_input: Literal["rows", "distances"] = "rows"
+
+    def __post_init__(self):
+        checks.positive_int("cohort_size", self.cohort_size)
+        checks.one_of("measure", self.measure, tuple(_MEASURES))
+        checks.one_of("ward_input", self.ward_input, ("rows", "distances"))
+
+    def init(self, context):
+        _check_mass(self.cohort_size, context)
         width = ravel(context.variables.params).shape[0]
         return jnp.zeros((context.num_clients, width))
 
-    def select(key, state, context):
+    def select(self, key, state, context):
         updates = state
         key_rows, key_draw = jax.random.split(key)
-        distances = _MEASURES[measure](updates)
-        if ward_input == "rows":
+        distances = _MEASURES[self.measure](updates)
+        if self.ward_input == "rows":
             distances = pairwise_distances(distances)
         sizes = _masses(context)
-        remainders = _remainders(sizes, cohort_size)
+        remainders = _remainders(sizes, self.cohort_size)
         groups = ward_groups(distances, remainders, jnp.sum(sizes))
         rows = jnp.where(
             (updates == 0).all(),
-            rows_by_size(sizes, cohort_size),
-            rows_by_groups(key_rows, sizes, cohort_size, groups),
+            rows_by_size(sizes, self.cohort_size),
+            rows_by_groups(key_rows, sizes, self.cohort_size, groups),
         )
         return _draw(key_draw, rows), state, {}
 
-    def observe(state, cohort, results, context):
+    def observe(self, state, cohort, results, context):
         new = context.map_clients(_params, cohort.clients, results.update)
         new = jnp.where(jnp.isfinite(new).all(axis=1, keepdims=True), new, 0.0)
         # Of a client that was drawn more than once the last slot counts, on any device.
@@ -132,11 +135,9 @@ def clustered_by_similarity(
         last = jnp.zeros(state.shape[0], jnp.int32).at[cohort.clients].max(slots)
         return state.at[cohort.answered].set(new[last[cohort.clients]], mode="drop")
 
-    return Selector(init, select, observe)
-
 
 def _masses(context: Context) -> Int[Array, " clients"]:
-    """Examples of the clients that are available; of all, if none is."""
+    """Returns the examples of available clients and zeros; of all clients, if none is available."""
     if context.available is None:
         return context.sizes
     some = context.available | ~jnp.any(context.available)
@@ -144,10 +145,10 @@ def _masses(context: Context) -> Int[Array, " clients"]:
 
 
 def rows_by_size(sizes: Int[Array, " clients"], cohort_size: int) -> Int[Array, "slots clients"]:
-    """Probabilities of algorithm 1, out of the number of all examples.
+    """Returns probabilities of algorithm 1, out of the number of all examples.
 
-    Clients, largest first, are laid out on a line, ``cohort_size`` times as long as they have
-    examples, that is cut into equal slots.
+    Clients, largest first, are intervals of a line, each ``cohort_size`` times as long as it has
+    examples. The line is cut into equal slots.
 
     Examples:
         >>> rows_by_size(jnp.array([3, 1]), 2).tolist()
@@ -166,17 +167,17 @@ def rows_by_groups(
     cohort_size: int,
     groups: Int[Array, " clients"],
 ) -> Int[Array, "slots clients"]:
-    """Probabilities of algorithm 2, out of the number of all examples.
+    """Returns probabilities of algorithm 2, out of the number of all examples.
 
     Args:
-        key: Random key; groups that share slots are laid out in random order inside.
+        key: Random key for the order of clients within groups that share slots.
         sizes: Examples of each client.
         cohort_size: Slots.
-        groups: A label of each client, in ``[0, clients)``. What is left of a group once clients
-            fill whole slots by themselves must fit into a slot.
+        groups: A label of each client, in ``[0, clients)``. The rest of a group, without the slots
+            that a client fills alone, must fit into a slot.
 
     Returns:
-        Whole slots first, then those that a group was given, heaviest first.
+        Slots of a single client first, then the slots of groups, heaviest first.
     """
     capacity = jnp.sum(sizes)
     slots = jnp.arange(cohort_size, dtype=sizes.dtype)
@@ -192,7 +193,7 @@ def rows_by_groups(
     seeded = own < free
     seeds = (slots[:, None] == (first + own)[None]) & seeded[None]
 
-    # The others, lightest group first, fill what is left of the slots, lightest slot first.
+    # The remaining groups, lightest first, fill the rest of the slots, lightest slot first.
     filled = jnp.sum(jnp.where(seeds, left[None], 0), axis=1)
     spare = jnp.where(slots >= first, capacity - filled, 0)
     order = jnp.lexsort((jax.random.uniform(key, sizes.shape), -own))
@@ -245,7 +246,7 @@ def ward_groups(
 
 
 def _angles(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
-    """Angles between rows, from the chords, which are accurate also for small angles."""
+    """Returns angles between rows, from chords, which are accurate also for small angles."""
     lengths = jnp.linalg.norm(vectors, axis=1, keepdims=True)
     some = lengths > 0
     chords = pairwise_distances(vectors / jnp.where(some, lengths, 1.0))
@@ -265,21 +266,21 @@ _MEASURES = {
 
 
 def _remainders(sizes: Int[Array, " clients"], cohort_size: int) -> Int[Array, " clients"]:
-    """Mass of each client beyond the slots that it fills by itself."""
+    """Returns the mass of each client beyond the slots that it fills alone."""
     return (cohort_size * sizes) % jnp.sum(sizes)
 
 
 def _overlaps(
     slots: Int[Array, " slots"], masses: Int[Array, " clients"]
 ) -> Int[Array, "slots clients"]:
-    """How much of each client lies in each slot if both are laid out on a line."""
+    """Returns the overlap of each client with each slot where both are intervals of a line."""
     slot_ends, ends = jnp.cumsum(slots)[:, None], jnp.cumsum(masses)[None]
     starts = jnp.maximum(slot_ends - slots[:, None], ends - masses[None])
     return jnp.maximum(jnp.minimum(slot_ends, ends) - starts, 0)
 
 
 def _draw(key: Key[Array, ""], rows: Int[Array, "slots clients"]) -> Cohort:
-    """Draws one client a slot."""
+    """Draws one client for each slot."""
     ends = jnp.cumsum(rows, axis=1)
     places = jax.random.randint(key, rows.shape[:1], 0, ends[:, -1], rows.dtype)
     find = jax.vmap(lambda end, place: jnp.searchsorted(end, place, side="right"))

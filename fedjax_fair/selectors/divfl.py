@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from fedjax_fair.selectors.representatives import Representatives
 
-from fedjax_fair.base import Selector, empty_state
-from fedjax_fair.selectors.gradients import GradientSource
-from fedjax_fair.selectors.representatives import Term, representatives
-
-__all__ = ["divfl"]
+__all__ = ["DivFL"]
 
 
-def divfl(
-    cohort_size: int,
-    *,
-    candidates: int | Literal["auto", "all"] = "auto",
-    pool: int | None = None,
-    points: int | None = None,
-    gradients: Literal["fresh", "stale"] | GradientSource = "fresh",
-    scale: Literal["mean", "sum"] = "mean",
-) -> Selector:
+class DivFL(Representatives):
     r"""Picks the clients whose gradients represent those of all clients best.
 
     It maximizes :math:`G(S) = \bar G(\emptyset) - \bar G(S)` over cohorts, where
@@ -30,27 +18,31 @@ def divfl(
     represented by the member nearest to it. The sum at the empty set takes a phantom member at the
     distance of the farthest client, which makes :math:`G` a facility-location function.
 
+    The weights of the cohort are the shares of clients that each member represents.
+    ``Mean("cohort")`` uses them, the papers' averages do not.
+
     Info: ``objective``; ``representation``, the part :math:`G` of it; ``approximation_error``, the
     distance of the cohort's mean gradient from that of all clients (Assumption 3 of Castillo et
     al.); ``representation_error``, the same where each member weighs by the clients it represents,
     and ``representation_bound``, :math:`\bar G(S) / N`, which is at least as large;
-    ``not_finite``, how many clients had a loss or a gradient that is not finite, and
+    ``not_finite``, the number of clients with a loss or a gradient that is not finite, and
     ``first_not_finite``, the lowest of their ids or -1. These clients are chosen only when all
-    others are, and need not be represented.
+    finite clients are, and need not be represented.
 
-    No guarantee of differential privacy covers it, because whom it chooses depends on what clients
-    have.
+    No guarantee of differential privacy covers this selector, because its choice depends on the
+    clients' gradients.
 
     With a ``pool`` no matrix of all distances is made, so that memory and time grow with the number
     of clients rather than with its square. Each round draws that many clients, uniformly and
-    without replacement, and chooses among them alone; all clients are still represented. Two things
-    are then approximate. The best clients may not be in the pool. Distances come from products of
-    centered gradients, so that those below 3e-4 of their lengths are not resolved. The phantom is
-    as far as the farthest client of the pool, which lowers the objective of all cohorts alike.
+    without replacement, and chooses among them alone; all clients are still represented. The choice
+    is then approximate for two reasons. The best clients may not be in the pool. Distances come
+    from products of centered gradients, so that distances below 3e-4 of the gradients' lengths are
+    not resolved. The phantom is as far as the farthest client of the pool, which lowers the
+    objective of all cohorts equally.
 
     With ``points`` a choice costs the same among any number of clients. Each round draws that many
     of the :math:`M` clients outside of the pool, uniformly and without replacement, to stand for
-    all of these; the pool stands for itself. With distances :math:`d_i` from the nearest member,
+    all :math:`M`; the pool stands for itself. With distances :math:`d_i` from the nearest member,
     or from the phantom if it is nearer, the gain of candidate :math:`e`,
 
     .. math:: \sum_{i \in \text{pool}} c_i + \frac{M}{n} \sum_{i \in \text{points}} c_i,
@@ -59,31 +51,27 @@ def divfl(
     is unbiased, and its standard error is :math:`M \sqrt{(1 - n / M) \, s^2 / n}` for :math:`n`
     points, with the variance :math:`s^2` of :math:`c_i` among the :math:`M` clients (denominator
     :math:`M - 1`). Both are divided by the number of clients where :math:`G` is. Only the pool and
-    the points are read: with fresh gradients, no others are computed. The weights of the cohort and
-    the info of a round then are estimates from the same sample, ``not_finite`` counts among those
-    that are read, and there is one more, ``standard_error``, that of ``representation_bound`` for
-    a given cohort. The cohort suits the points that it was chosen for: on average,
+    the points are read: with fresh gradients, only these are computed. The weights of the cohort
+    and the info of a round then are estimates from the same sample, and ``not_finite`` counts
+    clients that are read. The info also has ``standard_error``, the standard error of
+    ``representation_bound`` for a given cohort. The cohort is chosen for these points: on average,
     ``representation`` is a little too high and ``representation_bound`` too low
-    (``docs/performance.md`` says by how much).
+    (``docs/performance.md`` reports by how much).
 
     Args:
         cohort_size: Clients per round.
-        candidates: Clients drawn anew at each step of stochastic greedy, of which it takes the
+        candidates: Clients drawn again at each step of stochastic greedy, of which it takes the
             best; ``"all"`` considers all of them (greedy). ``"auto"`` is the cohort size, or all of
             a ``pool``, where that is the better use.
-        pool: Clients drawn in each round, among whom the cohort is chosen; None chooses among
+        pool: Clients drawn in each round, among which the cohort is chosen; None chooses among
             all clients, from a matrix of all distances.
-        points: Clients outside of the pool that are drawn in each round to stand for all of these;
-            at most all clients, and all outside of the pool where they are fewer. None takes every
-            client for itself. Needs a ``pool``.
-        gradients: Gradients of all clients at every model (``"fresh"``), only of those that train
+        points: Clients outside of the pool that are drawn in each round to stand for all clients
+            outside of it; at most all clients. Where fewer are outside, all of them are taken. None
+            represents every client by itself. Needs a ``pool``.
+        gradients: Gradients of all clients at every model (``"fresh"``), only of the cohort
             (``"stale"``), or another source of `fedjax_fair.selectors.gradients`.
         scale: ``"mean"`` divides :math:`G` by the number of clients, ``"sum"`` does not. Alone it
-            changes no choice; the terms of `subtrunc` and `unionfl` are weighed against it.
-
-    Returns:
-        A ``Selector``. The weights of its cohort are the shares of clients that each member
-        represents (``aggregators.mean("cohort")`` uses them, the papers' averages do not).
+            changes no choice; the terms of `SubTrunc` and `UnionFL` are weighed against it.
 
     Raises:
         ValueError: If a setting is out of range, or (at ``init``) larger than the number of
@@ -94,11 +82,9 @@ def divfl(
         Learning via Submodular Maximization*, ICLR 2022
 
     Examples:
-        >>> selector = divfl(cohort_size=10)
+        >>> DivFL(cohort_size=10)
+        DivFL(cohort_size=10)
     """
-    nothing = Term(
-        init=empty_state,
-        function=lambda memory, context, losses, clients: None,
-        info=lambda memory, context, losses, clients: {},
-    )
-    return representatives(cohort_size, nothing, candidates, pool, points, gradients, scale)
+
+    def term(self, memory, context, losses, clients):
+        return None

@@ -1,232 +1,261 @@
-"""Where a selector's losses and gradients of clients come from, and how old they are.
+"""Sources of the clients' losses and gradients for selectors, which differ in how old these are.
 
 A selector that compares clients needs a loss and a gradient of each. Computing all of them in every
-round costs as much as a full-batch gradient; the sources here differ in which clients are
-refreshed, and when.
+round costs as much as a full-batch gradient. The sources differ in which clients are refreshed, and
+when.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from fedjax_fair import checks
-from fedjax_fair.base import (
-    ClientGradients,
-    Cohort,
-    Context,
-    InitFn,
-    Number,
-    ObserveFn,
-    empty_state,
-    keep_state,
-)
+from fedjax_fair.base import ClientGradients, Cohort, Context, LocalResult, Number
 from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.tree import Tree
 
 __all__ = [
+    "Fresh",
     "GradientSource",
+    "LastLayer",
     "Project",
+    "RefreshEvery",
+    "Stale",
+    "Updates",
     "as_source",
     "cleared",
-    "fresh",
-    "last_layer",
-    "refresh_every",
-    "stale",
-    "updates",
 ]
 
 Project = Callable[[PyTree], Float[Array, " width"]]
 
 
-class ReadFn(Protocol):
-    """Reads gradients of clients before the choice."""
-
-    def __call__(
-        self, memory: PyTree, context: Context, clients: Int[Array, " ids"] | None = None
-    ) -> tuple[ClientGradients, PyTree]:
-        """Returns the gradients of these clients, or of all, and the new memory."""
-        ...
-
-
-class GradientSource(NamedTuple):
-    """A way to keep track of every client's loss and gradient.
+class GradientSource(Tree):
+    """Interface of sources, which keep track of every client's loss and gradient.
 
     Attributes:
-        init: ``init(context) -> memory``.
-        read: ``read(memory, context, clients=None) -> (ClientGradients, memory)`` of some clients
-            or of all, before the choice. Selectors name clients where they have ``points``.
-        observe: ``observe(memory, cohort, results, context) -> memory``, after local training; the
-            context is that of the start of the round.
         renews_answered: Whether gradients change in ``observe`` alone, and only those of clients
-            that answered. What was computed of the others, such as distances, then still holds.
-            What is read has been `cleared`.
+            that answered. Results computed from all other gradients, such as distances, then stay
+            valid. The gradients that are read have been `cleared`.
     """
 
-    init: InitFn
-    read: ReadFn
-    observe: ObserveFn = keep_state
-    renews_answered: bool = False
+    renews_answered: ClassVar[bool] = False
+
+    @abstractmethod
+    def init(self, context: Context) -> PyTree:
+        """Returns the memory at the initial model."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def read(
+        self, memory: PyTree, context: Context, clients: Int[Array, " ids"] | None = None
+    ) -> tuple[ClientGradients, PyTree]:
+        """Returns the gradients of these clients, or of all, before the choice; and the new memory.
+
+        Selectors name clients where they have ``points``.
+        """
+        raise NotImplementedError
+
+    def observe(
+        self, memory: PyTree, cohort: Cohort, results: LocalResult, context: Context
+    ) -> PyTree:
+        """Returns the new memory after local training; the context is that before it."""
+        return memory
 
 
 def as_source(gradients: str | GradientSource) -> GradientSource:
-    """Turns the words ``"fresh"`` and ``"stale"`` into the sources of these names.
+    """Returns the source that ``"fresh"`` or ``"stale"`` names, or a source as it is.
 
     Raises:
-        ValueError: If it is neither a source nor one of the two words.
+        ValueError: If it is neither a source nor one of the two names.
     """
     if isinstance(gradients, GradientSource):
         return gradients
     checks.one_of("gradients", gradients, ("fresh", "stale"))
-    return fresh() if gradients == "fresh" else stale()
+    return Fresh() if gradients == "fresh" else Stale()
 
 
-def fresh(project: Project = ravel) -> GradientSource:
-    """Computes all gradients at the current model in every round, as the papers' objective says.
+class Fresh(GradientSource):
+    """Computes all gradients at the current model in every round, as in the papers' objective.
 
     Args:
         project: From a gradient, shaped like the parameters, to the vector that stands for it: all
-            of it (default), `last_layer`, a `fedjax_fair.numerics.sketch.count_sketch`, or any
+            of it (default), `LastLayer`, a `fedjax_fair.numerics.sketch.CountSketch`, or any
             function.
 
     Examples:
-        >>> from fedjax_fair.selectors import divfl
-        >>> selector = divfl(10, gradients=fresh(project=last_layer()))
+        >>> from fedjax_fair.selectors import DivFL
+        >>> selector = DivFL(10, gradients=Fresh(project=LastLayer()))
     """
 
-    def read(memory, context, clients=None):
-        return context.gradients(context.variables, clients, project=project), memory
+    project: Project = ravel
 
-    return GradientSource(empty_state, read)
+    def init(self, context):
+        return ()
+
+    def read(self, memory, context, clients=None):
+        return context.gradients(context.variables, clients, project=self.project), memory
 
 
-def stale(project: Project = ravel) -> GradientSource:
+class Stale(GradientSource):
     """Computes all gradients once, at the initial model, and then only those of the cohort.
 
     A member of the cohort sends its loss and full gradient at the model it received, before it
     trains (DivFL's "no-overhead" mode).
 
     Args:
-        project: As for ``fresh``.
+        project: As for `Fresh`.
 
     Examples:
-        >>> from fedjax_fair.selectors import subtrunc
-        >>> selector = subtrunc(10, 0.5, gradients=stale())
+        >>> from fedjax_fair.selectors import SubTrunc
+        >>> selector = SubTrunc(10, 0.5, gradients=Stale())
     """
-    return _remembered(project)
+
+    renews_answered: ClassVar[bool] = True
+
+    project: Project = ravel
+
+    def init(self, context):
+        return cleared(context.gradients(context.variables, project=self.project))
+
+    def read(self, memory, context, clients=None):
+        return _rows(memory, clients), memory
+
+    def observe(self, memory, cohort, results, context):
+        new = context.gradients(context.variables, cohort.clients, project=self.project)
+        return _renew_rows(memory, cohort, new)
 
 
-def refresh_every(rounds: int, project: Project = ravel) -> GradientSource:
-    """Computes all gradients in every ``rounds``-th round, and in between as ``stale`` does.
+class RefreshEvery(GradientSource):
+    """Computes all gradients in every ``rounds``-th round, and in between as `Stale` does.
 
-    Seeds that run side by side (on an accelerator) all compute what only some rounds need.
+    Seeds that run in parallel (on an accelerator) compute all gradients in every round.
 
     Args:
         rounds: Rounds from one full refresh to the next.
-        project: As for ``fresh``.
+        project: As for `Fresh`.
 
     Raises:
         ValueError: If ``rounds`` is not a positive integer.
 
     Examples:
-        >>> from fedjax_fair.selectors import divfl
-        >>> selector = divfl(10, gradients=refresh_every(5))
+        >>> from fedjax_fair.selectors import DivFL
+        >>> DivFL(10, gradients=RefreshEvery(5))
+        DivFL(cohort_size=10, gradients=RefreshEvery(rounds=5))
     """
-    checks.positive_int("rounds", rounds)
 
-    def renew(memory, context):
-        return jax.lax.cond(
-            context.round % rounds == 0,
-            lambda: context.gradients(context.variables, project=project),
+    rounds: int
+    project: Project = ravel
+
+    def __post_init__(self):
+        checks.positive_int("rounds", self.rounds)
+
+    @property
+    def _stale(self) -> Stale:
+        return Stale(self.project)
+
+    def init(self, context):
+        return self._stale.init(context)
+
+    def read(self, memory, context, clients=None):
+        memory = jax.lax.cond(
+            context.round % self.rounds == 0,
+            lambda: context.gradients(context.variables, project=self.project),
             lambda: memory,
         )
+        return _rows(memory, clients), memory
 
-    return _remembered(project, renew)
+    def observe(self, memory, cohort, results, context):
+        return self._stale.observe(memory, cohort, results, context)
 
 
-def updates(learning_rate: Number, project: Project = ravel) -> GradientSource:
-    """Takes a client's own local update, over learning rate and steps, for its gradient.
+class Updates(GradientSource):
+    """Takes a client's local update, divided by learning rate and steps, for its gradient.
 
     Clients send nothing more than in federated averaging. A client that has not trained yet counts
-    with its gradient at the initial model, to which its update reduces for one full-batch step; its
-    loss is the mean of the minibatch losses it saw when it last trained.
+    with its gradient at the initial model, to which its update reduces for one full-batch step. Its
+    loss is the mean of the minibatch losses of its last local training.
 
     Args:
         learning_rate: Step size of the local solver, > 0.
-        project: As for ``fresh``.
+        project: As for `Fresh`.
 
     Raises:
         ValueError: If ``learning_rate`` is not positive.
 
     Examples:
-        >>> from fedjax_fair.selectors import unionfl
-        >>> selector = unionfl(10, 1.0, 5, gradients=updates(learning_rate=0.1))
+        >>> from fedjax_fair.selectors import UnionFL
+        >>> selector = UnionFL(10, 1.0, 5, gradients=Updates(learning_rate=0.1))
     """
-    checks.positive("learning_rate", learning_rate)
-    remembered = _remembered(project)
 
-    def observe(state, cohort, results, context):
-        scale = -1 / (learning_rate * results.steps.astype(jnp.float32))
+    renews_answered: ClassVar[bool] = True
+
+    learning_rate: Number
+    project: Project = ravel
+
+    def __post_init__(self):
+        checks.positive("learning_rate", self.learning_rate)
+
+    @property
+    def _stale(self) -> Stale:
+        return Stale(self.project)
+
+    def init(self, context):
+        return self._stale.init(context)
+
+    def read(self, memory, context, clients=None):
+        return self._stale.read(memory, context, clients)
+
+    def observe(self, memory, cohort, results, context):
+        scale = -1 / (self.learning_rate * results.steps.astype(jnp.float32))
         moved = context.map_clients(
-            lambda client, update: project(update.params), cohort.clients, results.update
+            lambda client, update: self.project(update.params), cohort.clients, results.update
         )
-        return _renew_rows(state, cohort, ClientGradients(results.loss, moved * scale[:, None]))
-
-    return remembered._replace(observe=observe)
-
-
-def _remembered(project: Project, renew: Callable | None = None) -> GradientSource:
-    """Keeps a row for every client and refreshes those of the cohort; ``renew`` may do more."""
-
-    def init(context):
-        return cleared(context.gradients(context.variables, project=project))
-
-    def read(memory, context, clients=None):
-        if renew is not None:
-            memory = renew(memory, context)
-        if clients is None:
-            return memory, memory
-        return jax.tree.map(lambda rows: rows[clients], memory), memory
-
-    def observe(state, cohort, results, context):
-        new = context.gradients(context.variables, cohort.clients, project=project)
-        return _renew_rows(state, cohort, new)
-
-    return GradientSource(init, read, observe, renews_answered=renew is None)
+        return _renew_rows(memory, cohort, ClientGradients(results.loss, moved * scale[:, None]))
 
 
 def cleared(known: ClientGradients) -> ClientGradients:
-    """Zeros for gradients that are not finite, whose clients then have no finite loss either."""
+    """Replaces gradients that are not finite by zeros, and the losses of their clients by NaN."""
     finite = jnp.isfinite(known.gradient).all(axis=1)
     return ClientGradients(
         jnp.where(finite, known.loss, jnp.nan), jnp.where(finite[:, None], known.gradient, 0.0)
     )
 
 
-def last_layer(name: str = "head") -> Project:
-    """Keeps only the gradient of one layer, by default the classifier of the package's networks.
+class LastLayer(Tree):
+    """Projection to the gradient of one layer, by default the classifier of the package's networks.
 
     Args:
         name: Key of the layer in the parameters.
 
-    Returns:
-        A projection; it raises a ``ValueError`` where there is no such layer.
+    Raises:
+        ValueError: If (when it is called) there is no such layer.
 
     Examples:
-        >>> keep = last_layer()
-        >>> keep({"body": jnp.zeros(3), "head": {"bias": jnp.ones(2)}}).tolist()
+        >>> project = LastLayer()
+        >>> project({"body": jnp.zeros(3), "head": {"bias": jnp.ones(2)}}).tolist()
         [1.0, 1.0]
     """
 
-    def project(gradient):
-        if name not in gradient:
-            raise ValueError(f"{name=}: expected a layer of the model, {', '.join(gradient)}.")
-        return ravel(gradient[name])
+    name: str = "head"
 
-    return project
+    def __call__(self, gradient: PyTree) -> Float[Array, " width"]:
+        """Returns the gradient of the layer as a vector."""
+        if self.name not in gradient:
+            layers = ", ".join(gradient)
+            raise ValueError(f"name={self.name!r}: expected a layer of the model, {layers}.")
+        return ravel(gradient[self.name])
+
+
+def _rows(memory: ClientGradients, clients: Int[Array, " ids"] | None) -> ClientGradients:
+    if clients is None:
+        return memory
+    return jax.tree.map(lambda rows: rows[clients], memory)
 
 
 def _renew_rows(memory: ClientGradients, cohort: Cohort, new: ClientGradients) -> ClientGradients:

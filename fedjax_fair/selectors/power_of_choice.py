@@ -2,55 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import KW_ONLY
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Selector
+from fedjax_fair.base import Cohort, Context, Sees, Selector
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.successive import draw_successively
 from fedjax_fair.selectors.by_size import ends_of_available
 from fedjax_fair.selectors.uniform import draw
 
-__all__ = ["power_of_choice"]
+__all__ = ["PowerOfChoice"]
 
 
-def power_of_choice(
-    cohort_size: int,
-    pool: int | None = None,
-    *,
-    variant: Literal["pow", "cpow", "rpow"] = "pow",
-    loss_examples: int = 64,
-) -> Selector:
-    """Draws a pool in proportion to size, and of it takes the clients with the highest loss.
+class PowerOfChoice(Selector):
+    """Draws a pool in proportion to size, and takes its clients with the highest loss.
 
     The pool is drawn without replacement, one client after another in proportion to the sizes of
-    those left. Clients are ranked by their loss, equal ones by the order in which they were drawn:
+    the clients left. Clients are ranked by their loss, equal ones by the order in which they were
+    drawn:
 
-    * ``"pow"``: the mean over all their examples at the current model;
-    * ``"cpow"``: an estimate of it from one minibatch, which costs less;
-    * ``"rpow"``: the mean minibatch loss they reported when they last trained, which costs nothing;
-      infinite for clients that have not trained yet.
+    * ``"pow"``: the mean over all examples of the client at the current model;
+    * ``"cpow"``: an estimate of this mean from one minibatch, which costs less;
+    * ``"rpow"``: the mean minibatch loss that the client reported when it last trained, which costs
+      nothing; infinite for clients that have not trained yet.
 
-    In the first round the cohort is uniform. A loss that is not a number ranks lowest. Info:
-    ``pool_loss``, the mean of the losses that were ranked (infinite ones aside).
+    In the first round the cohort is uniform. A loss that is not a number ranks lowest. The cohort
+    has uniform weights. Info: ``pool_loss``, the mean of the finite losses that were ranked.
 
-    No guarantee of differential privacy covers it, because whom it chooses depends on what clients
-    have.
+    No guarantee of differential privacy covers this selector, because its choice depends on the
+    clients' losses.
 
     Args:
         cohort_size: Clients per round, ``m``.
         pool: Clients drawn before ranking, ``d``, at least ``m`` and at most all; twice ``m``,
             at most all, by default. With ``d = m`` clients are drawn in proportion to size alone.
-        variant: Which losses are ranked.
+        variant: The losses that are ranked.
         loss_examples: Examples of the minibatch of ``"cpow"``; a smaller client uses all of its
-            own.
-
-    Returns:
-        A ``Selector`` whose cohort has uniform weights.
+            examples.
 
     Raises:
         ValueError: If a setting is out of range, or (at ``init``) ``pool`` exceeds the number of
@@ -61,62 +54,73 @@ def power_of_choice(
         Power-of-Choice Selection Strategies*, 2020, https://arxiv.org/abs/2010.01243
 
     Examples:
-        >>> selector = power_of_choice(cohort_size=10, pool=20)
+        >>> PowerOfChoice(cohort_size=10, pool=20)
+        PowerOfChoice(cohort_size=10, pool=20)
     """
-    if pool is None:
-        checks.positive_int("cohort_size", cohort_size)
-    else:
-        checks.positive_int("pool", pool)
-        checks.positive_int("cohort_size", cohort_size, at_most=pool)
-    checks.positive_int("loss_examples", loss_examples)
-    checks.one_of("variant", variant, ("pow", "cpow", "rpow"))
 
-    def init(context):
-        if pool is None:
-            checks.positive_int("cohort_size", cohort_size, at_most=context.num_clients)
+    sees: ClassVar[Sees] = "numbers"
+
+    cohort_size: int
+    pool: int | None = None
+    _: KW_ONLY
+    variant: Literal["pow", "cpow", "rpow"] = "pow"
+    loss_examples: int = 64
+
+    def __post_init__(self):
+        if self.pool is None:
+            checks.positive_int("cohort_size", self.cohort_size)
         else:
-            checks.positive_int("pool", pool, at_most=context.num_clients)
-        reported = jnp.full(context.num_clients, jnp.inf, jnp.float32) if variant == "rpow" else ()
+            checks.positive_int("pool", self.pool)
+            checks.positive_int("cohort_size", self.cohort_size, at_most=self.pool)
+        checks.positive_int("loss_examples", self.loss_examples)
+        checks.one_of("variant", self.variant, ("pow", "cpow", "rpow"))
+
+    def init(self, context):
+        count = context.num_clients
+        if self.pool is None:
+            checks.positive_int("cohort_size", self.cohort_size, at_most=count)
+        else:
+            checks.positive_int("pool", self.pool, at_most=count)
+        reported = jnp.full(count, jnp.inf, jnp.float32) if self.variant == "rpow" else ()
         return jnp.cumsum(context.sizes), reported
 
-    def losses_of(key, reported, context, drawn):
-        if variant == "pow":
-            return context.losses(context.variables, drawn)
-        if variant == "cpow":
-            return _minibatch_losses(key, context, drawn, loss_examples)
-        return reported[drawn]
-
-    def select(key, state, context):
+    def select(self, key, state, context):
         ends, reported = state
         key_first, key_pool, key_batch = jax.random.split(key, 3)
-        uniform = draw(key_first, cohort_size, context)
-        size = min(2 * cohort_size, context.num_clients) if pool is None else pool
-        drawn = draw_successively(key_pool, ends_of_available(ends, context), size)
-        losses = losses_of(key_batch, reported, context, drawn)
+        size, pool = self.cohort_size, self.pool
+        uniform = draw(key_first, size, context)
+        if pool is None:
+            pool = min(2 * size, context.num_clients)
+        drawn = draw_successively(key_pool, ends_of_available(ends, context), pool)
+        losses = self._losses(key_batch, reported, context, drawn)
         worth = jnp.where(jnp.isnan(losses), -jnp.inf, losses)
         if context.available is not None:
             worth = jnp.where(context.available[drawn], worth, -jnp.inf)
         ranked = jnp.argsort(worth, descending=True)
-        highest = drawn[ranked[:cohort_size]]
         cohort = Cohort(
-            clients=jnp.where(context.round == 0, uniform, highest),
-            weights=jnp.full(cohort_size, 1 / cohort_size, jnp.float32),
+            clients=jnp.where(context.round == 0, uniform, drawn[ranked[:size]]),
+            weights=jnp.full(size, 1 / size, jnp.float32),
         )
         return cohort, state, {"pool_loss": jnp.mean(losses, where=jnp.isfinite(losses))}
 
-    def observe(state, cohort, results, context):
-        if variant != "rpow":
+    def _losses(self, key, reported, context, drawn):
+        if self.variant == "pow":
+            return context.losses(context.variables, drawn)
+        if self.variant == "cpow":
+            return _minibatch_losses(key, context, drawn, self.loss_examples)
+        return reported[drawn]
+
+    def observe(self, state, cohort, results, context):
+        if self.variant != "rpow":
             return state
         ends, reported = state
         return ends, reported.at[cohort.answered].set(results.loss, mode="drop")
-
-    return Selector(init, select, observe, sees="numbers")
 
 
 def _minibatch_losses(
     key: Key[Array, ""], context: Context, clients: Int[Array, " pool"], batch_size: int
 ) -> Float[Array, " pool"]:
-    """Mean loss of each client on ``min(batch_size, size)`` different examples of its own."""
+    """Returns the mean loss of each client on ``min(batch_size, size)`` of its examples."""
     examples, (params, state) = context.examples, context.variables
     lanes = jnp.arange(min(batch_size, examples.order.shape[0]), dtype=jnp.int32)
 

@@ -1,9 +1,10 @@
-"""What DivFL, SubTrunc and UnionFL share: a cohort that represents clients by their gradients."""
+"""The interface of DivFL, SubTrunc and UnionFL: cohorts that represent clients by gradients."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import abstractmethod
+from dataclasses import KW_ONLY
 from typing import Literal, NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Info, InitFn, Selector
+from fedjax_fair.base import Cohort, Context, Info, Selector
 from fedjax_fair.numerics.distances import (
     nearest,
     pairwise_distances,
@@ -32,77 +33,109 @@ from fedjax_fair.submodular import (
     sum_of,
 )
 
-__all__ = ["Term", "representatives"]
+__all__ = ["Representatives"]
 
 
-def _keep_memory(memory: PyTree, context: Context, clients: Int[Array, " cohort"]) -> PyTree:
-    return memory
+class Representatives(Selector):
+    """Interface of selectors whose cohort represents all clients by their gradients.
 
-
-class Term(NamedTuple):
-    """What a method adds to the objective of ``divfl``.
-
-    It is a function of the cohort's members alone, so that a sample of the clients that are
-    represented leaves it exact.
+    A subclass defines `term`, the term that it adds to the objective of `DivFL`, and may define the
+    three methods after it. The term is a function of the cohort's members alone, so that a sample
+    of the clients that are represented leaves it exact.
 
     Attributes:
-        init: ``init(context) -> memory``.
-        function: ``function(memory, context, losses, clients) -> SetFunction`` of these clients, in
-            this order, given their losses; or None for nothing.
-        info: ``info(memory, context, losses, clients) -> Info`` of the chosen cohort and its
-            losses, in the order of choice.
-        remember: ``remember(memory, context, clients) -> memory``.
+        cohort_size: Clients per round.
+        candidates: As for `DivFL`, as all settings here.
+        pool: Clients drawn in each round, among which the cohort is chosen.
+        points: Clients outside of the pool that are drawn in each round to be represented.
+        gradients: Source of losses and gradients.
+        scale: Whether the representation is a mean or a sum over clients.
     """
 
-    init: InitFn
-    function: Callable[..., SetFunction | None]
-    info: Callable[..., Info]
-    remember: Callable[[PyTree, Context, Int[Array, " cohort"]], PyTree] = _keep_memory
+    cohort_size: int
+    _: KW_ONLY
+    candidates: int | Literal["auto", "all"] = "auto"
+    pool: int | None = None
+    points: int | None = None
+    gradients: Literal["fresh", "stale"] | GradientSource = "fresh"
+    scale: Literal["mean", "sum"] = "mean"
 
+    @abstractmethod
+    def term(
+        self,
+        memory: PyTree,
+        context: Context,
+        losses: Float[Array, " items"],
+        clients: Int[Array, " items"],
+    ) -> SetFunction | None:
+        """Returns the term over these clients, in this order, given their losses; or None."""
+        raise NotImplementedError
 
-def representatives(
-    cohort_size: int,
-    term: Term,
-    candidates: int | Literal["auto", "all"],
-    pool: int | None,
-    points: int | None,
-    gradients: str | GradientSource,
-    scale: Literal["mean", "sum"],
-) -> Selector:
-    """What `divfl`, `subtrunc` and `unionfl` share; they differ in ``term``."""
-    checks.positive_int("candidates", candidates, words=("auto", "all"))
-    if candidates == "auto":
-        candidates = cohort_size if pool is None else "all"
-    _check_sizes(cohort_size, candidates, pool, points)
-    checks.one_of("scale", scale, ("mean", "sum"))
-    source = sources.as_source(gradients)
-    keeps_distances = pool is None and source.renews_answered
+    def init_term(self, context: Context) -> PyTree:
+        """Returns the memory of the term at the initial model."""
+        return ()
 
-    def init(context):
-        _check_sizes(cohort_size, candidates, pool, points, at_most=context.num_clients)
+    def term_info(
+        self,
+        memory: PyTree,
+        context: Context,
+        losses: Float[Array, " cohort"],
+        clients: Int[Array, " cohort"],
+    ) -> Info:
+        """Returns info of the cohort and its losses, in the order of choice."""
+        return {}
+
+    def remember(self, memory: PyTree, context: Context, clients: Int[Array, " cohort"]) -> PyTree:
+        """Returns the memory of the term after these clients have responded."""
+        return memory
+
+    def __post_init__(self):
+        checks.positive_int("candidates", self.candidates, words=("auto", "all"))
+        self._check_sizes()
+        checks.one_of("scale", self.scale, ("mean", "sum"))
+        sources.as_source(self.gradients)
+
+    @property
+    def _source(self) -> GradientSource:
+        return sources.as_source(self.gradients)
+
+    @property
+    def _keeps_distances(self) -> bool:
+        return self.pool is None and self._source.renews_answered
+
+    @property
+    def _candidates(self) -> int | Literal["all"]:
+        if self.candidates == "auto":
+            return self.cohort_size if self.pool is None else "all"
+        return self.candidates
+
+    def init(self, context):
+        self._check_sizes(at_most=context.num_clients)
+        source = self._source
         memory = source.init(context)
         kept = ()
-        if keeps_distances:
+        if self._keeps_distances:
             kept = pairwise_distances(source.read(memory, context)[0].gradient)
-        return memory, term.init(context), kept
+        return memory, self.init_term(context), kept
 
-    def select(key, state, context):
+    def select(self, key, state, context):
         memory, own, kept = state
+        source, pool = self._source, self.pool
         key_pool, key = (key, key) if pool is None else jax.random.split(key)
         items = _pool(key_pool, context, pool)
-        if points is None:
+        if self.points is None:
             sample = _all_clients(context, items)
             known, memory = source.read(memory, context)
         else:
             key_points, key = jax.random.split(key)
-            sample = _with_others(key_points, items, points, context.num_clients)
+            sample = _with_others(key_points, items, self.points, context.num_clients)
             known, memory = source.read(memory, context, sample.clients)
         if not source.renews_answered:
             known = sources.cleared(known)
         finite = jnp.isfinite(known.loss)
         known = known._replace(loss=jnp.where(finite, known.loss, 0.0))
         if pool is None:
-            distances = kept if keeps_distances else pairwise_distances(known.gradient)
+            distances = kept if self._keeps_distances else pairwise_distances(known.gradient)
             distances = jnp.where(finite[:, None] & finite[None, :], distances, 0.0)
             representation = facility_location_from_distances(distances)
         else:
@@ -113,21 +146,16 @@ def representatives(
         eligible = (
             finite if context.available is None else finite & context.available[sample.clients]
         )
-        factor = 1 / context.num_clients if scale == "mean" else 1.0
+        factor = 1 / context.num_clients if self.scale == "mean" else 1.0
         function = represent = scaled(representation, factor)
-        if (added := term.function(own, context, known.loss[sample.items], items)) is not None:
+        if (added := self.term(own, context, known.loss[sample.items], items)) is not None:
             function = sum_of(represent, added)
-        if candidates in ("all", function.size):
-            chosen = greedy(function, cohort_size, available=eligible[sample.items])
-        else:
-            chosen = stochastic_greedy(
-                key, function, cohort_size, candidates=candidates, available=eligible[sample.items]
-            )
+        chosen = self._maximize(key, function, eligible[sample.items])
         clients, rows = items[chosen.items], sample.items[chosen.items]
         mask = jnp.zeros(function.size, bool).at[chosen.items].set(True)
         shares, info = _quality(known.gradient, rows, finite, sample, distances)
-        # No length is negative. But where distances are kept, nothing else says that the table of
-        # gradients is read before rows of it are replaced, and the compiler would copy it twice.
+        # A length is never negative. But where distances are kept, nothing else makes the compiler
+        # read the table of gradients before rows of it are replaced, and it would copy it twice.
         clients = jnp.where(info["representation_error"] < 0, -1, clients)
         not_finite = jnp.where(finite, context.num_clients, sample.clients)
         info |= {
@@ -136,56 +164,55 @@ def representatives(
             "not_finite": jnp.sum(~finite, dtype=jnp.int32),
             "first_not_finite": jnp.where(finite.all(), -1, jnp.min(not_finite)),
         }
-        info |= term.info(own, context, known.loss[rows], clients)
-        cohort = Cohort(clients, shares)
-        return cohort, (memory, own, kept), info
+        info |= self.term_info(own, context, known.loss[rows], clients)
+        return Cohort(clients, shares), (memory, own, kept), info
 
-    def observe(state, cohort, results, context):
+    def _maximize(self, key, function, available):
+        candidates = self._candidates
+        if candidates in ("all", function.size):
+            return greedy(function, self.cohort_size, available=available)
+        return stochastic_greedy(
+            key, function, self.cohort_size, candidates=candidates, available=available
+        )
+
+    def observe(self, state, cohort, results, context):
         memory, own, kept = state
+        source = self._source
         memory = source.observe(memory, cohort, results, context)
-        if keeps_distances:
+        if self._keeps_distances:
             known, _ = source.read(memory, context)
             kept = renewed_distances(kept, known.gradient, cohort.answered)
-        return memory, term.remember(own, context, cohort.answered), kept
+        return memory, self.remember(own, context, cohort.answered), kept
 
-    return Selector(init, select, observe)
-
-
-def _check_sizes(
-    cohort_size: int,
-    candidates: int | Literal["all"],
-    pool: int | None,
-    points: int | None,
-    at_most: float = math.inf,
-) -> None:
-    """A cohort comes from a pool of the clients; candidates are of the pool as well."""
-    if points is not None:
-        checks.positive_int("points", points, at_most=at_most)
-        if pool is None:
-            raise ValueError(f"{points=}: expected None where {pool=}.")
-    if pool is not None:
-        checks.positive_int("pool", pool, at_most=at_most)
-        at_most = pool
-    checks.positive_int("cohort_size", cohort_size, at_most=at_most)
-    if candidates != "all":
-        checks.positive_int("candidates", candidates, at_most=at_most)
+    def _check_sizes(self, at_most: float = math.inf) -> None:
+        """Checks that the cohort and the candidates fit into the pool, and all into the clients."""
+        if self.points is not None:
+            checks.positive_int("points", self.points, at_most=at_most)
+            if self.pool is None:
+                raise ValueError(f"points={self.points!r}: expected None where pool=None.")
+        if self.pool is not None:
+            checks.positive_int("pool", self.pool, at_most=at_most)
+            at_most = self.pool
+        checks.positive_int("cohort_size", self.cohort_size, at_most=at_most)
+        if self._candidates != "all":
+            checks.positive_int("candidates", self._candidates, at_most=at_most)
 
 
 def _pool(key: Key[Array, ""], context: Context, pool: int | None) -> Int[Array, " items"]:
-    """Ids of the clients among which the cohort is chosen, ascending."""
+    """Draws the ids of the clients among which the cohort is chosen, ascending."""
     if pool is None or pool == context.num_clients:
         return jnp.arange(context.num_clients, dtype=jnp.int32)
     return jnp.sort(draw(key, pool, context))
 
 
 class _Sample(NamedTuple):
-    """Clients that stand for all, each of them a row of what is read.
+    """Clients that stand for all clients, one for each row of gradients that is read.
 
     Attributes:
-        clients: Their ids, all different, ``[rows]``.
+        clients: Distinct ids, ``[rows]``.
         items: The rows that may be chosen, ``[items]``.
-        weights: How many clients each row stands for, ``[rows]``; None where it is one each.
-        others: How many clients outside of the pool there are; 0 where all are read.
+        weights: Number of clients that each row stands for, ``[rows]``; None where it is one.
+        others: Number of clients outside of the pool; 0 where all are read.
     """
 
     clients: Int[Array, " rows"]
@@ -201,10 +228,10 @@ def _all_clients(context: Context, items: Int[Array, " items"]) -> _Sample:
 def _with_others(
     key: Key[Array, ""], pool: Int[Array, " pool"], points: int, num_clients: int
 ) -> _Sample:
-    """The pool, and a uniform sample without replacement of the clients outside of it.
+    """Returns the pool and a uniform sample, without replacement, of the clients outside of it.
 
-    A candidate represents itself perfectly. Were the pool not read whole, those that happen to be
-    sampled would gain ``1 / points`` of their distance more than the others.
+    A candidate represents itself perfectly. If the pool were not read as a whole, the sampled
+    candidates would gain ``1 / points`` of their distance more than the remaining ones.
     """
     size = pool.shape[0]
     others = num_clients - size
@@ -213,8 +240,8 @@ def _with_others(
     if not count:
         return _Sample(pool, items)
     ranks = permutation_at(key, jnp.arange(count, dtype=jnp.int32), others)
-    # The client of a rank among the others comes after all of the pool that have no more others
-    # than this before them.
+    # The client of a rank outside of the pool comes after all clients of the pool that have at most
+    # this many outside clients before them.
     sampled = ranks + jnp.searchsorted(pool - items, ranks, side="right").astype(jnp.int32)
     weights = jnp.ones(size + count, jnp.float32).at[size:].set(others / count)
     return _Sample(jnp.concatenate([pool, sampled]), items, weights, others)
@@ -227,7 +254,7 @@ def _quality(
     sample: _Sample,
     distances: Float[Array, "rows rows"] | None,
 ) -> tuple[Float[Array, " cohort"], dict[str, Float[Array, ""]]]:
-    """The share of clients that each member represents, and how well the cohort does it."""
+    """Returns the share of clients that each member represents, and errors of the cohort."""
     if distances is None:
         member, distance = nearest(gradients, cohort)
     else:
@@ -258,7 +285,10 @@ def _nearest_by(
     cohort: Int[Array, " cohort"],
     finite: Bool[Array, " clients"],
 ) -> tuple[Int[Array, " clients"], Float[Array, " clients"]]:
-    """As `nearest`, from what is known, to members that are finite; those to themselves."""
+    """Finds nearest members as `nearest` does, from known distances.
+
+    Only finite members count, except that each member is nearest to itself.
+    """
     places = jnp.argmin(jnp.where(finite[cohort][:, None], distances[cohort], jnp.inf), axis=0)
     places = places.astype(jnp.int32).at[cohort].set(jnp.arange(cohort.shape[0], dtype=jnp.int32))
     clients = jnp.arange(distances.shape[0], dtype=jnp.int32)
@@ -268,7 +298,7 @@ def _nearest_by(
 def _standard_error(
     values: Float[Array, " points"], finite: Bool[Array, " points"], population: int
 ) -> Float[Array, ""]:
-    """Of a sum over a population, estimated from a uniform sample without replacement."""
+    """Estimates the standard error of a population's sum from a sample without replacement."""
     count = values.shape[0]
     deviations = jnp.where(finite, values - jnp.mean(values, where=finite), 0.0)
     variance = jnp.sum(deviations**2) / max(1, count - 1)

@@ -3,66 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY
 from typing import Literal
 
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Selector, empty_state
+from fedjax_fair.base import Cohort, Context, Selector
 from fedjax_fair.submodular import SetFunction, greedy, stochastic_greedy
 
-__all__ = ["submodular"]
+__all__ = ["Submodular"]
 
 
-def submodular(
-    function_of_context: Callable[[Context], SetFunction],
-    cohort_size: int,
-    *,
-    candidates: int | Literal["all"] = "all",
-) -> Selector:
-    """Picks the cohort that maximizes a set function, greedily.
+class Submodular(Selector):
+    """Picks the cohort that maximizes a set function, greedily. It has uniform weights.
 
-    Info: the ``objective`` that the cohort reached.
+    Info: ``objective``, the value of the cohort.
 
     Args:
-        function_of_context: What a cohort is worth, from the context of the round: a set function
-            over all clients, made anew in every round.
+        function_of_context: From the context of a round to a set function over all clients, which
+            is made again in every round.
         cohort_size: Clients per round.
-        candidates: Clients drawn anew at each step of stochastic greedy; ``"all"`` considers all
+        candidates: Clients drawn again at each step of stochastic greedy; ``"all"`` considers all
             clients.
 
-    Returns:
-        A ``Selector`` whose cohort has uniform weights.
-
     Raises:
-        ValueError: If a number is not positive, or (at ``init``) more than the clients.
+        ValueError: If an integer is not positive, or (at ``init``) more than the clients.
 
     Examples:
         Clients whose losses add up to the most, each counted up to one nat:
 
         >>> from fedjax_fair.submodular import modular
-        >>> def worth(context):
+        >>> def capped_losses(context):
         ...     return modular(jnp.minimum(context.losses(context.variables), 1.0))
-        >>> selector = submodular(worth, cohort_size=10)
+        >>> Submodular(capped_losses, cohort_size=10)
+        Submodular(function_of_context=capped_losses, cohort_size=10)
     """
-    checks.function("function_of_context", function_of_context, "from a context to a SetFunction")
-    checks.positive_int("cohort_size", cohort_size)
-    checks.positive_int("candidates", candidates, words=("all",))
 
-    def init(context):
-        checks.positive_int("cohort_size", cohort_size, at_most=context.num_clients)
-        checks.positive_int("candidates", candidates, at_most=context.num_clients, words=("all",))
-        return empty_state(context)
+    function_of_context: Callable[[Context], SetFunction]
+    cohort_size: int
+    _: KW_ONLY
+    candidates: int | Literal["all"] = "all"
 
-    def select(key, state, context):
-        function = function_of_context(context)
-        if candidates == "all":
-            chosen = greedy(function, cohort_size, available=context.available)
+    def __post_init__(self):
+        function = self.function_of_context
+        checks.function("function_of_context", function, "from a context to a SetFunction")
+        checks.positive_int("cohort_size", self.cohort_size)
+        checks.positive_int("candidates", self.candidates, words=("all",))
+
+    def init(self, context):
+        count = context.num_clients
+        checks.positive_int("cohort_size", self.cohort_size, at_most=count)
+        checks.positive_int("candidates", self.candidates, at_most=count, words=("all",))
+        return ()
+
+    def select(self, key, state, context):
+        function, size = self.function_of_context(context), self.cohort_size
+        if self.candidates == "all":
+            chosen = greedy(function, size, available=context.available)
         else:
             chosen = stochastic_greedy(
-                key, function, cohort_size, candidates=candidates, available=context.available
+                key, function, size, candidates=self.candidates, available=context.available
             )
-        weights = jnp.full(cohort_size, 1 / cohort_size, jnp.float32)
+        weights = jnp.full(size, 1 / size, jnp.float32)
         return Cohort(chosen.items, weights), state, {"objective": chosen.value}
-
-    return Selector(init, select)

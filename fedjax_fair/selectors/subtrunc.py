@@ -3,67 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY
 from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from fedjax_fair import checks
-from fedjax_fair.base import Number, Selector, empty_state
-from fedjax_fair.selectors.gradients import GradientSource
-from fedjax_fair.selectors.representatives import Term, representatives
+from fedjax_fair.base import Number
+from fedjax_fair.selectors.representatives import Representatives
 from fedjax_fair.submodular import truncated_modular
 
-__all__ = ["PHI", "subtrunc"]
-
-PHI = {"log1p": jnp.log1p, "identity": lambda loss: loss}
-"""What may stand for ``phi`` by name."""
+__all__ = ["PHI", "SubTrunc"]
 
 
-def subtrunc(
-    cohort_size: int,
-    lam: Number = 0.5,
-    b: Number = 1.1,
-    *,
-    phi: Literal["log1p", "identity"] | Callable[[Array], Array] = "log1p",
-    candidates: int | Literal["auto", "all"] = "auto",
-    pool: int | None = None,
-    points: int | None = None,
-    gradients: Literal["fresh", "stale"] | GradientSource = "fresh",
-    scale: Literal["mean", "sum"] = "mean",
-) -> Selector:
+def _identity(loss: Array) -> Array:
+    return loss
+
+
+PHI = {"log1p": jnp.log1p, "identity": _identity}
+"""Functions ``phi`` by name."""
+
+
+class SubTrunc(Representatives):
     r"""Picks clients that represent all clients, with a bonus for high losses up to a limit.
 
     It maximizes (equations 11 to 13)
 
     .. math:: W(S) = G(S) + \lambda \min\Big(b, \sum_{i \in S} \phi(f_i(w))\Big)
 
-    with the representation :math:`G` of `divfl`. With :math:`\lambda = 0` it chooses as `divfl`
-    does. Info: that of `divfl`, ``bonus``, the second term, and
-    ``unsaturated``, the fraction of greedy steps at whose start the sum was still below ``b``: only
-    in those can a loss decide.
+    with the representation :math:`G` of `DivFL`. With :math:`\lambda = 0` it chooses as `DivFL`
+    does. The weights of the cohort are as for `DivFL`. Info: that of `DivFL`, ``bonus``, the second
+    term, and ``unsaturated``, the fraction of greedy steps at whose start the sum was still below
+    ``b``. Losses decide in these steps only.
 
-    How :math:`G` is scaled decides everything. As a sum over a hundred clients it grows by tens in
-    a step, which no bonus of about 1 ever outweighs; divided by the number of clients (the default)
-    it does.
+    The scale of :math:`G` decides whether the bonus matters. As a sum over a hundred clients
+    :math:`G` grows by tens in a step, which a bonus of about 1 never outweighs. Divided by the
+    number of clients (the default), it is of the size of the bonus.
 
-    As for `divfl`, no guarantee of differential privacy covers it.
+    As for `DivFL`, no guarantee of differential privacy covers this selector.
 
     Args:
         cohort_size: Clients per round.
-        lam: Weight of the bonus, >= 0; may be traced.
-        b: Where the bonus stops growing, >= 0; may be traced. With ``"log1p"`` an untrained network
-            of ten classes exceeds 1.1 with a single client.
-        phi: What a loss is worth: ``"log1p"`` is ``log(1 + loss)``, ``"identity"`` the loss itself,
-            and a function may be any that is increasing and not negative.
-        candidates: As for `divfl`.
-        pool: As for `divfl`.
-        points: As for `divfl`; the bonus of a cohort stays exact.
-        gradients: As for `divfl`; losses are as old as gradients are.
+        lam: Weight of the bonus, >= 0.
+        b: Limit of the sum in the bonus, >= 0. With ``"log1p"`` an untrained network of ten classes
+            exceeds 1.1 with a single client.
+        phi: Utility of a loss: ``"log1p"`` is ``log(1 + loss)``, ``"identity"`` the loss itself. Or
+            any function that is increasing and not negative.
+        candidates: As for `DivFL`.
+        pool: As for `DivFL`.
+        points: As for `DivFL`; the bonus of a cohort stays exact.
+        gradients: As for `DivFL`; losses are as old as gradients are.
         scale: Whether :math:`G` is a mean or a sum over clients.
-
-    Returns:
-        A ``Selector``, with weights as those of `divfl`.
 
     Raises:
         ValueError: If a setting is out of range, or (at ``init``) larger than the number of
@@ -74,24 +65,33 @@ def subtrunc(
         Selection in Federated Learning*, 2024
 
     Examples:
-        >>> selector = subtrunc(cohort_size=10, lam=0.5)
+        >>> SubTrunc(cohort_size=10, lam=0.7)
+        SubTrunc(cohort_size=10, lam=0.7)
     """
-    checks.non_negative("lam", lam)
-    checks.non_negative("b", b)
-    if not callable(phi):
-        checks.one_of("phi", phi, tuple(PHI))
-    worth_of = phi if callable(phi) else PHI[phi]
 
-    def function(memory, context, losses, clients):
-        return truncated_modular(worth_of(losses), b, lam)
+    lam: Number = 0.5
+    b: Number = 1.1
+    _: KW_ONLY
+    phi: Literal["log1p", "identity"] | Callable[[Array], Array] = "log1p"
 
-    def info(memory, context, losses, clients):
-        worth = worth_of(losses)
+    def __post_init__(self):
+        super().__post_init__()
+        checks.non_negative("lam", self.lam)
+        checks.non_negative("b", self.b)
+        if not callable(self.phi):
+            checks.one_of("phi", self.phi, tuple(PHI))
+
+    def _worth(self, losses):
+        phi = self.phi if callable(self.phi) else PHI[self.phi]
+        return phi(losses)
+
+    def term(self, memory, context, losses, clients):
+        return truncated_modular(self._worth(losses), self.b, self.lam)
+
+    def term_info(self, memory, context, losses, clients):
+        worth = self._worth(losses)
         total = jnp.cumsum(worth)
         return {
-            "bonus": lam * jnp.minimum(b, total[-1]),
-            "unsaturated": jnp.mean((total - worth < b).astype(jnp.float32)),
+            "bonus": self.lam * jnp.minimum(self.b, total[-1]),
+            "unsaturated": jnp.mean((total - worth < self.b).astype(jnp.float32)),
         }
-
-    bonus = Term(empty_state, function, info)
-    return representatives(cohort_size, bonus, candidates, pool, points, gradients, scale)

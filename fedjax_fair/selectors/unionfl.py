@@ -2,60 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Integer, Number, Selector
-from fedjax_fair.selectors.gradients import GradientSource
-from fedjax_fair.selectors.representatives import Term, representatives
+from fedjax_fair.base import Integer, Number
+from fedjax_fair.selectors.representatives import Representatives
 from fedjax_fair.submodular import union_penalty
 
-__all__ = ["unionfl"]
+__all__ = ["UnionFL"]
 
-_NEVER = -(2**30)  # Longer ago than any window reaches back.
+_NEVER = -(2**30)  # Before any window.
 
 
-def unionfl(
-    cohort_size: int,
-    mu: Number = 1.0,
-    window: Integer = 5,
-    *,
-    candidates: int | Literal["auto", "all"] = "auto",
-    pool: int | None = None,
-    points: int | None = None,
-    gradients: Literal["fresh", "stale"] | GradientSource = "fresh",
-    scale: Literal["mean", "sum"] = "mean",
-) -> Selector:
-    r"""Picks clients that represent all clients, with a penalty for those of the last few rounds.
+class UnionFL(Representatives):
+    r"""Picks clients that represent all clients, with a penalty for members of recent cohorts.
 
     It maximizes (equation 14)
 
     .. math:: G(S) - \mu\, |U_t \cap S|
 
-    with the representation :math:`G` of `divfl` and the union :math:`U_t` of the last ``window``
+    with the representation :math:`G` of `DivFL` and the union :math:`U_t` of the last ``window``
     cohorts, empty at first. A client counts once however often it was in them. The objective is
     submodular but not monotone; a cohort is filled up even where that lowers it. With :math:`\mu =
-    0` it chooses as `divfl` does. Info: that of `divfl`, ``penalty``, the second term without
-    its sign, and ``repeated``, the number of members that were in the union.
+    0` it chooses as `DivFL` does. The weights of the cohort are as for `DivFL`. Info: that of
+    `DivFL`, ``penalty``, the second term without its sign, and ``repeated``, the number of members
+    that were in the union.
 
-    As for `divfl`, no guarantee of differential privacy covers it.
+    As for `DivFL`, no guarantee of differential privacy covers this selector.
 
     Args:
         cohort_size: Clients per round.
-        mu: Penalty of a recently selected member, >= 0; may be traced. How it compares to :math:`G`
-            depends on ``scale``.
-        window: Rounds to look back, an integer >= 1; may be traced, since all that is kept is the
-            round in which each client was last chosen.
-        candidates: As for `divfl`.
-        pool: As for `divfl`.
-        points: As for `divfl`; the penalty of a cohort stays exact.
-        gradients: As for `divfl`.
+        mu: Penalty of a recently selected member, >= 0. Its size relative to :math:`G` depends on
+            ``scale``.
+        window: Rounds to look back, an integer >= 1. The state has the round in which each client
+            was last chosen, and does not grow with the window.
+        candidates: As for `DivFL`.
+        pool: As for `DivFL`.
+        points: As for `DivFL`; the penalty of a cohort stays exact.
+        gradients: As for `DivFL`.
         scale: Whether :math:`G` is a mean or a sum over clients.
-
-    Returns:
-        A ``Selector``, with weights as those of `divfl`.
 
     Raises:
         ValueError: If a setting is out of range, or (at ``init``) larger than the number of
@@ -66,26 +51,30 @@ def unionfl(
         Selection in Federated Learning*, 2024
 
     Examples:
-        >>> selector = unionfl(cohort_size=10, mu=1.0, window=5)
+        >>> UnionFL(cohort_size=10, mu=0.3)
+        UnionFL(cohort_size=10, mu=0.3)
     """
-    checks.non_negative("mu", mu)
-    checks.positive_integer("window", window, at_most=-_NEVER - 1)
 
-    def init(context):
+    mu: Number = 1.0
+    window: Integer = 5
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.non_negative("mu", self.mu)
+        checks.positive_integer("window", self.window, at_most=-_NEVER - 1)
+
+    def init_term(self, context):
         return jnp.full(context.num_clients, _NEVER, jnp.int32)
 
-    def union(last, context):
-        return context.round - last <= window
+    def _union(self, last, context):
+        return context.round - last <= self.window
 
-    def function(last, context, losses, clients):
-        return union_penalty(union(last[clients], context), mu)
+    def term(self, memory, context, losses, clients):
+        return union_penalty(self._union(memory[clients], context), self.mu)
 
-    def info(last, context, losses, clients):
-        repeated = jnp.sum(union(last[clients], context), dtype=jnp.int32)
-        return {"penalty": mu * repeated.astype(jnp.float32), "repeated": repeated}
+    def term_info(self, memory, context, losses, clients):
+        repeated = jnp.sum(self._union(memory[clients], context), dtype=jnp.int32)
+        return {"penalty": self.mu * repeated.astype(jnp.float32), "repeated": repeated}
 
-    def remember(last, context, clients):
-        return last.at[clients].set(context.round, mode="drop")
-
-    penalty = Term(init, function, info, remember)
-    return representatives(cohort_size, penalty, candidates, pool, points, gradients, scale)
+    def remember(self, memory, context, clients):
+        return memory.at[clients].set(context.round, mode="drop")

@@ -1,6 +1,6 @@
 """Training: the host's loop over compiled chunks of rounds, and what it keeps."""
 
-from fedjax_fair.training.centralized import make_centralized
+from fedjax_fair.training.centralized import Centralized
 from fedjax_fair.training.fit import (
     Callback,
     Evaluation,
@@ -14,12 +14,12 @@ from fedjax_fair.training.fitted import Fitted
 
 __all__ = [
     "Callback",
+    "Centralized",
     "Evaluation",
     "Fitted",
     "MemoryLimitError",
     "SimulationError",
     "fit",
     "fit_batch",
-    "make_centralized",
     "train",
 ]

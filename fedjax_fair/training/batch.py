@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from fedjax_fair.data.federated import FederatedData, moved, ownership, validate
 from fedjax_fair.data.stored import on_device
 from fedjax_fair.parallel.cores import CORES, filled_up, num_usable_cores, shared
 from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_runs
+from fedjax_fair.training.executables import compile_in
 
 __all__ = ["Batch"]
 
@@ -65,7 +66,6 @@ class Batch:
         self.groups = num_run_groups(mesh)
         # Several processes must not change the order.
         self._threads = ThreadPoolExecutor(1 if jax.process_count() > 1 else num_usable_cores())
-        self._compiled: dict[Hashable, Future[Any]] = {}
 
     def __enter__(self) -> Batch:
         return self
@@ -88,21 +88,15 @@ class Batch:
             return moved(data, lambda data: shared(data, mesh))
         return shard_federation(data, mesh)
 
-    def own(self, points: PyTree) -> tuple[UInt32[np.ndarray, " runs"], PyTree]:
+    def own(self, numbers: PyTree) -> tuple[UInt32[np.ndarray, " runs"], PyTree]:
         """The seeds, and the numbers of every run, leaves ``[runs]``, on their devices."""
-        seeds, points = filled_up((np.asarray(self.seeds, np.uint32), points), self.groups)
+        seeds, numbers = filled_up((np.asarray(self.seeds, np.uint32), numbers), self.groups)
         if self.mesh is None:
-            return seeds, jax.device_put(points)
+            return seeds, jax.device_put(numbers)
         if self.run_a_core:
-            return seeds, shared(points, self.mesh)
-        return seeds, split_runs(points, self.mesh)
+            return seeds, shared(numbers, self.mesh)
+        return seeds, split_runs(numbers, self.mesh)
 
     def compile(self, lowered: Any, options: dict[str, str | bool] | None = None) -> Future[Any]:
-        """Starts to compile a program."""
-        return self._threads.submit(lowered.compile, options)
-
-    def compile_once(self, key: Hashable, lowered: Any) -> Future[Any]:
-        """Starts to compile a program that several methods share, unless one has done so."""
-        if key not in self._compiled:
-            self._compiled[key] = self.compile(lowered)
-        return self._compiled[key]
+        """Starts to compile a program, unless one of the same text is compiled already."""
+        return compile_in(self._threads, lowered, self.mesh, options)

@@ -11,11 +11,12 @@ import jax
 from jax.sharding import Mesh
 
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.simulate import Round
+from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.fitted import Fitted
-from fedjax_fair.training.loop import Callback, OnNonfinite, Schedule, constant, programs_of, run
+from fedjax_fair.training.loop import Callback, OnNonfinite, Schedule, programs_of, run
 from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.split import split
 
 __all__ = ["train_each"]
 
@@ -25,7 +26,7 @@ _AHEAD = 2
 
 
 def train_each(
-    methods: Mapping[str, Round],
+    methods: Mapping[str, BaseRound],
     data: FederatedData,
     *,
     rounds: int,
@@ -55,6 +56,7 @@ def train_each(
     schedule = Schedule(rounds, eval_every, True, on_nonfinite)
     schedule.require_valid()
     names, traced = list(methods), dict[str, Programs]()
+    parts = {name: split([method]) for name, method in methods.items()}
     # Several processes must not change the order of what they compile and run.
     ahead = 0 if jax.process_count() > 1 else _AHEAD
 
@@ -62,7 +64,7 @@ def train_each(
 
         def trace(name: str) -> None:
             if name not in traced:
-                traced[name] = programs_of(constant(methods[name]), (), batch, schedule)
+                traced[name] = programs_of(parts[name], batch, schedule)
 
         def programs(place: int) -> Programs:
             trace(names[place])
@@ -73,8 +75,7 @@ def train_each(
 
         for place, (name, round) in enumerate(methods.items()):
             trained = run(
-                constant(round),
-                (),
+                parts[name],
                 batch,
                 schedule,
                 callbacks(name),

@@ -1,7 +1,7 @@
-"""What a run is made of, in words that can be kept and compared.
+"""Describes a run as strings, to verify that a checkpoint belongs to it.
 
-A method is functions that close over its settings. They are followed down to numbers, words and
-arrays, so that a checkpoint can tell a run of another learning rate from its own, and say so.
+A method is described by the fields of its roles ("selector.mu": "1.0") and, where its code is not
+installed, by the code of its classes and functions and of the globals that these use.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+
+from fedjax_fair.training.installed import has_installed_code
 
 __all__ = ["describe", "differences"]
 
 # How clients are laid out side by side changes rounding, not what is computed; what predictions are
 # made of a model's outputs does not matter before it is trained.
 _IRRELEVANT = {"clients_per_batch", "predict", "probabilities"}
-_LIBRARY = __name__.partition(".")[0]
 
 
 def describe(**parts: Any) -> dict[str, str]:
@@ -39,7 +39,7 @@ def describe(**parts: Any) -> dict[str, str]:
     Examples:
         >>> from fedjax_fair import solvers
         >>> described = describe(solver=solvers.sgd(0.1, batch_size=20, steps=5))
-        >>> described["solver.solve.learning_rate"]
+        >>> described["solver.learning_rate"]
         '0.1'
     """
     found: dict[str, str] = {}
@@ -63,14 +63,20 @@ def _follow(place: str, value: Any, found: dict[str, str], seen: dict[int, Any])
         found[place] = repr(value)
     elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
         found[place] = _array(value)
-    elif isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
+    elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType)) or (
+        isinstance(value, type) and has_installed_code(value)
+    ):
         found[place] = _name(value)
     elif id(value) not in seen:
         seen[id(value)] = value  # Kept, so that no other object gets its number.
-        found[place] = _name(value if callable(value) else type(value))
+        found[place] = _name(value if callable(value) and not _has_fields(value) else type(value))
         for name, part in _parts(value).items():
             if name not in _IRRELEVANT:
                 _follow(f"{place}.{name}" if place else name, part, found, seen)
+
+
+def _has_fields(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _parts(value: Any) -> dict[str, Any]:
@@ -81,20 +87,43 @@ def _parts(value: Any) -> dict[str, Any]:
         arguments = {str(place): argument for place, argument in enumerate(value.args)}
         return {"function": value.func} | arguments | value.keywords
     if isinstance(value, types.FunctionType):
-        return _closure(value)
+        return _parts_of_function(value)
+    if isinstance(value, type):
+        return _parts_of_class(value)
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(value, dict):
         return {str(name): part for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return {str(place): part for place, part in enumerate(value)}
-    if dataclasses.is_dataclass(value):
+    if _has_fields(value):
         names = (field.name for field in dataclasses.fields(value))
-        return {name: getattr(value, name, None) for name in names if name != "parent"}
+        parts = {name: getattr(value, name, None) for name in names if name != "parent"}
+        return parts if has_installed_code(type(value)) else parts | {"class": type(value)}
     return {}
 
 
-def _closure(function: types.FunctionType) -> dict[str, Any]:
+def _parts_of_class(kind: type) -> dict[str, Any]:
+    """The functions and constants of a class whose code is not installed, with those of its bases.
+
+    What JAX and ``dataclasses`` add to a class has the code of these libraries.
+    """
+    parts: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        if base is object or has_installed_code(base):
+            continue
+        for name, one in vars(base).items():
+            function = getattr(one, "fget", None) or getattr(one, "__func__", None) or one
+            written = isinstance(function, types.FunctionType) and not function.__name__.startswith(
+                "__"
+            )
+            constant = isinstance(one, (bool, int, float, str)) and not name.startswith("__")
+            if written or constant:
+                parts[name] = function
+    return parts
+
+
+def _parts_of_function(function: types.FunctionType) -> dict[str, Any]:
     parts: dict[str, Any] = dict(function.__kwdefaults__ or {})
     parts |= {f"default {place}": value for place, value in enumerate(function.__defaults__ or ())}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -102,12 +131,31 @@ def _closure(function: types.FunctionType) -> dict[str, Any]:
             parts[name] = cell.cell_contents
         except ValueError:  # A function that refers to itself before it is there.
             continue
-    code = function.__code__
-    ours = (function.__module__ or "").startswith(_LIBRARY)
-    if not ours and "site-packages" not in code.co_filename:  # What is installed may be newer now.
-        parts["code"] = hashlib.blake2b(code.co_code, digest_size=8).hexdigest()
+    if has_installed_code(function):  # What is installed may be newer now.
+        return parts
+    codes = _codes(function.__code__)
+    digest = hashlib.blake2b(digest_size=8)
+    for code in codes:
         constants = (one for one in code.co_consts if not isinstance(one, types.CodeType))
-        parts["constants"] = repr(tuple(constants))
+        digest.update(code.co_code + repr((code.co_names, *constants)).encode())
+    parts["code"] = digest.hexdigest()
+    return parts | _globals(function, {name for code in codes for name in code.co_names})
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    """A code object and those of the functions that are defined in it."""
+    nested = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    return [code, *(inner for one in nested for inner in _codes(one))]
+
+
+def _globals(function: types.FunctionType, names: set[str]) -> dict[str, Any]:
+    """The globals that a function uses, and what it uses of modules whose code is not installed."""
+    parts = {}
+    for name in sorted(names & function.__globals__.keys()):
+        value = parts[f"global {name}"] = function.__globals__[name]
+        if isinstance(value, types.ModuleType) and not has_installed_code(value):
+            used = sorted(names & vars(value).keys())
+            parts |= {f"global {name}.{one}": vars(value)[one] for one in used}
     return parts
 
 
@@ -118,8 +166,6 @@ def _name(value: Any) -> str:
 
 
 def _array(value: Any) -> str:
-    if isinstance(value, Tracer):
-        return f"{value.dtype}{value.shape}"
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     array = np.ascontiguousarray(np.asarray(value))

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jax.sharding import Mesh
-from jaxtyping import PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.base import ClientMetric, Metric
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.simulate import Round
+from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.fitted import Fitted
 from fedjax_fair.training.loop import (
@@ -22,9 +21,9 @@ from fedjax_fair.training.loop import (
     OnNonfinite,
     Schedule,
     SimulationError,
-    constant,
     run,
 )
+from fedjax_fair.training.split import split
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -41,7 +40,7 @@ __all__ = [
 
 
 def fit(
-    round: Round,
+    round: BaseRound,
     data: FederatedData,
     *,
     rounds: int,
@@ -61,7 +60,8 @@ def fit(
     ``eval_every`` does not divide ``rounds``, the shorter last chunk is compiled for itself.
 
     Args:
-        round: The method, from ``simulate.make_round``.
+        round: The method: a `fedjax_fair.Round` or `fedjax_fair.Centralized`. Equal ones, other
+            numbers in its fields and other seeds reuse what was compiled.
         data: The federation; it is validated first. With partitions from ``data.stack``, each seed
             gets the one in its place.
         rounds: Rounds to run.
@@ -99,11 +99,11 @@ def fit(
     Examples:
         >>> import fedjax_fair as ff
         >>> data = ff.data.load("digits")
-        >>> fedavg = ff.make_round(
+        >>> fedavg = ff.Round(
         ...     model=ff.models.logistic(data.num_classes),
-        ...     selector=ff.selectors.uniform(cohort_size=10),
-        ...     solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=1),
-        ...     aggregator=ff.aggregators.mean(),
+        ...     selector=ff.selectors.Uniform(cohort_size=10),
+        ...     solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
+        ...     aggregator=ff.aggregators.Mean(),
         ... )
         >>> run = fit(fedavg, data, rounds=20, seeds=(0, 1))
         >>> dict(run.test_accuracy.sizes)
@@ -125,7 +125,7 @@ def fit(
 
 
 def train(
-    round: Round,
+    round: BaseRound,
     data: FederatedData,
     *,
     rounds: int,
@@ -167,30 +167,29 @@ def train(
     Examples:
         >>> import fedjax_fair as ff
         >>> data = ff.data.load("digits")
-        >>> fedavg = ff.make_round(
+        >>> fedavg = ff.Round(
         ...     model=ff.models.logistic(data.num_classes),
-        ...     selector=ff.selectors.uniform(cohort_size=10),
-        ...     solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=1),
-        ...     aggregator=ff.aggregators.mean(),
+        ...     selector=ff.selectors.Uniform(cohort_size=10),
+        ...     solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
+        ...     aggregator=ff.aggregators.Mean(),
         ... )
         >>> fitted = train(fedavg, data, rounds=20, seeds=(0, 1))
         >>> fitted.predict(data.test.features[:3]).shape
         (2, 3)
     """
-    checks.instance("round", round, Round, "make_round(model, selector, solver, aggregator)")
+    checks.instance("round", round, BaseRound, "Round(model, selector, solver, aggregator)")
     checks.seeds("seeds", seeds)
     if best is not None:
         checks.function("best", best, "from an Evaluation to a number for each seed")
     schedule = Schedule(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
     schedule.require_valid()
     with Batch(data, seeds, mesh) as batch:
-        trained = run(constant(round), (), batch, schedule, callbacks, checkpoints)
+        trained = run(split([round]), batch, schedule, callbacks, checkpoints)
     return Fitted(trained.dataset, trained.variables, round.model, trained.rounds)
 
 
 def fit_batch(
-    make: Callable[[PyTree], Round],
-    points: PyTree,
+    methods: Sequence[BaseRound],
     data: FederatedData,
     *,
     rounds: int,
@@ -207,15 +206,14 @@ def fit_batch(
     """Runs a batch of settings of one method in one compiled program.
 
     This is what `fedjax_fair.sweep` does to methods that have a name. Called directly, it sweeps
-    over anything that a function of traced numbers can make, a selector of one's own among it.
+    over the numbers of any role, a selector of one's own among them.
 
     Args:
-        make: ``make(point) -> Round``; called while JAX traces, so that a point's numbers must be
-            of the kind that may be traced.
-        points: Numbers of every run, leaves ``[runs]``.
+        methods: The method of each run. They differ in numbers alone (fields annotated ``Number``,
+            ``Integer`` or as arrays), which become a batch axis.
         data: As for ``fit``, with a partition for each run if there are several.
         rounds: As for ``fit``.
-        seeds: The seed of each run; they may repeat.
+        seeds: The seed of each run, as many as methods; they may repeat.
         eval_every: As for ``fit``.
         train_loss: As for ``fit``.
         on_nonfinite: As for ``fit``; by default one run does not end the others, as some will
@@ -237,29 +235,44 @@ def fit_batch(
     Examples:
         A selector of one's own, swept over the price of a client's size:
 
+        >>> import jax
         >>> import jax.numpy as jnp
-        >>> import numpy as np
         >>> import fedjax_fair as ff
+        >>> class Loudest(ff.Selector):
+        ...     cohort_size: int
+        ...     price: ff.Number = 0.0
+        ...
+        ...     def select(self, key, state, context):
+        ...         sizes = context.sizes.astype(jnp.float32)
+        ...         worth = context.losses(context.variables) - self.price * sizes
+        ...         _, clients = jax.lax.top_k(worth, self.cohort_size)
+        ...         weights = jnp.full(self.cohort_size, 1 / self.cohort_size)
+        ...         return ff.Cohort(clients, weights), state, {}
         >>> data = ff.data.load("digits")
-        >>> def method(price):
-        ...     def worth(context):
-        ...         losses = context.losses(context.variables)
-        ...         return ff.submodular.modular(losses - price * context.sizes.astype(jnp.float32))
-        ...     return ff.make_round(
+        >>> methods = [
+        ...     ff.Round(
         ...         model=ff.models.logistic(data.num_classes),
-        ...         selector=ff.selectors.submodular(worth, cohort_size=10),
-        ...         solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=1),
-        ...         aggregator=ff.aggregators.mean(),
+        ...         selector=Loudest(10, price),
+        ...         solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
+        ...         aggregator=ff.aggregators.Mean(),
         ...     )
-        >>> prices = np.array([0.0, 0.01, 0.1], np.float32)
-        >>> runs = ff.fit_batch(method, prices, data, rounds=5, seeds=(0, 0, 0))
+        ...     for price in (0.0, 0.01, 0.1)
+        ... ]
+        >>> runs = ff.fit_batch(methods, data, rounds=5, seeds=(0, 0, 0))
         >>> runs.accuracy_mean_clients.isel(round=-1).shape
         (3,)
     """
-    checks.function("make", make, "from a point to a Round")
+    checks.seeds("seeds", seeds, different=False)
+    if len(methods) != len(seeds):
+        raise ValueError(
+            f"methods: expected one for each of {len(seeds)} seeds, got {len(methods)}."
+        )
+    for method in methods:
+        example = "Round(model, selector, solver, aggregator)"
+        checks.instance("methods: one of them", method, BaseRound, example)
     schedule = Schedule(
         rounds, eval_every, train_loss, on_nonfinite, metrics, memory_limit=memory_limit
     )
     schedule.require_valid()
     with Batch(data, seeds, mesh) as batch:
-        return run(make, points, batch, schedule, callbacks, checkpoints).dataset
+        return run(split(methods), batch, schedule, callbacks, checkpoints).dataset

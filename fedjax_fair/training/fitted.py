@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -11,12 +11,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
 from fedjax_fair import metrics
-from fedjax_fair.base import Model, Variables
+from fedjax_fair.base import Metric, Model, Variables
 from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.federated import FederatedData, validate
+from fedjax_fair.data.stored import on_device
 from fedjax_fair.results.recorded import RECORDED, described
-from fedjax_fair.training.functions import over_runs
+from fedjax_fair.training.executables import call
+from fedjax_fair.training.functions import over_runs, reusing
 from fedjax_fair.training.programs import require_outputs
+from fedjax_fair.training.split import Structure, split
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -41,9 +44,9 @@ class Fitted(NamedTuple):
     Examples:
         >>> import fedjax_fair as ff
         >>> data = ff.data.load("digits", ff.data.iid(20))
-        >>> method = ff.make_round(
-        ...     ff.models.logistic(10), ff.selectors.uniform(5), ff.solvers.sgd(0.1, 10, steps=5),
-        ...     ff.aggregators.mean(),
+        >>> method = ff.Round(
+        ...     ff.models.logistic(10), ff.selectors.Uniform(5), ff.solvers.SGD(0.1, 10, steps=5),
+        ...     ff.aggregators.Mean(),
         ... )
         >>> fitted = ff.train(method, data, rounds=10, seeds=(0, 1))
         >>> images = data.test.features[:100]
@@ -77,9 +80,9 @@ class Fitted(NamedTuple):
             >>> data = ff.data.from_arrays(np.eye(8), np.arange(8) % 2, [range(4), range(4, 8)],
             ...                            test_fraction=0.25)
             >>> network = nn.Dense(2)
-            >>> method = ff.make_round(
-            ...     ff.models.from_flax(network), ff.selectors.full(),
-            ...     ff.solvers.sgd(0.1, 2, steps=1), ff.aggregators.mean(),
+            >>> method = ff.Round(
+            ...     ff.models.from_flax(network), ff.selectors.Full(),
+            ...     ff.solvers.SGD(0.1, 2, steps=1), ff.aggregators.Mean(),
             ... )
             >>> params, state = ff.train(method, data, rounds=1).of(seed=0)
             >>> network.apply({"params": params, **state}, data.test.features).shape
@@ -105,7 +108,9 @@ class Fitted(NamedTuple):
         features = jnp.asarray(features)
         if features.ndim == 0 or not features.size:
             raise ValueError(f"features of shape {features.shape}: expected one or more examples.")
-        return np.asarray(_outputs(self.model, self.variables, features))
+        model = split([self.model])
+        outputs = reusing(_outputs, self.model)(model.structure)
+        return np.asarray(call(outputs, self.variables, model.shared, features))
 
     def predict(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
         """Predicted labels.
@@ -162,13 +167,10 @@ class Fitted(NamedTuple):
         of_tests = [one for one in metrics.SUMMARIES if one.population in metrics.OF_TESTS]
         if data.groups is not None:
             of_tests += metrics.GROUP_SUMMARIES
-
-        def one(variables, data):
-            never = jnp.zeros(data.num_clients, jnp.int32)
-            clients = evaluate(self.model, variables, data, never, never[:0], train_loss=False)
-            return {metric.name: metric.function(clients) for metric in of_tests}, clients
-
-        summaries, clients = jax.device_get(jax.jit(over_runs(one))(self.variables, data))
+        model = split([self.model])
+        measure = reusing(_measure, self.model)(model.structure, tuple(of_tests))
+        measured = call(measure, self.variables, model.shared, on_device(data))
+        summaries, clients = jax.device_get(measured)
         columns: dict[str, Any] = {}
         for name in ("test_accuracy", "test_loss", "class_accuracy"):
             dim, long_name, unit = RECORDED[name]
@@ -179,21 +181,43 @@ class Fitted(NamedTuple):
         return xr.Dataset(columns, {"seed": seeds}, {"data": data.name})
 
 
-@partial(jax.jit, static_argnums=0)
-def _outputs(
-    model: Model, variables: Variables, features: Shaped[Array, "examples ..."]
-) -> Float[Array, "seeds examples ..."]:
-    """Outputs of one model after the other, chunk by chunk of examples."""
-    total = features.shape[0]
-    chunk = min(_CHUNK, total)
-    padded = jnp.pad(features, [(0, -total % chunk)] + [(0, 0)] * (features.ndim - 1))
-    chunks = padded.reshape(-1, chunk, *features.shape[1:])
+@lru_cache(maxsize=64)
+def _measure(structure: Structure, of_tests: tuple[Metric, ...]) -> Any:
+    """A jitted function that evaluates one model after the other on test examples."""
 
-    def one(own):
-        def of_chunk(x):
-            return model.apply(*own, x, train=False, key=None)[0]
+    def measure(variables, shared, data):
+        model = structure.fill(shared, ())
 
-        outputs = jax.lax.map(of_chunk, chunks)
-        return outputs.reshape(-1, *outputs.shape[2:])[:total]
+        def one(variables, data):
+            never = jnp.zeros(data.num_clients, jnp.int32)
+            clients = evaluate(model, variables, data, never, never[:0], train_loss=False)
+            return {metric.name: metric.function(clients) for metric in of_tests}, clients
 
-    return jax.lax.map(one, variables)
+        return over_runs(one)(variables, data)
+
+    return jax.jit(measure)
+
+
+@lru_cache(maxsize=64)
+def _outputs(structure: Structure) -> Any:
+    """A jitted function of the outputs of one model after the other, in chunks of examples."""
+
+    def outputs(
+        variables: Variables, shared: Any, features: Shaped[Array, "examples ..."]
+    ) -> Float[Array, "seeds examples ..."]:
+        model = structure.fill(shared, ())
+        total = features.shape[0]
+        chunk = min(_CHUNK, total)
+        padded = jnp.pad(features, [(0, -total % chunk)] + [(0, 0)] * (features.ndim - 1))
+        chunks = padded.reshape(-1, chunk, *features.shape[1:])
+
+        def one(own):
+            def of_chunk(x):
+                return model.apply(*own, x, train=False, key=None)[0]
+
+            outputs = jax.lax.map(of_chunk, chunks)
+            return outputs.reshape(-1, *outputs.shape[2:])[:total]
+
+        return jax.lax.map(one, variables)
+
+    return jax.jit(outputs)

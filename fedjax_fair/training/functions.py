@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
-from jaxtyping import PyTree
 
 from fedjax_fair import metrics, simulate
 from fedjax_fair.base import ClientMetric, Metric, Model
@@ -17,19 +16,21 @@ from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.mesh import is_run_on_one_device, over_mesh
-from fedjax_fair.simulate import Round
+from fedjax_fair.training.installed import is_installed
+from fedjax_fair.training.split import Split, Structure
 
-__all__ = ["Functions", "functions", "over_runs"]
+__all__ = ["Functions", "functions", "over_runs", "reusing"]
 
 
 class Functions(NamedTuple):
     """What is compiled for a batch of runs of one method, jitted.
 
     Attributes:
-        init: ``init((seeds, points), data) -> state``.
-        step: ``step(state, points, data, length) -> (state, info)``, ``length`` rounds; the state
-            that it gets is gone.
-        evaluate: ``evaluate((variables, participation, cohort), data) -> (summaries, clients)``.
+        init: ``init((seeds, own), shared, data) -> state``, with the numbers of the method.
+        step: ``step(state, own, shared, data, length) -> (state, info)``, ``length`` rounds; the
+            state that it gets is gone.
+        evaluate: ``evaluate(((variables, participation, cohort), own), shared, data) -> (summaries,
+            clients)``, with the numbers of the model.
     """
 
     init: Any
@@ -38,8 +39,8 @@ class Functions(NamedTuple):
 
 
 def functions(
-    make: Callable[[PyTree], Round],
-    model: Model,
+    method: Split,
+    model: Split,
     mesh: Mesh | None = None,
     *,
     run_a_core: bool = False,
@@ -49,53 +50,78 @@ def functions(
 ) -> Functions:
     """The functions of a method.
 
-    Methods with the same model share the function that evaluates it, and what JAX compiles of it.
+    Methods of equal structure whose code is installed share them, and what JAX compiles of them.
+    Those of other code, such as that of a notebook, are traced again, because a function that
+    they call may have been defined anew.
 
     Args:
-        make: ``make(point) -> Round``.
-        model: The model of its rounds.
+        method: The rounds.
+        model: Their models.
         mesh: Devices that clients are assigned to, or cores, or None for one device.
         run_a_core: Whether each core makes runs of its own.
         train_loss: Whether evaluations measure training losses.
         drop_nonfinite: As for ``simulate.run``.
         own_metrics: Measured besides at every evaluation.
     """
+    metrics_of_user = tuple(own_metrics)
+    training = reusing(_training, method.first)
+    evaluation = reusing(_evaluation, (model.first, metrics_of_user))
+    init, step = training(method.structure, mesh, run_a_core, drop_nonfinite)
+    evaluate = evaluation(model.structure, mesh, run_a_core, train_loss, metrics_of_user)
+    return Functions(init, step, evaluate)
+
+
+def reusing(cached: Any, value: Any) -> Callable[..., Any]:
+    """Returns a function that makes jitted ones, which reuses them if no code can have changed.
+
+    Args:
+        cached: The function, decorated with ``functools.lru_cache``.
+        value: What the jitted functions call.
+    """
+    return cached if is_installed(value) else cached.__wrapped__
+
+
+@lru_cache(maxsize=64)
+def _training(
+    structure: Structure, mesh: Mesh | None, run_a_core: bool, drop_nonfinite: bool
+) -> tuple[Any, Any]:
     mapped = partial(over_runs, mesh=mesh, run_a_core=run_a_core)
 
-    def init(own, data):
-        seed, point = own
-        return make(point).init(jax.random.key(seed), data)
-
-    def step(state, points, data, length):
+    def init(own, shared, data):
         def one(own, data):
-            state, point = own
-            round = make(point)
+            seed, numbers = own
+            return structure.fill(shared, numbers).init(jax.random.key(seed), data)
+
+        return mapped(one)(own, data)
+
+    def step(state, own, shared, data, length):
+        def one(own, data):
+            state, numbers = own
+            round = structure.fill(shared, numbers)
             return simulate.run(round, state, data, length, drop_nonfinite=drop_nonfinite)
 
-        return mapped(one)((state, points), data)
+        return mapped(one)((state, own), data)
 
-    measured = model, mesh, run_a_core, train_loss, tuple(own_metrics)
-    try:
-        evaluation = _evaluation(*measured)
-    except TypeError:  # A part of the user's own that has no hash: nothing is shared.
-        evaluation = _evaluation.__wrapped__(*measured)
-    return Functions(
-        jax.jit(mapped(init)),
-        jax.jit(step, static_argnums=3, donate_argnums=0),
-        evaluation,
-    )
+    return jax.jit(init), jax.jit(step, static_argnums=4, donate_argnums=0)
 
 
-@lru_cache(maxsize=8)  # Of the models that an experiment compares.
+@lru_cache(maxsize=64)
 def _evaluation(
-    model: Model,
+    structure: Structure,
     mesh: Mesh | None,
     run_a_core: bool,
     train_loss: bool,
     own_metrics: tuple[Metric | ClientMetric, ...],
 ) -> Any:
-    measure = partial(_evaluate, model, train_loss, own_metrics)
-    return jax.jit(over_runs(measure, mesh, run_a_core=run_a_core))
+    def evaluate(evaluated, shared, data):
+        def one(evaluated, data):
+            measured, numbers = evaluated
+            model = structure.fill(shared, numbers)
+            return _evaluate(model, train_loss, own_metrics, measured, data)
+
+        return over_runs(one, mesh, run_a_core=run_a_core)(evaluated, data)
+
+    return jax.jit(evaluate)
 
 
 def over_runs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
-from jaxtyping import Int, PyTree
+from jaxtyping import Int
 
 from fedjax_fair import checks, results
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
-from fedjax_fair.simulate import Round, RoundInfo
+from fedjax_fair.simulate import RoundInfo
 from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.best import Best
 from fedjax_fair.training.checkpoints import Checkpoints
@@ -25,9 +26,11 @@ from fedjax_fair.training.diagnosis import (
     warn_of_clients,
     warn_of_divergence,
 )
+from fedjax_fair.training.explained import explained
 from fedjax_fair.training.fingerprint import describe
 from fedjax_fair.training.own_metrics import require_new
 from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.split import Split
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -40,7 +43,6 @@ __all__ = [
     "Schedule",
     "SimulationError",
     "Trained",
-    "constant",
     "programs_of",
     "run",
 ]
@@ -138,29 +140,21 @@ class Trained(NamedTuple):
     rounds: Int[np.ndarray, " seeds"]
 
 
-def constant(round: Round) -> Callable[[PyTree], Round]:
-    """Makes the same method of any point."""
-    return lambda _: round
-
-
-def programs_of(
-    make: Callable[[PyTree], Round], points: PyTree, batch: Batch, schedule: Schedule
-) -> Programs:
+def programs_of(method: Split, batch: Batch, schedule: Schedule) -> Programs:
     """Traces the programs of a method, which are compiled in the background."""
-    return Programs(
-        make,
-        points,
-        batch,
-        min(schedule.eval_every, schedule.rounds),
-        schedule.train_loss,
-        drop_nonfinite=schedule.on_nonfinite == "drop",
-        own_metrics=schedule.metrics,
-    )
+    with explained():
+        return Programs(
+            method,
+            batch,
+            min(schedule.eval_every, schedule.rounds),
+            schedule.train_loss,
+            drop_nonfinite=schedule.on_nonfinite == "drop",
+            own_metrics=schedule.metrics,
+        )
 
 
 def run(
-    make: Callable[[PyTree], Round],
-    points: PyTree,
+    method: Split,
     batch: Batch,
     schedule: Schedule,
     callbacks: Sequence[Callback] = (),
@@ -170,8 +164,7 @@ def run(
     """Trains a method in all runs of a batch.
 
     Args:
-        make: ``make(point) -> Round``.
-        points: Numbers of every run, leaves ``[runs]``.
+        method: The rounds of the runs.
         batch: The runs.
         schedule: When they are evaluated and what ends them; valid.
         callbacks: Called at the start, every evaluation and the end.
@@ -184,7 +177,7 @@ def run(
     started = time.perf_counter()
     for callback in callbacks:
         callback.on_start(rounds, seeds)
-    with _kept(make, points, batch, schedule, checkpoints) as store:
+    with _kept(method, batch, schedule, checkpoints) as store:
         kept = None if store is None else store.history
         history = results.History() if kept is None else kept
         if history.round > rounds:
@@ -192,7 +185,7 @@ def run(
                 f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
                 f"{history.round}."
             )
-        compiled = programs_of(make, points, batch, schedule) if programs is None else programs()
+        compiled = programs_of(method, batch, schedule) if programs is None else programs()
         needed, limit = compiled.num_bytes(rounds), schedule.memory_limit
         if limit is not None and needed > limit:
             raise MemoryLimitError(needed, compiled.shared_bytes, limit)
@@ -258,8 +251,7 @@ def run(
 
 
 def _kept(
-    make: Callable[[PyTree], Round],
-    points: PyTree,
+    method: Split,
     batch: Batch,
     schedule: Schedule,
     folder: str | Path | None,
@@ -277,7 +269,9 @@ def _kept(
     if schedule.metrics:
         settings["metrics"] = tuple(schedule.metrics)
     data = batch.given._replace(name="")  # What it is called does not matter.
-    described = describe(method=make, points=points, data=data, **settings)
+    stacked = method.stacked
+    fields = {field.name: getattr(stacked, field.name) for field in dataclasses.fields(stacked)}
+    described = describe(method=type(stacked), **fields, data=data, **settings)
     return Checkpoints(folder, batch.seeds, described, schedule.rounds, schedule.eval_every)
 
 

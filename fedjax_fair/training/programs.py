@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree, Shaped
 
@@ -16,10 +15,11 @@ from fedjax_fair.numerics import target
 from fedjax_fair.parallel.cores import filled_up
 from fedjax_fair.parallel.mesh import split_runs
 from fedjax_fair.results import RECORDED
-from fedjax_fair.simulate import Round, RoundInfo, RoundState
+from fedjax_fair.simulate import RoundInfo, RoundState
 from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.diagnosis import is_constant
 from fedjax_fair.training.functions import functions
+from fedjax_fair.training.split import Split
 
 __all__ = ["Programs", "require_outputs"]
 
@@ -38,8 +38,7 @@ class Programs:
     They are compiled in the background; whatever needs one waits for it.
 
     Args:
-        make: ``make(point) -> Round``.
-        points: Numbers of every run, leaves ``[runs]``.
+        method: The rounds of the runs.
         batch: The runs.
         eval_every: Rounds in a chunk.
         train_loss: Whether evaluations measure training losses.
@@ -49,14 +48,13 @@ class Programs:
     Attributes:
         empty_cohort: The cohort before the first round, -1 in every slot, ``[runs, cohort]``.
         bytes_up: Bytes that a member sends in a round.
-        pooled: ``Round.pooled``.
+        pooled: ``BaseRound.pooled``.
         same_cohort: Whether every round has the same cohort, whatever goes into it.
     """
 
     def __init__(
         self,
-        make: Callable[[PyTree], Round],
-        points: PyTree,
+        method: Split,
         batch: Batch,
         eval_every: int,
         train_loss: bool,
@@ -65,14 +63,15 @@ class Programs:
         own_metrics: Sequence[Metric | ClientMetric] = (),
     ) -> None:
         self._batch, self._length = batch, eval_every
-        # Seeds on the host rather than keys on a device, which other processes could not use.
-        own = batch.own(points)
-        self._points = own[1]
-        one = make(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], points))
+        one, model = method.first, method.of("model")
         self.pooled = one.pooled
+        # Seeds on the host rather than keys on a device, which other processes could not use.
+        seeds, self._own = batch.own(method.own)
+        self._shared = method.shared
+        self._model = batch.own(model.own)[1], model.shared
         parts = functions(
-            make,
-            one.model,
+            method,
+            model,
             batch.mesh,
             run_a_core=batch.run_a_core,
             train_loss=train_loss,
@@ -82,13 +81,14 @@ class Programs:
         self._step = parts.step
 
         # One is compiled while the next is traced, and several at once where there are cores.
-        init_run = parts.init.lower(own, batch.data)
+        given = (seeds, self._own), self._shared, batch.data
+        init_run = parts.init.lower(*given)
         self._state = init_run.out_info
         self.bytes_up = one.bytes_up(_of_one_run(self._state.variables))
         require_outputs(one.model, self._state.variables, batch.given)
         options = _CPU_INIT_OPTIONS if target.current().is_cpu else None
         initial = batch.compile(init_run, options)
-        self._init = lambda: initial.result()(own, batch.data)
+        self._init = lambda: initial.result()(*given)
         traced = self._trace(eval_every)
         chunk = traced.lower()
         self._info = chunk.out_info[1]
@@ -96,11 +96,9 @@ class Programs:
         self._chunks = {eval_every: batch.compile(chunk)}
         clients = self._info.clients
         self.empty_cohort = np.full((len(batch.seeds), clients.shape[2]), -1, clients.dtype)
-        evaluated = self._evaluated(self._state, self.empty_cohort)
-        evaluation = parts.evaluate.lower(evaluated, batch.data)
+        evaluation = parts.evaluate.lower(*self._evaluated(self._state, self.empty_cohort))
         self._evaluation = evaluation.out_info
-        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(evaluated))
-        self._evaluate = batch.compile_once((parts.evaluate, shapes), evaluation)
+        self._evaluate = batch.compile(evaluation)
 
     def num_bytes(self, rounds: int) -> int:
         """Memory that the runs take at most: data, models, temporaries, and what is recorded.
@@ -123,7 +121,7 @@ class Programs:
         )
         on_host = not target.current().is_cpu
         copies = 1 if batch.run_a_core else batch.cores
-        own = copies * _bytes((self._state, self._points)) // batch.groups
+        own = copies * _bytes((self._state, self._own)) // batch.groups
         resident = own + self.shared_bytes
         return resident + transient + (0 if on_host else int(_COPIES_OF_RECORDS * recorded))
 
@@ -141,14 +139,16 @@ class Programs:
         """Some rounds more; the old state is gone."""
         if length not in self._chunks:
             self._chunks[length] = self._batch.compile(self._trace(length).lower())
-        state, info = self._chunks[length].result()(state, self._points, self._batch.data)
+        state, info = self._chunks[length].result()(
+            state, self._own, self._shared, self._batch.data
+        )
         return state, self.without_repetitions(info)
 
     def evaluate(
         self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]
     ) -> tuple[dict[str, Shaped[Array, " runs"]], ClientMetrics]:
         """Summaries and per-client metrics after a round of this cohort."""
-        measured = self._evaluate.result()(self._evaluated(state, cohort), self._batch.data)
+        measured = self._evaluate.result()(*self._evaluated(state, cohort))
         return self.without_repetitions(measured)
 
     def without_repetitions(self, tree: PyTree) -> PyTree:
@@ -166,16 +166,19 @@ class Programs:
         return split_runs(filled_up(state, groups), mesh)
 
     def _trace(self, length: int):
-        return self._step.trace(self._state, self._points, self._batch.data, length)
+        return self._step.trace(self._state, self._own, self._shared, self._batch.data, length)
 
     def _evaluated(self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
-        return state.variables, state.participation, filled_up(cohort, self._batch.groups)
+        own, shared = self._model
+        cohorts = filled_up(cohort, self._batch.groups)
+        measured = state.variables, state.participation, cohorts
+        return (measured, own), shared, self._batch.data
 
 
 def require_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
     """Raises if a model has fewer outputs than there are classes, which would be NaN later on."""
     if np.issubdtype(data.train.labels.dtype, np.floating):
-        if model.loss is Model._field_defaults["loss"]:
+        if model.loss is Model.loss:
             raise ValueError(
                 "model: expected a loss for targets, which the labels are, as of "
                 "models.as_regression(model) or models.as_multi_label(model)."
