@@ -68,7 +68,7 @@ def epsilon(
     checks.positive_int("rounds", rounds)
     checks.positive("delta", delta)
     checks.unit_interval("delta", delta)
-    noise = privacy.noise_multiplier
+    noise = privacy.total_noise()
     checks.non_negative("noise_multiplier", noise)
     if selector.sampling is None:
         raise ValueError(

@@ -30,14 +30,11 @@ class PrivacyMechanism(Tree):
     """Clipping and noise, the interface of `Privacy` and `AdaptivePrivacy`.
 
     Attributes:
-        noise_multiplier: Standard deviation of the noise on the sum, over the clip, of all that a
-            round publishes together.
         adapt: None for a clip that stays. A mechanism whose clip changes defines a method
             ``adapt(key, clip, cohort, shorter) -> clip``, from the part of those who answered whose
             update was shorter.
     """
 
-    noise_multiplier: ClassVar[Number]
     adapt: ClassVar[Callable[..., Float[Array, ""]] | None] = None
 
     @abstractmethod
@@ -45,9 +42,15 @@ class PrivacyMechanism(Tree):
         """Returns the length that updates are shortened to in the first round."""
         raise NotImplementedError
 
+    @abstractmethod
     def update_noise(self, cohort: Cohort) -> Number:
-        """Returns the noise multiplier of updates alone."""
-        return self.noise_multiplier
+        """Returns the standard deviation of the noise on the sum of updates, over the clip."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def total_noise(self) -> Number:
+        """Returns the noise multiplier of updates alone that is as private as a whole round."""
+        raise NotImplementedError
 
 
 class Privacy(PrivacyMechanism):
@@ -78,7 +81,7 @@ class Privacy(PrivacyMechanism):
     """
 
     clip: Number
-    noise_multiplier: Number  # pyright: ignore[reportIncompatibleVariableOverride]
+    noise_multiplier: Number
 
     def __post_init__(self):
         checks.positive("clip", self.clip)
@@ -86,6 +89,12 @@ class Privacy(PrivacyMechanism):
 
     def first_clip(self):
         return jnp.asarray(self.clip, jnp.float32)
+
+    def update_noise(self, cohort):
+        return self.noise_multiplier
+
+    def total_noise(self):
+        return self.noise_multiplier
 
 
 class AdaptivePrivacy(PrivacyMechanism):
@@ -117,7 +126,7 @@ class AdaptivePrivacy(PrivacyMechanism):
         >>> private = AdaptivePrivacy(1.0, quantile=0.5)
     """
 
-    noise_multiplier: Number  # pyright: ignore[reportIncompatibleVariableOverride]
+    noise_multiplier: Number
     _: KW_ONLY
     initial_clip: Number = 0.1
     quantile: Number = 0.5
@@ -145,6 +154,9 @@ class AdaptivePrivacy(PrivacyMechanism):
         # Noise on the count takes a part of what is guaranteed.
         share = self.noise_multiplier / (2 * self._count_noise(cohort))
         return self.noise_multiplier / jnp.sqrt(1 - share**2)
+
+    def total_noise(self):
+        return self.noise_multiplier
 
     def adapt(
         self, key: Key[Array, ""], clip: Float[Array, ""], cohort: Cohort, shorter: Float[Array, ""]
