@@ -126,16 +126,22 @@ def test_a_round_without_any_answer_changes_nothing(name):
     assert np.isnan(info.loss).all()
 
 
-def test_an_aggregator_that_divides_by_the_answers_survives_a_round_without_any():
-    mean = aggregators.Mean()
+class Divided(Aggregator):
+    """The mean, divided by the number of answers."""
 
-    def divide(state, cohort, results, context):
-        update, state, info = mean.aggregate(state, cohort, results, context)
+    mean: aggregators.Mean = aggregators.Mean()
+
+    def weigh(self, state, cohort, context):
+        return self.mean.weigh(state, cohort, context)
+
+    def aggregate(self, state, cohort, results, context):
+        update, state, info = self.mean.aggregate(state, cohort, results, context)
         count = jnp.sum(cohort.answers).astype(jnp.float32)
         return jax.tree.map(lambda leaf: leaf / count, update), state, info
 
-    divided = Aggregator.from_functions(mean.init, divide)
-    start, state, info = run_with([faults.Dropout(1.0)], aggregator=divided)
+
+def test_an_aggregator_that_divides_by_the_answers_survives_a_round_without_any():
+    start, state, info = run_with([faults.Dropout(1.0)], aggregator=Divided())
     chex.assert_trees_all_equal(state.variables, start.variables)
     assert info.finite.all()
 
