@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,8 @@ and `stack` makes it a batch axis."""
 
 Integer = int | Int[Array, ""]
 """An integer of this kind."""
+
+_T = TypeVar("_T")
 
 _CHILD_TYPES = ("Number", "Integer", "Array", "PyTree")
 _CHILDREN = "__children__"
@@ -61,6 +63,9 @@ class Tree:
         (True, False)
     """
 
+    if TYPE_CHECKING:  # Which a type checker knows of decorated classes alone.
+        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
@@ -69,9 +74,9 @@ class Tree:
             cls, _flatten_with_keys, functools.partial(_unflatten, cls), _flatten
         )
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self: _T, **changes: Any) -> _T:
         """Returns a copy with other values of some fields, which is checked like a new one."""
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType, reportReturnType]
 
     def _convert(self, **values: Any) -> None:
         """Sets fields to what their values were converted to; only for ``__post_init__``."""
@@ -87,10 +92,10 @@ class Tree:
     def __hash__(self) -> int:
         return hash((type(self), jax.tree.structure(self)))
 
-    def __copy__(self) -> Self:
+    def __copy__(self: _T) -> _T:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self: _T, memo: Any) -> _T:
         return self
 
     def __repr__(self) -> str:
@@ -363,7 +368,7 @@ def _name(value: Any) -> str:
 
 def _shown_fields(value: Any) -> list[str]:
     """Fields that are not their defaults; those that are given by position come first."""
-    fields = sorted(dataclasses.fields(value), key=lambda field: field.kw_only)
+    fields = sorted(dataclasses.fields(value), key=lambda field: bool(field.kw_only))
     return [
         f"{field.name}={shown(getattr(value, field.name))}"
         for field in fields

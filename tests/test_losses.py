@@ -21,7 +21,7 @@ def linear(outputs) -> Model:
     def apply(params, state, x, *, train, key):
         return x @ params["kernel"], state
 
-    return Model(init, apply, lambda params, state, x: x)
+    return Model.from_functions(init, apply, lambda params, state, x: x)
 
 
 def federation(targets) -> FederatedData:
@@ -150,7 +150,7 @@ def test_a_member_that_does_not_answer_fits_the_same_seam():
         model,
         ff.selectors.full()._replace(select=select),
         plain._replace(solve=solve),
-        Aggregator(empty_state, aggregate),
+        Aggregator.from_functions(empty_state, aggregate),
     )
     start = faulty.init(jax.random.key(0), data)
     after, info = jax.jit(faulty.step)(start, data)

@@ -92,5 +92,5 @@ def _key(lowered: Any, program: Any, devices: Hashable, options: Hashable) -> Ha
     if "callback" in text:
         return None
     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    default = str(jax.config.jax_default_device)
+    default = str(getattr(jax.config, "jax_default_device", None))
     return digest, lowered.in_tree, lowered.out_tree, kept, devices, default, options

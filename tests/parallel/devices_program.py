@@ -71,16 +71,16 @@ SEEDS = np.arange(3, 11, dtype=np.uint32)
 UPLOADS = {
     "secure": {"aggregation": "secure"},
     "private": {"privacy": ff.uploads.adaptive_privacy(0.1), "aggregation": "secure"},
-    "top_k": {"compression": ff.uploads.top_k(0.3)},
+    "top_k": {"compression": ff.uploads.TopK(0.3)},
 }
-FAULTS = [ff.faults.dropout(0.2), ff.faults.byzantine(0.3, "little")]
+FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "little")]
 """What goes wrong with clients whose selector measures nothing."""
 
 
 def run(names, data, mesh=None):
     """Six rounds of every seed: the states without keys, the info of the rounds; the program."""
     selector, solver, aggregator, *upload = names
-    round = ff.make_round(
+    round = ff.Round(
         linear_model(),
         SELECTORS[selector](),
         SOLVERS[solver](),
@@ -151,11 +151,11 @@ def distance(one, many):
 
 
 def make_subtrunc():
-    return ff.make_round(
+    return ff.Round(
         linear_model(),
-        ff.selectors.subtrunc(3, 0.5),
-        ff.solvers.sgd(0.1, 2, epochs=1),
-        ff.aggregators.mean("size"),
+        ff.selectors.SubTrunc(3, 0.5),
+        ff.solvers.SGD(0.1, 2, epochs=1),
+        ff.aggregators.Mean("size"),
     )
 
 
@@ -208,11 +208,11 @@ def measured(*meshes):
 
 
 def make_fedavg(learning_rate=0.1):
-    return ff.make_round(
+    return ff.Round(
         linear_model(),
-        ff.selectors.uniform(3),
-        ff.solvers.sgd(learning_rate, 2, epochs=1),
-        ff.aggregators.mean(),
+        ff.selectors.Uniform(3),
+        ff.solvers.SGD(learning_rate, 2, epochs=1),
+        ff.aggregators.Mean(),
     )
 
 
