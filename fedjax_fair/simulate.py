@@ -39,7 +39,7 @@ from fedjax_fair.parallel import collectives
 from fedjax_fair.tree import Tree
 from fedjax_fair.uploads import applied as uploads
 from fedjax_fair.uploads.compression import Compression
-from fedjax_fair.uploads.noise import Privacy
+from fedjax_fair.uploads.noise import PrivacyMechanism
 from fedjax_fair.uploads.sealed import sealed_context, sealed_results
 
 __all__ = [
@@ -211,7 +211,7 @@ class Round(BaseRound):
     faults: Faults | Sequence[Faults] = ()
     aggregation: Literal["plain", "secure"] | Secure = "plain"
     compression: Compression | None = None
-    privacy: Privacy | None = None
+    privacy: PrivacyMechanism | None = None
     clients_per_batch: int | None = None
 
     def __post_init__(self):
