@@ -26,7 +26,8 @@ and `stack` makes it a batch axis."""
 Integer = int | Int[Array, ""]
 """An integer of this kind."""
 
-_T = TypeVar("_T")
+# Not `Self`: beartype knows it only where it decorates classes, not where it decorates methods.
+_Same = TypeVar("_Same", bound="Tree")
 
 _CHILD_TYPES = ("Number", "Integer", "Array", "PyTree")
 _CHILDREN = "__children__"
@@ -74,9 +75,9 @@ class Tree:
             cls, _flatten_with_keys, functools.partial(_unflatten, cls), _flatten
         )
 
-    def replace(self: _T, **changes: Any) -> _T:
+    def replace(self: _Same, **changes: Any) -> _Same:
         """Returns a copy with other values of some fields, which is checked like a new one."""
-        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType, reportReturnType]
+        return dataclasses.replace(self, **changes)
 
     def _convert(self, **values: Any) -> None:
         """Sets fields to what their values were converted to; only for ``__post_init__``."""
@@ -92,10 +93,10 @@ class Tree:
     def __hash__(self) -> int:
         return hash((type(self), jax.tree.structure(self)))
 
-    def __copy__(self: _T) -> _T:
+    def __copy__(self: _Same) -> _Same:
         return self
 
-    def __deepcopy__(self: _T, memo: Any) -> _T:
+    def __deepcopy__(self: _Same, memo: Any) -> _Same:
         return self
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ import pytest
 import fedjax_fair as ff
 from fedjax_fair.client_evaluation import client_gradients
 from fedjax_fair.numerics.distances import pairwise_distances
-from fedjax_fair.numerics.sketch import count_sketch, ravel
+from fedjax_fair.numerics.sketch import CountSketch, ravel
 from fedjax_fair.submodular import facility_location_from_distances, greedy
 
 RNG = np.random.default_rng(0)
@@ -19,7 +19,7 @@ def tree(vector):
 
 
 def test_it_is_a_signed_sum_by_position():
-    project = count_sketch(10, seed=3)
+    project = CountSketch(10, seed=3)
     vector = RNG.normal(size=7 + 31 * 4)
     images = np.asarray(jax.jit(jax.vmap(lambda row: project(tree(row))))(np.eye(len(vector))))
     assert (np.abs(images).sum(axis=1) == 1).all()
@@ -29,7 +29,7 @@ def test_it_is_a_signed_sum_by_position():
         project(tree(jnp.asarray(vector))), vector @ images, rtol=1e-5, atol=1e-5
     )
     assert (
-        project(tree(jnp.asarray(vector))) != count_sketch(10, seed=4)(tree(jnp.asarray(vector)))
+        project(tree(jnp.asarray(vector))) != CountSketch(10, seed=4)(tree(jnp.asarray(vector)))
     ).any()
 
 
@@ -37,7 +37,7 @@ def test_inner_products_are_right_on_average():
     first, second = RNG.normal(size=(2, 7 + 31 * 4)) + 0.5
 
     def product(seed):
-        project = count_sketch(16, seed)
+        project = CountSketch(16, seed)
         return project(tree(jnp.asarray(first))) @ project(tree(jnp.asarray(second)))
 
     products = np.array([product(seed) for seed in range(400)])
@@ -62,7 +62,7 @@ def test_what_it_costs_a_selection():
         return projected.size, jax.jit(measure)(start)
 
     width, exact = distances()
-    short, sketched = distances(project=count_sketch(256))
+    short, sketched = distances(project=CountSketch(256))
     assert short == 256 < width / 100
     function = facility_location_from_distances(exact)
     best = greedy(function, 10)
@@ -76,4 +76,4 @@ def test_what_it_costs_a_selection():
 
 def test_bad_sizes_are_named():
     with pytest.raises(ValueError, match="size=0"):
-        count_sketch(0)
+        CountSketch(0)

@@ -14,7 +14,7 @@ from fedjax_fair import selectors
 from fedjax_fair.base import Cohort, LocalResult, Variables
 
 TRAIN = make_federation().train
-DRFA = selectors.drfa(0.1, cohort_size=4, local_steps=3)
+DRFA = selectors.DRFA(0.1, cohort_size=4, local_steps=3)
 
 
 def six(elements):
@@ -25,7 +25,7 @@ def six(elements):
 def afl_select():
     def select(step, mixture, losses):
         context = make_context(TRAIN, losses=losses)
-        return selectors.agnostic(step).select(jax.random.key(0), mixture, context)
+        return selectors.Agnostic(step).select(jax.random.key(0), mixture, context)
 
     return jax.jit(select)
 

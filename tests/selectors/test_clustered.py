@@ -138,7 +138,7 @@ def draw_often(selector, state, context, times):
 def test_draws_follow_the_rows():
     sizes = np.array([9, 1, 4, 2], np.int32)
     context = make_context(make_federation(sizes=tuple(sizes)).train)
-    selector = selectors.clustered_by_size(3)
+    selector = selectors.ClusteredBySize(3)
     rows = selector.init(context)
     draws = draw_often(selector, rows, context, 4000)
     statistic, freedom = 0.0, 0
@@ -176,7 +176,7 @@ def test_clients_that_are_alike_share_a_slot(measure, ward_input):
     rng = np.random.default_rng(0)
     directions = np.eye(3)[[0, 1, 2, 0, 1, 2]]
     context = context_of([4] * 6)
-    selector = selectors.clustered_by_similarity(3, measure=measure, ward_input=ward_input)
+    selector = selectors.ClusteredBySimilarity(3, measure=measure, ward_input=ward_input)
     state = updated(selector, context, directions + 0.01 * rng.normal(size=(6, 3)))
     draws = draw_often(selector, state, context, 50)
     assert all(sorted(kinds) == [0, 1, 2] for kinds in (np.asarray(draws) % 3).tolist())
@@ -185,7 +185,7 @@ def test_clients_that_are_alike_share_a_slot(measure, ward_input):
 
 def test_before_anyone_has_trained_it_goes_by_size():
     context = context_of([5, 1, 1, 1])
-    selector = selectors.clustered_by_similarity(2)
+    selector = selectors.ClusteredBySimilarity(2)
     state = selector.init(context)
     draws = np.asarray(draw_often(selector, state, context, 200))
     # The largest client has more than a slot of its own.
@@ -195,7 +195,7 @@ def test_before_anyone_has_trained_it_goes_by_size():
 
 def test_the_last_update_of_a_client_counts_and_only_finite_ones():
     context = context_of([2, 2, 2])
-    selector = selectors.clustered_by_similarity(2)
+    selector = selectors.ClusteredBySimilarity(2)
     state = updated(selector, context, [[1.0, 0, 0], [2.0, 0, 0], [np.nan, 0, 0]], [1, 1, 0])
     assert state.tolist() == [[0, 0, 0], [2, 0, 0], [0, 0, 0]]
 
@@ -205,4 +205,4 @@ def test_too_many_examples_are_refused():
     huge = examples._replace(order=np.broadcast_to(np.int32(0), 2**28))
     context = make_context(examples)._replace(examples=huge)
     with pytest.raises(ValueError, match=r"cohort_size=10: .* got 2684354560"):
-        selectors.clustered_by_size(10).init(context)
+        selectors.ClusteredBySize(10).init(context)

@@ -9,13 +9,13 @@ from conftest import make_context, make_federation
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Selector, Variables
 from fedjax_fair.client_evaluation import client_gradients
-from fedjax_fair.selectors.gradients import fresh, last_layer, refresh_every, stale, updates
-from fedjax_fair.simulate import Purpose, derive_key, make_round, run
+from fedjax_fair.selectors.gradients import Fresh, LastLayer, RefreshEvery, Stale, Updates
+from fedjax_fair.simulate import Purpose, Round, derive_key, run
 
 
 def rounds_with(model, data, selector, rounds=4):
-    solver = solvers.sgd(0.5, 2, steps=3)
-    round = make_round(model, selector, solver, aggregators.mean())
+    solver = solvers.SGD(0.5, 2, steps=3)
+    round = Round(model, selector, solver, aggregators.Mean())
     return jax.jit(lambda key: run(round, round.init(key, data), data, rounds))(jax.random.key(3))
 
 
@@ -38,7 +38,7 @@ def remembering(source, watched):
     def observe(state, cohort, results, context):
         return source.observe(state[0], cohort, results, context), state[1]
 
-    return Selector(init, select, observe)
+    return Selector.from_functions(init, select, observe)
 
 
 def known_by_round(model, data, source, rounds=4):
@@ -49,12 +49,12 @@ def known_by_round(model, data, source, rounds=4):
 @pytest.fixture
 def truth(model, federation):
     """Losses and gradients of all clients at the start of every round."""
-    return known_by_round(model, federation, fresh())
+    return known_by_round(model, federation, Fresh())
 
 
 def test_fresh_information_is_that_of_the_current_model(model, federation, truth):
     assert not np.allclose(truth.gradient[0], truth.gradient[1])
-    start, _ = rounds_with(model, federation, selectors.round_robin(2), 1)
+    start, _ = rounds_with(model, federation, selectors.RoundRobin(2), 1)
     measure = jax.jit(lambda variables: client_gradients(model, variables, federation.train))
     expected = measure(start.variables)
     np.testing.assert_allclose(truth.loss[1], expected.loss, rtol=1e-5)
@@ -74,7 +74,7 @@ def expected_ages(rounds, refresh=lambda round: False):
 
 @pytest.mark.parametrize(
     ("source", "refresh"),
-    [(stale(), lambda round: False), (refresh_every(2), lambda round: round % 2 == 0)],
+    [(Stale(), lambda round: False), (RefreshEvery(2), lambda round: round % 2 == 0)],
 )
 def test_remembered_information_is_as_old_as_they_should_be(
     model, federation, truth, source, refresh
@@ -91,7 +91,7 @@ def test_remembered_information_is_as_old_as_they_should_be(
 
 
 def test_updates_stand_for_gradients(model, federation, truth):
-    source = updates(learning_rate=0.5)
+    source = Updates(learning_rate=0.5)
     known = known_by_round(model, federation, source, rounds=2)
     np.testing.assert_allclose(known.gradient[0], truth.gradient[0], rtol=1e-4, atol=1e-6)
     start = model.init(derive_key(jax.random.key(3), Purpose.INIT), federation.train.features[:1])
@@ -110,24 +110,24 @@ def test_updates_stand_for_gradients(model, federation, truth):
     assert after.loss.tolist() == [0, 0.5, 0, 0, 0.25, 0]
     # One full-batch step is the gradient itself.
     whole = make_federation(sizes=(4, 4, 4, 4, 4, 4))
-    full_batch = make_round(
+    full_batch = Round(
         model,
         remembering(source, whole),
-        solvers.sgd(0.5, 4, steps=1),
-        aggregators.mean(),
+        solvers.SGD(0.5, 4, steps=1),
+        aggregators.Mean(),
     )
     start = full_batch.init(jax.random.key(3), whole)
     state, _ = jax.jit(lambda start: run(full_batch, start, whole, 2))(start)
-    exact = known_by_round(model, whole, fresh(), rounds=1)
+    exact = known_by_round(model, whole, Fresh(), rounds=1)
     log = state.selector[1]
     np.testing.assert_allclose(log.gradient[1][:2], exact.gradient[0][:2], rtol=1e-3, atol=1e-5)
 
 
 def test_only_the_last_layer_is_kept(model, federation):
-    keep = fresh(project=last_layer("bias"))
+    keep = Fresh(project=LastLayer("bias"))
     known = known_by_round(model, federation, keep, rounds=1)
-    whole_gradients = known_by_round(model, federation, fresh(), rounds=1)
+    whole_gradients = known_by_round(model, federation, Fresh(), rounds=1)
     assert known.gradient.shape == (1, 6, 3)
     np.testing.assert_allclose(known.gradient, whole_gradients.gradient[..., :3], rtol=1e-5)
     with pytest.raises(ValueError, match="name='head': expected a layer of the model, bias, ker"):
-        known_by_round(model, federation, fresh(project=last_layer()), rounds=1)
+        known_by_round(model, federation, Fresh(project=LastLayer()), rounds=1)

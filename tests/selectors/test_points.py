@@ -11,14 +11,14 @@ from conftest import make_context, make_federation
 from fedjax_fair import selectors
 from fedjax_fair.base import ClientGradients
 from fedjax_fair.selectors import representatives
-from fedjax_fair.selectors.gradients import fresh, refresh_every, stale, updates
+from fedjax_fair.selectors.gradients import Fresh, RefreshEvery, Stale, Updates
 from fedjax_fair.submodular import facility_location_from_features
 
 CLIENTS, POOL, POINTS = 30, 7, 10
 FAMILY = {
-    "divfl": selectors.divfl,
-    "subtrunc": lambda k, **options: selectors.subtrunc(k, 0.7, **options),
-    "unionfl": lambda k, **options: selectors.unionfl(k, 0.3, 2, **options),
+    "divfl": selectors.DivFL,
+    "subtrunc": lambda k, **options: selectors.SubTrunc(k, 0.7, **options),
+    "unionfl": lambda k, **options: selectors.UnionFL(k, 0.3, 2, **options),
 }
 LAST = jnp.arange(CLIENTS, dtype=jnp.int32) % 4
 
@@ -110,7 +110,7 @@ def test_with_a_pool_of_all_clients_no_others_are_sampled():
         context, key = context_of(*clients), jax.random.key(0)
         settings = {"pool": CLIENTS}, {"pool": CLIENTS, "points": POINTS}
         state = ((), (), ())
-        return [selectors.divfl(4, **own).select(key, state, context)[::2] for own in settings]
+        return [selectors.DivFL(4, **own).select(key, state, context)[::2] for own in settings]
 
     (exact, known), (cohort, info) = both(*clients_of(0))
     assert cohort.clients[:3].tolist() == exact.clients[:3].tolist()
@@ -279,7 +279,7 @@ def test_only_the_sample_is_read():
 
 
 @pytest.mark.parametrize(
-    "source", [fresh(), stale(), refresh_every(5), updates(0.1)], ids=lambda source: ""
+    "source", [Fresh(), Stale(), RefreshEvery(5), Updates(0.1)], ids=lambda source: ""
 )
 def test_sources_read_some_clients_as_they_read_all(source):
     context = context_of(*clients_of(2))

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Variables
-from fedjax_fair.faults import dropout
+from fedjax_fair.faults import Dropout
 from fedjax_fair.selectors import representatives
-from fedjax_fair.selectors.gradients import refresh_every, stale, updates
-from fedjax_fair.simulate import make_round, run
+from fedjax_fair.selectors.gradients import GradientSource, RefreshEvery, Stale, Updates
+from fedjax_fair.simulate import Round, run
 
 LINE = np.array([[0.0], [1.0], [10.0], [11.0]], np.float32)
 FAMILY = {
-    "divfl": selectors.divfl,
-    "subtrunc": lambda k, **options: selectors.subtrunc(k, 0.7, **options),
-    "unionfl": lambda k, **options: selectors.unionfl(k, 0.3, 2, **options),
+    "divfl": selectors.DivFL,
+    "subtrunc": lambda k, **options: selectors.SubTrunc(k, 0.7, **options),
+    "unionfl": lambda k, **options: selectors.UnionFL(k, 0.3, 2, **options),
 }
 
 
@@ -62,14 +62,14 @@ def random_clients(seed, count=12, width=5):
 
 
 def test_the_golden_line():
-    cohort, _, info = choose(selectors.divfl(2, candidates="all", scale="sum"), context_of(LINE))
+    cohort, _, info = choose(selectors.DivFL(2, candidates="all", scale="sum"), context_of(LINE))
     assert cohort.clients.tolist() == [1, 2]
     assert info["objective"] == 40
     assert info["representation_bound"] * 4 == 2
 
 
 def test_the_golden_line_with_a_penalty_for_the_last_choice():
-    selector = selectors.unionfl(2, 3.0, 1, candidates="all", scale="sum")
+    selector = selectors.UnionFL(2, 3.0, 1, candidates="all", scale="sum")
     only_one = jnp.array([-100, 0, -100, -100], jnp.int32)
     context = context_of(LINE, round=1)
     cohort, _, info = choose(selector, context, ((), only_one, ()))
@@ -80,9 +80,9 @@ def test_the_golden_line_with_a_penalty_for_the_last_choice():
 @pytest.mark.parametrize("candidates", ["all", 4])
 def test_without_their_terms_all_choose_alike(candidates):
     family = (
-        (selectors.divfl(4, candidates=candidates), None),
-        (selectors.subtrunc(4, 0.0, candidates=candidates), None),
-        (selectors.unionfl(4, 0.0, 5, candidates=candidates), ((), jnp.full(12, 2, jnp.int32), ())),
+        (selectors.DivFL(4, candidates=candidates), None),
+        (selectors.SubTrunc(4, 0.0, candidates=candidates), None),
+        (selectors.UnionFL(4, 0.0, 5, candidates=candidates), ((), jnp.full(12, 2, jnp.int32), ())),
     )
 
     @jax.jit
@@ -97,13 +97,13 @@ def test_without_their_terms_all_choose_alike(candidates):
 
 @partial(jax.jit, static_argnames=("phi", "scale"))
 def subtrunc_chooses(gradients, losses, lam, b, phi, scale):
-    selector = selectors.subtrunc(5, lam, b, phi=phi, candidates="all", scale=scale)
+    selector = selectors.SubTrunc(5, lam, b, phi=phi, candidates="all", scale=scale)
     return choose(selector, context_of(gradients, losses))
 
 
 @jax.jit
 def unionfl_chooses(gradients, last, mu, window):
-    selector = selectors.unionfl(4, mu, window, candidates="all")
+    selector = selectors.UnionFL(4, mu, window, candidates="all")
     return choose(selector, context_of(gradients, round=7), ((), last, ()))
 
 
@@ -165,7 +165,7 @@ def test_unionfl_equals_the_specification(seed, mu, window):
     gradients, _ = random_clients(seed)
     rng = np.random.default_rng(seed)
     history = [rng.choice(12, 3, replace=False) for _ in range(7)]
-    last = np.array(selectors.unionfl(4).init(context_of(gradients))[1])
+    last = np.array(selectors.UnionFL(4).init(context_of(gradients))[1])
     for round, clients in enumerate(history):
         last[clients] = round
     cohort, _, info = unionfl_chooses(gradients, last, mu, window)
@@ -177,7 +177,7 @@ def test_unionfl_equals_the_specification(seed, mu, window):
 
 def test_the_window_holds_the_last_cohorts_only():
     gradients, _ = random_clients(0)
-    selector = selectors.unionfl(3, 100.0, 2, candidates="all")
+    selector = selectors.UnionFL(3, 100.0, 2, candidates="all")
     state, cohorts = selector.init(context_of(gradients)), []
     trained = LocalResult(Variables({}, {}), jnp.zeros(3), jnp.ones(3, jnp.int32))
     for round in range(6):
@@ -262,7 +262,7 @@ def test_a_remembered_gradient_may_cease_to_be_finite_and_be_so_again(pool):
     gradients, losses = random_clients(5)
     spoiled = gradients.copy()
     spoiled[7, 2] = np.inf
-    selector = selectors.divfl(11, candidates="all", pool=pool, gradients="stale")
+    selector = selectors.DivFL(11, candidates="all", pool=pool, gradients="stale")
     cohort = Cohort(jnp.array([3, 7], jnp.int32), jnp.full(2, 0.5))
 
     @jax.jit
@@ -285,27 +285,42 @@ def test_finite_clients_choose_as_if_the_others_were_not_there():
     gradients, losses = random_clients(6)
     options = {"candidates": "all", "scale": "sum"}
     gradients[4] = np.nan
-    chosen, _, _ = choose(selectors.subtrunc(4, 0.5, **options), context_of(gradients, losses))
+    chosen, _, _ = choose(selectors.SubTrunc(4, 0.5, **options), context_of(gradients, losses))
     rest = np.delete(np.arange(12), 4)
     alone, _, _ = choose(
-        selectors.subtrunc(4, 0.5, **options), context_of(gradients[rest], losses[rest])
+        selectors.SubTrunc(4, 0.5, **options), context_of(gradients[rest], losses[rest])
     )
     assert rest[alone.clients].tolist() == chosen.clients.tolist()
 
 
-@pytest.mark.parametrize("source", [stale(), updates(0.1), refresh_every(2)])
-@pytest.mark.parametrize("faults", [(), dropout(0.5)])
+class Recomputed(GradientSource):
+    """A source that lets nothing be kept that was computed of its gradients."""
+
+    source: GradientSource
+
+    def init(self, context):
+        return self.source.init(context)
+
+    def read(self, memory, context, clients=None):
+        return self.source.read(memory, context, clients)
+
+    def observe(self, memory, cohort, results, context):
+        return self.source.observe(memory, cohort, results, context)
+
+
+@pytest.mark.parametrize("source", [Stale(), Updates(0.1), RefreshEvery(2)])
+@pytest.mark.parametrize("faults", [(), Dropout(0.5)])
 def test_kept_distances_are_those_of_all_gradients(model, source, faults):
     data = make_federation(sizes=(3, 5, 4, 6, 2, 5, 4, 3))
 
     def rounds_with(source):
-        selector = selectors.unionfl(3, 0.1, 2, candidates="all", gradients=source)
-        solver = solvers.sgd(0.1, 2, steps=3)
-        round = make_round(model, selector, solver, aggregators.mean(), faults=faults)
+        selector = selectors.UnionFL(3, 0.1, 2, candidates="all", gradients=source)
+        solver = solvers.SGD(0.1, 2, steps=3)
+        round = Round(model, selector, solver, aggregators.Mean(), faults=faults)
         return jax.jit(lambda key: run(round, round.init(key, data), data, 6))(jax.random.key(0))
 
     state, infos = rounds_with(source)
-    expected_state, expected = rounds_with(source._replace(renews_answered=False))
+    expected_state, expected = rounds_with(Recomputed(source))
     if source.renews_answered:
         memory, _, distances = state.selector
         gradients = np.asarray(memory.gradient, np.float64)
@@ -319,8 +334,8 @@ def test_kept_distances_are_those_of_all_gradients(model, source, faults):
 
 def test_the_table_of_gradients_is_renewed_in_its_place(model):
     data = make_federation(sizes=(3,) * 50)
-    selector = selectors.divfl(3, gradients="stale")
-    round = make_round(model, selector, solvers.sgd(0.1, 2, steps=3), aggregators.mean())
+    selector = selectors.DivFL(3, gradients="stale")
+    round = Round(model, selector, solvers.SGD(0.1, 2, steps=3), aggregators.Mean())
     state = jax.jit(round.init)(jax.random.key(0), data)
     shape = state.selector[0].gradient.shape
     rounds = jax.jit(run, static_argnums=(0, 3), donate_argnums=1)
@@ -404,10 +419,10 @@ def test_pools_are_uniform_and_without_repetition():
 
 def test_candidates_are_drawn_from_the_pool():
     gradients, _ = random_clients(1)
-    selector = selectors.divfl(4, candidates=2, pool=6)
+    selector = selectors.DivFL(4, candidates=2, pool=6)
     context = context_of(gradients)
     choose_on = jax.jit(lambda key: selector.select(key, ((), (), ()), context)[0].clients)
-    greedy = selectors.divfl(4, candidates="all", pool=6)
+    greedy = selectors.DivFL(4, candidates="all", pool=6)
     greedily = jax.jit(lambda key: greedy.select(key, ((), (), ()), context)[0].clients)
     differ = 0
     for seed in range(10):
@@ -424,9 +439,9 @@ def test_settings_are_traced():
 
     @jax.jit
     def sweep(lam, b, mu, window):
-        trunc, _, _ = choose(selectors.subtrunc(4, lam, b, candidates="all"), context)
+        trunc, _, _ = choose(selectors.SubTrunc(4, lam, b, candidates="all"), context)
         union, _, _ = choose(
-            selectors.unionfl(4, mu, window, candidates="all"),
+            selectors.UnionFL(4, mu, window, candidates="all"),
             context,
             ((), jnp.arange(12, dtype=jnp.int32) % 4, ()),
         )
@@ -445,22 +460,22 @@ def test_settings_are_traced():
 @pytest.mark.usefixtures("as_users_call")
 def test_bad_settings_are_named():
     for message, make in {
-        "lam=-1": lambda: selectors.subtrunc(2, -1),
-        "b=-0.5": lambda: selectors.subtrunc(2, 1, -0.5),
-        "phi='sqrt'": lambda: selectors.subtrunc(2, 1, phi="sqrt"),
-        "mu=-1": lambda: selectors.unionfl(2, -1),
-        "window=0": lambda: selectors.unionfl(2, 1, 0),
-        "cohort_size=0": lambda: selectors.divfl(0),
-        "candidates=0": lambda: selectors.divfl(2, candidates=0),
-        "pool=0": lambda: selectors.divfl(2, pool=0),
-        "cohort_size=3: expected an integer >= 1 and <= 2": lambda: selectors.divfl(3, pool=2),
-        "candidates=6: expected an integer >= 1 and <= 5": lambda: selectors.divfl(
+        "lam=-1": lambda: selectors.SubTrunc(2, -1),
+        "b=-0.5": lambda: selectors.SubTrunc(2, 1, -0.5),
+        "phi='sqrt'": lambda: selectors.SubTrunc(2, 1, phi="sqrt"),
+        "mu=-1": lambda: selectors.UnionFL(2, -1),
+        "window=0": lambda: selectors.UnionFL(2, 1, 0),
+        "cohort_size=0": lambda: selectors.DivFL(0),
+        "candidates=0": lambda: selectors.DivFL(2, candidates=0),
+        "pool=0": lambda: selectors.DivFL(2, pool=0),
+        "cohort_size=3: expected an integer >= 1 and <= 2": lambda: selectors.DivFL(3, pool=2),
+        "candidates=6: expected an integer >= 1 and <= 5": lambda: selectors.DivFL(
             3, pool=5, candidates=6
         ),
-        "scale='max'": lambda: selectors.divfl(2, scale="max"),
-        "gradients='old'": lambda: selectors.divfl(2, gradients="old"),
-        "learning_rate=0": lambda: updates(0),
-        "rounds=0": lambda: refresh_every(0),
+        "scale='max'": lambda: selectors.DivFL(2, scale="max"),
+        "gradients='old'": lambda: selectors.DivFL(2, gradients="old"),
+        "learning_rate=0": lambda: Updates(0),
+        "rounds=0": lambda: RefreshEvery(0),
     }.items():
         with pytest.raises(ValueError, match=message):
             make()

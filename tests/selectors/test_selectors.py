@@ -25,19 +25,19 @@ def draw(selector, sizes=SIZES, draws=4000, context=None):
 
 
 def test_uniform_draws_distinct_clients():
-    cohorts = draw(selectors.uniform(4))
+    cohorts = draw(selectors.Uniform(4))
     assert all(len(set(cohort)) == 4 for cohort in cohorts.tolist())
 
 
 def test_uniform_draws_every_client_and_pair_equally_often():
-    cohorts = draw(selectors.uniform(2), draws=12_000)
+    cohorts = draw(selectors.Uniform(2), draws=12_000)
     pairs = np.zeros((6, 6))
     np.add.at(pairs, tuple(cohorts.T), 1)
     assert chisquare(pairs[~np.eye(6, dtype=bool)]).pvalue > 1e-6
 
 
 def test_uniform_takes_all_clients_if_the_cohort_is_as_large():
-    assert sorted(draw(selectors.uniform(6), draws=1)[0].tolist()) == list(range(6))
+    assert sorted(draw(selectors.Uniform(6), draws=1)[0].tolist()) == list(range(6))
 
 
 @pytest.mark.parametrize("available", [(0, 2, 3, 5), (4,)])
@@ -45,7 +45,7 @@ def test_uniform_draws_of_the_available_and_then_of_the_others_equally_often(ava
     """Law of ordered pairs: of available clients, or the one that is and any of the others."""
     mask = np.isin(np.arange(6), available)
     context = make_context(make_federation(sizes=SIZES).train)._replace(available=jnp.asarray(mask))
-    cohorts = draw(selectors.uniform(2), draws=6000, context=context)
+    cohorts = draw(selectors.Uniform(2), draws=6000, context=context)
     pairs = np.zeros((6, 6))
     np.add.at(pairs, tuple(cohorts.T), 1)
     both = np.outer(mask, mask) & ~np.eye(6, dtype=bool)
@@ -57,21 +57,21 @@ def test_uniform_draws_of_the_available_and_then_of_the_others_equally_often(ava
 def test_uniform_draws_as_ever_if_all_are_available():
     context = make_context(make_federation(sizes=SIZES).train)
     cohorts = (
-        draw(selectors.uniform(4), draws=20, context=at)
+        draw(selectors.Uniform(4), draws=20, context=at)
         for at in (context, context._replace(available=jnp.ones(6, bool)))
     )
     np.testing.assert_array_equal(*cohorts)
 
 
 def test_by_size_draws_in_proportion_to_examples():
-    slots = draw(selectors.by_size(3)).ravel()
+    slots = draw(selectors.BySize(3)).ravel()
     counts = np.bincount(slots, minlength=6)
     expected = slots.size * np.array(SIZES) / sum(SIZES)
     assert chisquare(counts, expected).pvalue > 1e-6
 
 
 def test_by_size_draws_slots_independently():
-    first, second = draw(selectors.by_size(2), draws=40_000).T
+    first, second = draw(selectors.BySize(2), draws=40_000).T
     pairs = np.zeros((6, 6))
     np.add.at(pairs, (first, second), 1)
     shares = np.array(SIZES) / sum(SIZES)
@@ -80,11 +80,11 @@ def test_by_size_draws_slots_independently():
 
 
 def test_by_size_never_draws_a_client_without_examples():
-    slots = draw(selectors.by_size(3), sizes=(0, 4, 0, 0, 2, 0))
+    slots = draw(selectors.BySize(3), sizes=(0, 4, 0, 0, 2, 0))
     assert set(slots.ravel().tolist()) == {1, 4}
 
 
-@pytest.mark.parametrize("factory", [selectors.uniform, selectors.by_size])
+@pytest.mark.parametrize("factory", [selectors.Uniform, selectors.BySize])
 @pytest.mark.parametrize("cohort_size", [0, -3, True])
 def test_bad_cohort_sizes_are_named(factory, cohort_size):
     with pytest.raises(ValueError, match=f"cohort_size={cohort_size}"):
@@ -103,7 +103,7 @@ def choose(selector, context, seed=0):
 
 
 def test_power_of_choice_takes_the_highest_losses_of_all_clients():
-    chosen, info = choose(selectors.power_of_choice(3, 6), losses_context([3, 9, 1, 7, 8, 2]))
+    chosen, info = choose(selectors.PowerOfChoice(3, 6), losses_context([3, 9, 1, 7, 8, 2]))
     assert chosen == [1, 4, 3]
     assert info["pool_loss"] == 5
 
@@ -113,7 +113,7 @@ def test_power_of_choice_ranks_a_pool_drawn_by_size_without_replacement():
     sizes = np.array([1, 2, 3, 6])
     losses = jnp.arange(4.0)
     context = make_context(make_federation(sizes=tuple(sizes)).train, losses=losses, round=5)
-    selector = selectors.power_of_choice(1, 2)
+    selector = selectors.PowerOfChoice(1, 2)
     keys = jax.random.split(jax.random.key(0), 20_000)
     state = selector.init(context)
     select = jax.jit(jax.vmap(lambda key: selector.select(key, state, context)[0].clients))
@@ -131,7 +131,7 @@ def test_power_of_choice_ranks_a_pool_drawn_by_size_without_replacement():
 def test_power_of_choice_keeps_the_order_of_the_draw_among_equals():
     context = losses_context([1.0] * 6)
     pairs, alone = (
-        draw(selectors.power_of_choice(count, 6), draws=40, context=context) for count in (2, 1)
+        draw(selectors.PowerOfChoice(count, 6), draws=40, context=context) for count in (2, 1)
     )
     np.testing.assert_array_equal(pairs[:, :1], alone)
     assert len(set(alone.ravel().tolist())) == 6  # Otherwise the smallest id or slot would win.
@@ -139,7 +139,7 @@ def test_power_of_choice_keeps_the_order_of_the_draw_among_equals():
 
 def test_power_of_choice_starts_uniformly():
     context = losses_context([9, 0, 0, 0, 0, 0], round=0)
-    cohorts = draw(selectors.power_of_choice(2, 6), draws=60, context=context)
+    cohorts = draw(selectors.PowerOfChoice(2, 6), draws=60, context=context)
     counts = np.bincount(cohorts.ravel(), minlength=6)
     assert counts[0] < 60
     assert (counts > 0).all()
@@ -148,13 +148,13 @@ def test_power_of_choice_starts_uniformly():
 def test_power_of_choice_never_takes_a_loss_that_is_not_a_number():
     context = losses_context([np.nan, 1, 2, 3, np.nan, 0])
     for seed in range(5):
-        chosen, info = choose(selectors.power_of_choice(4, 6), context, seed)
+        chosen, info = choose(selectors.PowerOfChoice(4, 6), context, seed)
         assert sorted(chosen) == [1, 2, 3, 5]
         assert info["pool_loss"] == 1.5
 
 
 def test_rpow_ranks_what_was_reported_and_the_unheard_first(model, federation):
-    selector = selectors.power_of_choice(3, 6, variant="rpow")
+    selector = selectors.PowerOfChoice(3, 6, variant="rpow")
     reported = jnp.array([0.5, jnp.inf, 0.9, 0.1, jnp.inf, 0.7])
     context = make_context(federation.train, round=2)
     state = jnp.cumsum(context.sizes), reported
@@ -172,20 +172,20 @@ def test_cpow_estimates_the_loss_that_pow_measures(model, federation):
     variables = model.init(jax.random.key(1), jnp.asarray(federation.train.features[:1]))
     losses = client_performance(model, variables, federation.train).loss
     context = make_context(federation.train, variables, model, round=1, losses=losses)
-    exact, info = choose(selectors.power_of_choice(4, 6), context)
+    exact, info = choose(selectors.PowerOfChoice(4, 6), context)
     for examples in (9, 64, 10**12):
-        selector = selectors.power_of_choice(4, 6, variant="cpow", loss_examples=examples)
+        selector = selectors.PowerOfChoice(4, 6, variant="cpow", loss_examples=examples)
         estimated, estimate = choose(selector, context)
         assert estimated == exact
         np.testing.assert_allclose(estimate["pool_loss"], info["pool_loss"], rtol=1e-5)
-    one = selectors.power_of_choice(4, 6, variant="cpow", loss_examples=1)
+    one = selectors.PowerOfChoice(4, 6, variant="cpow", loss_examples=1)
     assert len({float(choose(one, context, seed)[1]["pool_loss"]) for seed in range(5)}) > 1
 
 
 def test_full_takes_all_clients_and_round_robin_goes_round():
     context = make_context(make_federation().train)
-    assert choose(selectors.full(), context)[0] == list(range(6))
-    selector = selectors.round_robin(4)
+    assert choose(selectors.Full(), context)[0] == list(range(6))
+    selector = selectors.RoundRobin(4)
     state, seen = selector.init(context), []
     for _ in range(3):
         cohort, state, _ = selector.select(jax.random.key(0), state, context)
@@ -198,7 +198,7 @@ def test_any_set_function_selects(candidates):
     def worth(context):
         return modular(context.losses(context.variables))
 
-    selector = selectors.submodular(worth, 2, candidates=candidates)
+    selector = selectors.Submodular(worth, 2, candidates=candidates)
     chosen, info = choose(selector, losses_context([3, 9, 1, 7, 8, 2]))
     assert chosen == [1, 4]
     assert info["objective"] == 17
@@ -213,17 +213,17 @@ def test_any_set_function_selects(candidates):
 )
 def test_bad_pools_are_named(message, make):
     with pytest.raises(ValueError, match=message):
-        selectors.power_of_choice(*make())
+        selectors.PowerOfChoice(*make())
 
 
 def test_what_exceeds_the_clients_is_refused_at_the_start():
     context = make_context(make_federation().train)
     for selector in (
-        selectors.power_of_choice(2, 7),
-        selectors.round_robin(7),
-        selectors.uniform(7),
-        selectors.submodular(lambda context: modular(context.sizes), 7),
-        selectors.submodular(lambda context: modular(context.sizes), 2, candidates=7),
+        selectors.PowerOfChoice(2, 7),
+        selectors.RoundRobin(7),
+        selectors.Uniform(7),
+        selectors.Submodular(lambda context: modular(context.sizes), 7),
+        selectors.Submodular(lambda context: modular(context.sizes), 2, candidates=7),
     ):
         with pytest.raises(ValueError, match="=7: expected an integer >= 1 and <= 6"):
             selector.init(context)
