@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
@@ -73,8 +72,7 @@ def run_missing(what: str, file: Path) -> None:
             continue
         seeds = np.tile(np.arange(SEEDS), len(levels))
         runs = ff.fit_batch(
-            make,
-            jnp.repeat(jnp.asarray(levels, jnp.float32), SEEDS),
+            [round for level in levels for round in [make(level)] * SEEDS],
             ff.data.stack([data.partition(int(seed)) for seed in seeds]),
             rounds=ROUNDS,
             seeds=seeds.tolist(),
@@ -102,7 +100,7 @@ def programs(
 ) -> Iterator[tuple[str, str, tuple[float, ...], Callable[..., Round]]]:
     """Method, attack, levels, and what makes a round of a level."""
 
-    def round_of(selector: Selector, aggregator: Aggregator, faults: list[Faults]):
+    def round_of(selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]):
         return ff.Round(
             ff.models.mlp(num_classes),
             selector,

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_fair import (
+    Round,
     aggregators,
     data,
     faults,
     fit,
     fit_batch,
-    make_round,
     models,
     run,
     selectors,
@@ -33,6 +33,7 @@ from fedjax_fair import submodular as sets
 from fedjax_fair.app.config import Config
 from fedjax_fair.data.partition import from_indices
 from fedjax_fair.metrics import bytes_per_round
+from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.parallel import client_mesh, core_mesh
 from fedjax_fair.submodular import federated, matroids, multilinear
 
@@ -55,13 +56,13 @@ _OTHERS = (
     matroids.allocation,
     matroids.from_oracle,
     multilinear.sample_size,
-    count_sketch,
+    CountSketch,
     bytes_per_round,
     client_mesh,
     core_mesh,
     fit,
     fit_batch,
-    make_round,
+    Round,
     run,
     sweep,
     train,
@@ -74,7 +75,7 @@ _NUMBER = re.compile(r"\b(int|float|Number|Integer)\b")
 TAKES_NUMBERS: list[tuple[Callable[..., Any], str]] = [
     (function, name)
     for function in _PUBLIC
-    if isinstance(function, FunctionType) or function in _OTHERS
+    if isinstance(function, (FunctionType, type)) or function in _OTHERS
     for name, parameter in inspect.signature(function).parameters.items()
     if _NUMBER.search(str(parameter.annotation))
 ]

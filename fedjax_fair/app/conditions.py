@@ -72,7 +72,7 @@ def uploads_of(config: Config) -> dict[str, Any]:
         else:
             given["privacy"] = _named(
                 "upload.clip with upload.clip_quantile",
-                uploads.adaptive_privacy,
+                uploads.AdaptivePrivacy,
                 noise,
                 initial_clip=own.clip,
                 quantile=own.clip_quantile,
