@@ -210,13 +210,14 @@ def _stack(place: str, values: list[Any]) -> Any:
 
 def _joined(values: list[Any]) -> np.ndarray:
     """Joins scalars or arrays to one array of the type that JAX gives each of them."""
-    kind = jnp.result_type(*(jnp.result_type(value) for value in values))
+    with jax.numpy_dtype_promotion("standard"):
+        kind = jnp.result_type(*(jnp.result_type(value) for value in values))
     return np.stack([np.asarray(value, kind) for value in values])
 
 
 def _only(place: str, values: list[Any]) -> Any:
     for value in values[1:]:
-        if type(value) is not type(values[0]) or value != values[0]:
+        if type(value) is not type(values[0]) or not _same(value, values[0]):
             raise ValueError(
                 f"{place}: {_shown(values[0])} and {_shown(value)} differ in structure and cannot "
                 "be stacked; expected one value, or a field annotated as Number or an array."

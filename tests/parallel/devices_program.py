@@ -34,6 +34,7 @@ from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
 from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.split import split
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
 FEDERATION = make_federation(sizes=SIZES)._replace(groups=np.arange(19, dtype=np.int32) % 3)
@@ -248,7 +249,8 @@ def held():
     for runs, devices in ((2, "2"), (7, "runs=4,clients=2")):
         mesh, seeds = mesh_named(devices), tuple(range(runs))
         with Batch(FEDERATION, seeds, mesh) as batch:
-            programs = Programs(make_fedavg, rates[:runs], batch, 2, True)
+            methods = split([make_fedavg(rate) for rate in rates[:runs].tolist()])
+            programs = Programs(methods, batch, 2, True)
             with tracing_for("gpu"):  # Where what is recorded goes to a host.
                 num_bytes = programs.num_bytes(4)
         first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]
