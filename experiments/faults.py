@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
@@ -27,22 +26,22 @@ from fedjax_fair.simulate import Round
 SEEDS, ROUNDS, COHORT = 5, 60, 10
 DROPOUTS, LIARS = (0.0, 0.1, 0.3), (0.0, 0.1, 0.2)
 SELECTORS: dict[str, tuple[Callable[[], Selector], Literal["size", "uniform"]]] = {
-    "fedavg": (lambda: ff.selectors.uniform(COHORT), "size"),
-    "power_of_choice": (lambda: ff.selectors.power_of_choice(COHORT), "uniform"),
-    "divfl": (lambda: ff.selectors.divfl(COHORT), "size"),
-    "subtrunc": (lambda: ff.selectors.subtrunc(COHORT), "uniform"),
-    "unionfl": (lambda: ff.selectors.unionfl(COHORT), "uniform"),
-    "clustered_by_size": (lambda: ff.selectors.clustered_by_size(COHORT), "uniform"),
-    "clustered_by_similarity": (lambda: ff.selectors.clustered_by_similarity(COHORT), "uniform"),
+    "fedavg": (lambda: ff.selectors.Uniform(COHORT), "size"),
+    "power_of_choice": (lambda: ff.selectors.PowerOfChoice(COHORT), "uniform"),
+    "divfl": (lambda: ff.selectors.DivFL(COHORT), "size"),
+    "subtrunc": (lambda: ff.selectors.SubTrunc(COHORT), "uniform"),
+    "unionfl": (lambda: ff.selectors.UnionFL(COHORT), "uniform"),
+    "clustered_by_size": (lambda: ff.selectors.ClusteredBySize(COHORT), "uniform"),
+    "clustered_by_similarity": (lambda: ff.selectors.ClusteredBySimilarity(COHORT), "uniform"),
 }
 AGGREGATORS: dict[str, Callable[[], Aggregator]] = {
-    "mean": ff.aggregators.mean,
-    "median": ff.aggregators.median,
-    "trimmed_mean": lambda: ff.aggregators.trimmed_mean(0.3),
-    "krum": lambda: ff.aggregators.krum(3, selected=4),
-    "geometric_median": ff.aggregators.geometric_median,
-    "norm_clipping": ff.aggregators.norm_clipping,
-    "centered_clipping": ff.aggregators.centered_clipping,
+    "mean": ff.aggregators.Mean,
+    "median": ff.aggregators.Median,
+    "trimmed_mean": lambda: ff.aggregators.TrimmedMean(0.3),
+    "krum": lambda: ff.aggregators.Krum(3, selected=4),
+    "geometric_median": ff.aggregators.GeometricMedian,
+    "norm_clipping": ff.aggregators.NormClipping,
+    "centered_clipping": ff.aggregators.CenteredClipping,
 }
 """Three of ten members may lie, for those that have to know."""
 ATTACKS = ("sign_flip", "scaling", "noise", "nan", "little", "inner_product")
@@ -73,8 +72,7 @@ def run_missing(what: str, file: Path) -> None:
             continue
         seeds = np.tile(np.arange(SEEDS), len(levels))
         runs = ff.fit_batch(
-            make,
-            jnp.repeat(jnp.asarray(levels, jnp.float32), SEEDS),
+            [round for level in levels for round in [make(level)] * SEEDS],
             ff.data.stack([data.partition(int(seed)) for seed in seeds]),
             rounds=ROUNDS,
             seeds=seeds.tolist(),
@@ -102,23 +100,23 @@ def programs(
 ) -> Iterator[tuple[str, str, tuple[float, ...], Callable[..., Round]]]:
     """Method, attack, levels, and what makes a round of a level."""
 
-    def round_of(selector: Selector, aggregator: Aggregator, faults: list[Faults]):
-        return ff.make_round(
+    def round_of(selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]):
+        return ff.Round(
             ff.models.mlp(num_classes),
             selector,
-            ff.solvers.sgd(0.1, 10, epochs=5),
+            ff.solvers.SGD(0.1, 10, epochs=5),
             aggregator,
             faults=faults,
         )
 
     def dropping(selector: Callable[[], Selector], weights: Literal["size", "uniform"]):
-        mean = ff.aggregators.mean(weights)
-        return lambda level: round_of(selector(), mean, [ff.faults.dropout(level)])
+        mean = ff.aggregators.Mean(weights)
+        return lambda level: round_of(selector(), mean, [ff.faults.Dropout(level)])
 
     def attacked(aggregator: Callable[[], Aggregator], attack: Any):
         def make(level):
-            liars = [ff.faults.byzantine(level, attack)] if attack != "none" else []
-            return round_of(ff.selectors.uniform(COHORT), aggregator(), liars)
+            liars = [ff.faults.Byzantine(level, attack)] if attack != "none" else []
+            return round_of(ff.selectors.Uniform(COHORT), aggregator(), liars)
 
         return make
 

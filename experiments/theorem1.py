@@ -37,9 +37,9 @@ from fedjax_fair.simulate import make_context
 CLIENTS, EXAMPLES, WIDTH = 20, 30, 10
 COHORT, STEPS, BATCH = 5, 5, 5
 SELECTORS = {
-    "subtrunc": selectors.subtrunc(COHORT, 0.5, candidates=COHORT),
-    "unionfl": selectors.unionfl(COHORT, 1.0, 2, candidates=COHORT),
-    "full": selectors.full(),  # Without bias, for comparison.
+    "subtrunc": selectors.SubTrunc(COHORT, 0.5, candidates=COHORT),
+    "unionfl": selectors.UnionFL(COHORT, 1.0, 2, candidates=COHORT),
+    "full": selectors.Full(),  # Without bias, for comparison.
 }
 SCORE_CURVATURE = 4 / (3 * np.sqrt(3)) / 2  # Of s, at most.
 
@@ -90,7 +90,7 @@ def bounded_score() -> Model:
         score = 2 * jnp.tanh(x @ params["head"] / 2)
         return jnp.stack([jnp.zeros_like(score), score], axis=-1), state
 
-    return Model(init, apply, features=lambda params, state, x: x)
+    return Model.from_functions(init, apply, features=lambda params, state, x: x)
 
 
 def follow(

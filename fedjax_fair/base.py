@@ -202,7 +202,7 @@ class LocalResult(NamedTuple):
         update: New minus old variables.
         loss: Mean of the minibatch losses seen during local training.
         steps: Number of local steps taken.
-        reports: Anything else that the client sends, by name. `fedjax_fair.solvers.sgd` lists what
+        reports: Anything else that the client sends, by name. `fedjax_fair.solvers.SGD` lists what
             it reports, and on which instruction.
         weighted_sum: Sum of the cohort's updates with the weights of ``Aggregator.weigh``, on all
             devices; None from a solver, and where the aggregator weighs afterwards.
@@ -222,7 +222,7 @@ class Cohort(NamedTuple):
         clients: Client ids; a repeated id trains independently each time.
         weights: The selector's own aggregation weights, non-negative, summing to 1.
         instructions: What members receive besides the model, by name, leaves ``[cohort, ...]``. A
-            solver follows the instructions that it knows; see `fedjax_fair.solvers.sgd`.
+            solver follows the instructions that it knows; see `fedjax_fair.solvers.SGD`.
         answers: Whether the result of each member has arrived; None where nothing can go wrong
             (`fedjax_fair.faults`). Results of the others are zeros, and weights, states and
             histories are of those who answered alone. None have arrived before local training.

@@ -39,7 +39,7 @@ from fedjax_fair.parallel import collectives
 from fedjax_fair.tree import Tree
 from fedjax_fair.uploads import applied as uploads
 from fedjax_fair.uploads.compression import Compression
-from fedjax_fair.uploads.noise import Privacy
+from fedjax_fair.uploads.noise import PrivacyMechanism
 from fedjax_fair.uploads.sealed import sealed_context, sealed_results
 
 __all__ = [
@@ -211,7 +211,7 @@ class Round(BaseRound):
     faults: Faults | Sequence[Faults] = ()
     aggregation: Literal["plain", "secure"] | Secure = "plain"
     compression: Compression | None = None
-    privacy: Privacy | None = None
+    privacy: PrivacyMechanism | None = None
     clients_per_batch: int | None = None
 
     def __post_init__(self):
@@ -221,15 +221,14 @@ class Round(BaseRound):
         checks.instance("aggregator", self.aggregator, Aggregator, "aggregators.Mean()")
         if self.clients_per_batch is not None:
             checks.positive_int("clients_per_batch", self.clients_per_batch)
-        several = not isinstance(self.faults, Faults)
-        self._convert(faults=tuple(self.faults) if several else (self.faults,))
+        self._convert(faults=self._plan)
         for fault in self._plan:
             checks.instance("faults: one of them", fault, Faults, "faults.Dropout(0.1)")
         uploads.check(self._uploads, self.selector, self.aggregator, self._plan)
 
     @property
     def _plan(self) -> tuple[Faults, ...]:
-        return tuple(self.faults)
+        return (self.faults,) if isinstance(self.faults, Faults) else tuple(self.faults)
 
     @property
     def _uploads(self) -> uploads.Uploads:

@@ -25,11 +25,11 @@
 import fedjax_fair as ff
 
 digits = ff.data.load("digits", partition=ff.data.classes_per_client(50, 3), seed=0)
-fedavg = ff.make_round(
+fedavg = ff.Round(
     model=ff.models.mlp(digits.num_classes, hidden=(64,)),
-    selector=ff.selectors.uniform(cohort_size=10),
-    solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=5),
-    aggregator=ff.aggregators.mean(),
+    selector=ff.selectors.Uniform(cohort_size=10),
+    solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=5),
+    aggregator=ff.aggregators.Mean(),
 )
 run = ff.fit(fedavg, digits, rounds=60, seeds=(0, 1, 2), eval_every=5)
 

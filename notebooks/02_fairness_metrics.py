@@ -105,10 +105,10 @@ assert abs(dissimilarity - noise) < 0.25 * noise
 # %%
 digits = ff.data.load("digits", partition=ff.data.classes_per_client(50, 3), seed=0)
 model = ff.models.mlp(digits.num_classes, hidden=(64,))
-solver = ff.solvers.sgd(learning_rate=0.1, batch_size=10, steps=20)
+solver = ff.solvers.SGD(learning_rate=0.1, batch_size=10, steps=20)
 methods = {
-    "fedavg": ff.make_round(model, ff.selectors.uniform(10), solver, ff.aggregators.mean()),
-    "centralized": ff.make_centralized(model, solver),
+    "fedavg": ff.Round(model, ff.selectors.Uniform(10), solver, ff.aggregators.Mean()),
+    "centralized": ff.Centralized(model, solver),
 }
 runs = ff.results.combine(
     {

@@ -58,14 +58,14 @@ plots.representatives(points, model.ranking_, model.gains_)
 # %%
 digits = ff.data.load("digits", partition=ff.data.classes_per_client(50, 3), seed=0)
 network = ff.models.mlp(digits.num_classes, hidden=(64,))
-solver = ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=2)
+solver = ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=2)
 
 
 def federated(selector):
-    return ff.make_round(network, selector, solver, ff.aggregators.mean())
+    return ff.Round(network, selector, solver, ff.aggregators.Mean())
 
 
-start = federated(ff.selectors.uniform(10))
+start = federated(ff.selectors.Uniform(10))
 state, _ = ff.run(start, start.init(jax.random.key(0), digits), digits, 5)
 known = client_gradients(network, state.variables, digits.train)
 distances = pairwise_distances(known.gradient)
@@ -123,11 +123,11 @@ assert values[-1] < values[0]
 
 # %%
 runs = {
-    "random": ff.selectors.uniform(10),
-    "power_of_choice": ff.selectors.power_of_choice(10, 20),
-    "divfl": ff.selectors.divfl(10),
-    "subtrunc": ff.selectors.subtrunc(10, lam=0.5),
-    "unionfl": ff.selectors.unionfl(10, mu=1.0, window=3),
+    "random": ff.selectors.Uniform(10),
+    "power_of_choice": ff.selectors.PowerOfChoice(10, 20),
+    "divfl": ff.selectors.DivFL(10),
+    "subtrunc": ff.selectors.SubTrunc(10, lam=0.5),
+    "unionfl": ff.selectors.UnionFL(10, mu=1.0, window=3),
 }
 results = ff.results.combine(
     {

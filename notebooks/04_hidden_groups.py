@@ -32,7 +32,7 @@ from fedjax_fair.report import groups, plots
 digits = ff.data.load("digits", partition=ff.data.planted_clusters("digits"), seed=0)
 planted = np.asarray(digits.groups)
 network = ff.models.mlp(digits.num_classes, hidden=(64,))
-solver = ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=5, prox=0.1)
+solver = ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=5, prox=0.1)
 planted
 
 # %% [markdown]
@@ -54,7 +54,7 @@ def watching(aggregator):
     return aggregator._replace(aggregate=aggregate)
 
 
-all_clients = ff.make_round(network, ff.selectors.full(), solver, watching(ff.aggregators.mean()))
+all_clients = ff.Round(network, ff.selectors.Full(), solver, watching(ff.aggregators.Mean()))
 seen = ff.fit(all_clients, digits, rounds=5, seeds=(0,), eval_every=5)
 points = np.stack([seen.aggregation_second, seen.aggregation_third], axis=-1)[0, -1]
 groups.embedding(points, found=(points[:, 0] > 0).astype(int), planted=planted)
@@ -76,14 +76,14 @@ assert all(len(side) == 1 for side in sides)
 
 # %%
 contenders = {
-    "mean": ff.aggregators.mean("size"),
-    "equitable": ff.aggregators.equitable(num_clusters=2),
-    "oracle": ff.aggregators.equitable(num_clusters=2, groups="oracle"),
+    "mean": ff.aggregators.Mean("size"),
+    "equitable": ff.aggregators.Equitable(num_clusters=2),
+    "oracle": ff.aggregators.Equitable(num_clusters=2, groups="oracle"),
 }
 results = ff.results.combine(
     {
         name: ff.fit(
-            ff.make_round(network, ff.selectors.uniform(4), solver, aggregator),
+            ff.Round(network, ff.selectors.Uniform(4), solver, aggregator),
             digits,
             rounds=60,
             seeds=(0, 1, 2),

@@ -45,26 +45,26 @@ def worth(context):
     return sum_of(scaled(represented, 1 / 50), coverage(owned))
 
 
-covering = ff.selectors.submodular(worth, cohort_size=10)
+covering = ff.selectors.Submodular(worth, cohort_size=10)
 
 # %% [markdown]
 # It runs inside the compiled rounds like any other. Here it is beside five others, two seeds each.
 
 # %%
 network = ff.models.mlp(digits.num_classes, hidden=(64,))
-solver = ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=2)
+solver = ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=2)
 contenders = {
-    "random": ff.selectors.uniform(10),
-    "power_of_choice": ff.selectors.power_of_choice(10, 20),
-    "divfl": ff.selectors.divfl(10),
-    "subtrunc": ff.selectors.subtrunc(10, lam=0.5),
-    "unionfl": ff.selectors.unionfl(10, mu=1.0, window=3),
+    "random": ff.selectors.Uniform(10),
+    "power_of_choice": ff.selectors.PowerOfChoice(10, 20),
+    "divfl": ff.selectors.DivFL(10),
+    "subtrunc": ff.selectors.SubTrunc(10, lam=0.5),
+    "unionfl": ff.selectors.UnionFL(10, mu=1.0, window=3),
     "covering": covering,
 }
 results = ff.results.combine(
     {
         name: ff.fit(
-            ff.make_round(network, selector, solver, ff.aggregators.mean()),
+            ff.Round(network, selector, solver, ff.aggregators.Mean()),
             digits,
             rounds=40,
             seeds=(0, 1, 2),

@@ -4,11 +4,11 @@
 import fedjax_fair as ff
 
 data = ff.data.load("digits", ff.data.classes_per_client(num_clients=20, classes=3))
-fedavg = ff.make_round(
+fedavg = ff.Round(
     model=ff.models.logistic(data.num_classes),
-    selector=ff.selectors.uniform(cohort_size=5),
-    solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=2),
-    aggregator=ff.aggregators.mean(weights="size"),
+    selector=ff.selectors.Uniform(cohort_size=5),
+    solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=2),
+    aggregator=ff.aggregators.Mean(weights="size"),
 )
 run = ff.fit(fedavg, data, rounds=20, seeds=(0, 1))
 accuracy = run["test_accuracy"].isel(round=-1)

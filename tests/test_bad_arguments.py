@@ -15,7 +15,6 @@ from fedjax_fair import (
     checks,
     data,
     fit,
-    make_round,
     models,
     selectors,
     solvers,
@@ -71,32 +70,32 @@ def test_numbers_that_only_enter_arithmetic_may_be_traced(function, name, tmp_pa
 
 def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
     for number in (1, 1.0, np.float32(1), np.int64(1), np.array(1.0), jnp.float32(1)):
-        selectors.subtrunc(2, lam=number)
+        selectors.SubTrunc(2, lam=number)
     for window in (2, np.int64(2), np.array(2), jnp.int32(2)):
-        selectors.unionfl(2, window=window)
+        selectors.UnionFL(2, window=window)
     for size in (2, np.int64(2)):
-        selectors.uniform(size)
+        selectors.Uniform(size)
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: selectors.unionfl(2, window=1.5), r"window=1\.5: expected an integer >= 1"),
-        (lambda: selectors.unionfl(2, window=2**40), "window=1099511627776: expected an integer"),
-        (lambda: selectors.divfl(2, candidates="some"), "expected an integer >= 1 or 'auto'"),
-        (lambda: selectors.divfl(2, pool=3, points=0), "points=0: expected an integer >= 1"),
-        (lambda: selectors.subtrunc(2, points=5), "points=5: expected None where pool=None"),
-        (lambda: selectors.divfl(2, gradients=[1]), r"gradients=\[1\]: expected one of 'fresh'"),
-        (lambda: aggregators.mean(np.array(["size"])), "weights=array"),
-        (lambda: solvers.sgd(0.1, 2, steps=2**31), "steps=2147483648: expected an integer"),
+        (lambda: selectors.UnionFL(2, window=1.5), r"window=1\.5: expected an integer >= 1"),
+        (lambda: selectors.UnionFL(2, window=2**40), "window=1099511627776: expected an integer"),
+        (lambda: selectors.DivFL(2, candidates="some"), "expected an integer >= 1 or 'auto'"),
+        (lambda: selectors.DivFL(2, pool=3, points=0), "points=0: expected an integer >= 1"),
+        (lambda: selectors.SubTrunc(2, points=5), "points=5: expected None where pool=None"),
+        (lambda: selectors.DivFL(2, gradients=[1]), r"gradients=\[1\]: expected one of 'fresh'"),
+        (lambda: aggregators.Mean(np.array(["size"])), "weights=array"),
+        (lambda: solvers.SGD(0.1, 2, steps=2**31), "steps=2147483648: expected an integer"),
         (
-            lambda: solvers.sgd(0.1, 2, steps=1, optimizer="adam"),
+            lambda: solvers.SGD(0.1, 2, steps=1, optimizer="adam"),
             "optimizer='adam': expected a fun",
         ),
-        (lambda: solvers.sgd(0.1, 2, steps=1, optimizer=optax.sgd(0.1)), "optimizer=Gradient"),
-        (lambda: aggregators.mean(server_optimizer="adam"), "server_optimizer is a str: expected"),
-        (lambda: aggregators.mean(server_optimizer=optax.adam), "server_optimizer is a function"),
-        (lambda: selectors.submodular(FUNCTION, 2), "function_of_context=SetFunction"),
+        (lambda: solvers.SGD(0.1, 2, steps=1, optimizer=optax.sgd(0.1)), "optimizer=Gradient"),
+        (lambda: aggregators.Mean(server_optimizer="adam"), "server_optimizer is a str: expected"),
+        (lambda: aggregators.Mean(server_optimizer=optax.adam), "server_optimizer is a function"),
+        (lambda: selectors.Submodular(FUNCTION, 2), "function_of_context=SetFunction"),
         (lambda: models.mlp(2, hidden=5), "hidden=5: expected a sequence of widths"),
         (lambda: models.mlp(2, hidden="20"), "hidden='20': expected a sequence of widths"),
         (lambda: models.mlp(2, hidden=(3, 0)), r"hidden\[1\]=0: expected an integer"),
@@ -135,12 +134,12 @@ ROLES = {name: given()[name] for name in ("model", "selector", "solver", "aggreg
 @pytest.mark.parametrize("role", ROLES)
 def test_roles_are_not_swapped(role, taken, as_users_call):
     if role == taken:
-        make_round(**ROLES)
+        Round(**ROLES)
         return
-    other = selectors.uniform if taken is None else ROLES[taken]
+    other = selectors.Uniform if taken is None else ROLES[taken]
     kind = type(ROLES[role]).__name__
     with pytest.raises(ValueError, match=rf"{role} is a {type(other).__name__}: expected a {kind}"):
-        make_round(**ROLES | {role: other})
+        Round(**ROLES | {role: other})
 
 
 @pytest.mark.parametrize(

@@ -18,85 +18,85 @@ import pytest
 from conftest import linear_model, make_federation
 
 from fedjax_fair import aggregators, faults, selectors, solvers
-from fedjax_fair.numerics.sketch import count_sketch
-from fedjax_fair.simulate import Round, make_round, run
+from fedjax_fair.numerics.sketch import CountSketch
+from fedjax_fair.simulate import Round, run
 from fedjax_fair.submodular import modular
 
 SELECTORS = {
-    "uniform": partial(selectors.uniform, 3),
-    "by_size": partial(selectors.by_size, 3),
-    "full": selectors.full,
-    "round_robin": partial(selectors.round_robin, 3),
-    "power_of_choice": partial(selectors.power_of_choice, 3, 5),
+    "uniform": partial(selectors.Uniform, 3),
+    "by_size": partial(selectors.BySize, 3),
+    "full": selectors.Full,
+    "round_robin": partial(selectors.RoundRobin, 3),
+    "power_of_choice": partial(selectors.PowerOfChoice, 3, 5),
     "power_of_choice, minibatch": partial(
-        selectors.power_of_choice, 3, 5, variant="cpow", loss_examples=2
+        selectors.PowerOfChoice, 3, 5, variant="cpow", loss_examples=2
     ),
-    "power_of_choice, reported": partial(selectors.power_of_choice, 3, 5, variant="rpow"),
-    "clustered_by_size": partial(selectors.clustered_by_size, 3),
-    "clustered_by_similarity": partial(selectors.clustered_by_similarity, 3),
-    "divfl": partial(selectors.divfl, 3, candidates=4),
-    "divfl, greedy and stale": partial(selectors.divfl, 3, candidates="all", gradients="stale"),
+    "power_of_choice, reported": partial(selectors.PowerOfChoice, 3, 5, variant="rpow"),
+    "clustered_by_size": partial(selectors.ClusteredBySize, 3),
+    "clustered_by_similarity": partial(selectors.ClusteredBySimilarity, 3),
+    "divfl": partial(selectors.DivFL, 3, candidates=4),
+    "divfl, greedy and stale": partial(selectors.DivFL, 3, candidates="all", gradients="stale"),
     "divfl, every other round": partial(
-        selectors.divfl, 3, candidates=4, gradients=selectors.gradients.refresh_every(2)
+        selectors.DivFL, 3, candidates=4, gradients=selectors.gradients.RefreshEvery(2)
     ),
     "divfl, sketched": partial(
-        selectors.divfl, 3, candidates=4, gradients=selectors.gradients.fresh(count_sketch(4))
+        selectors.DivFL, 3, candidates=4, gradients=selectors.gradients.Fresh(CountSketch(4))
     ),
     "divfl, of a pool": partial(
-        selectors.divfl,
+        selectors.DivFL,
         3,
         candidates="all",
         pool=4,
-        gradients=selectors.gradients.stale(count_sketch(4)),
+        gradients=selectors.gradients.Stale(CountSketch(4)),
     ),
     "divfl, of points": partial(
-        selectors.divfl, 3, pool=4, points=5, gradients=selectors.gradients.stale(count_sketch(4))
+        selectors.DivFL, 3, pool=4, points=5, gradients=selectors.gradients.Stale(CountSketch(4))
     ),
-    "subtrunc": partial(selectors.subtrunc, 3, 0.5, candidates=4),
-    "subtrunc, of a pool": partial(selectors.subtrunc, 3, 0.5, candidates=2, pool=4),
-    "subtrunc, of points": partial(selectors.subtrunc, 3, 0.5, pool=4, points=5),
-    "unionfl": partial(selectors.unionfl, 3, 0.5, 2, candidates=4),
-    "unionfl, of a pool": partial(selectors.unionfl, 3, 0.5, 2, candidates="all", pool=4),
+    "subtrunc": partial(selectors.SubTrunc, 3, 0.5, candidates=4),
+    "subtrunc, of a pool": partial(selectors.SubTrunc, 3, 0.5, candidates=2, pool=4),
+    "subtrunc, of points": partial(selectors.SubTrunc, 3, 0.5, pool=4, points=5),
+    "unionfl": partial(selectors.UnionFL, 3, 0.5, 2, candidates=4),
+    "unionfl, of a pool": partial(selectors.UnionFL, 3, 0.5, 2, candidates="all", pool=4),
     "unionfl, by updates": partial(
-        selectors.unionfl, 3, candidates=4, gradients=selectors.gradients.updates(0.1)
+        selectors.UnionFL, 3, candidates=4, gradients=selectors.gradients.Updates(0.1)
     ),
     "submodular": partial(
-        selectors.submodular, lambda context: modular(context.losses(context.variables)), 3
+        selectors.Submodular, lambda context: modular(context.losses(context.variables)), 3
     ),
-    "agnostic": partial(selectors.agnostic, 0.1),
-    "drfa": partial(selectors.drfa, 0.1, cohort_size=3, local_steps=2),
+    "agnostic": partial(selectors.Agnostic, 0.1),
+    "drfa": partial(selectors.DRFA, 0.1, cohort_size=3, local_steps=2),
 }
 SOLVERS = {
-    "sgd": partial(solvers.sgd, 0.1, 2, epochs=1),
+    "sgd": partial(solvers.SGD, 0.1, 2, epochs=1),
     "sgd, momentum, decay and prox": partial(
-        solvers.sgd, 0.1, 2, steps=3, momentum=0.9, weight_decay=0.01, prox=0.1
+        solvers.SGD, 0.1, 2, steps=3, momentum=0.9, weight_decay=0.01, prox=0.1
     ),
-    "sgd with replacement": partial(solvers.sgd, 0.1, 2, steps=3, replacement=True),
+    "sgd with replacement": partial(solvers.SGD, 0.1, 2, steps=3, replacement=True),
 }
 AGGREGATORS = {
-    "mean": aggregators.mean,
-    "mean by size": partial(aggregators.mean, "size"),
-    "mean by cohort": partial(aggregators.mean, "cohort"),
+    "mean": aggregators.Mean,
+    "mean by size": partial(aggregators.Mean, "size"),
+    "mean by cohort": partial(aggregators.Mean, "cohort"),
     "mean with a server optimizer": partial(
-        aggregators.mean, server_optimizer=optax.sgd(0.5, momentum=0.9)
+        aggregators.Mean, server_optimizer=optax.sgd(0.5, momentum=0.9)
     ),
-    "equitable": partial(aggregators.equitable, 2),
+    "equitable": partial(aggregators.Equitable, 2),
     "equitable, of the last batch": partial(
-        aggregators.equitable, "eigengap", layer="logits", examples="last_batch"
+        aggregators.Equitable, "eigengap", layer="logits", examples="last_batch"
     ),
-    "fairfed": partial(aggregators.fairfed, 0.5),
-    "gifair": partial(aggregators.gifair, 0.5),
-    "q_fedavg": partial(aggregators.q_fedavg, 1.0, learning_rate=0.1),
-    "tilted": partial(aggregators.tilted, 1.0),
-    "fltrust": lambda: aggregators.fltrust(
-        (FEDERATION.train.features[:8], FEDERATION.train.labels[:8]), solvers.sgd(0.1, 4, epochs=1)
+    "fairfed": partial(aggregators.FairFed, 0.5),
+    "gifair": partial(aggregators.GIFAIR, 0.5),
+    "q_fedavg": partial(aggregators.QFedAvg, 1.0, learning_rate=0.1),
+    "tilted": partial(aggregators.Tilted, 1.0),
+    "fltrust": lambda: aggregators.FLTrust(
+        (FEDERATION.train.features[:8], FEDERATION.train.labels[:8]), solvers.SGD(0.1, 4, epochs=1)
     ),
-    "median": aggregators.median,
-    "trimmed_mean": partial(aggregators.trimmed_mean, 0.4),
-    "krum": partial(aggregators.krum, 0, selected=2),
-    "geometric_median": aggregators.geometric_median,
-    "norm_clipping": partial(aggregators.norm_clipping, 0.1, "size"),
-    "centered_clipping": partial(aggregators.centered_clipping, 0.1, iterations=2),
+    "median": aggregators.Median,
+    "trimmed_mean": partial(aggregators.TrimmedMean, 0.4),
+    "krum": partial(aggregators.Krum, 0, selected=2),
+    "geometric_median": aggregators.GeometricMedian,
+    "norm_clipping": partial(aggregators.NormClipping, 0.1, "size"),
+    "centered_clipping": partial(aggregators.CenteredClipping, 0.1, iterations=2),
 }
 ROLES = (SELECTORS, SOLVERS, AGGREGATORS)
 BASELINE = ("uniform", "sgd", "mean")
@@ -140,7 +140,7 @@ class Programs(NamedTuple):
 @lru_cache(maxsize=1)
 def programs(names):
     selector, solver, aggregator = names
-    round = make_round(
+    round = Round(
         linear_model(), SELECTORS[selector](), SOLVERS[solver](), AGGREGATORS[aggregator]()
     )
     traced = []
@@ -231,8 +231,8 @@ def test_state_keeps_its_structure_and_types(names):
 
 def test_faults_that_need_older_models_keep_the_structure_of_the_state(names):
     make = (roles[name] for roles, name in zip(ROLES, names, strict=True))
-    late = [faults.late(0.5, rounds=2), faults.dropout(0.5)]
-    round = make_round(linear_model(), *(role() for role in make), faults=late)
+    late = [faults.Late(0.5, rounds=2), faults.Dropout(0.5)]
+    round = Round(linear_model(), *(role() for role in make), faults=late)
 
     def program(key, data):
         start = round.init(key, data)

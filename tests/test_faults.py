@@ -12,9 +12,9 @@ from test_conformance import AGGREGATORS, FEDERATION, SELECTORS
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
-from fedjax_fair.base import Cohort, LocalResult
+from fedjax_fair.base import Aggregator, Cohort, LocalResult
 from fedjax_fair.faults import applied
-from fedjax_fair.simulate import Purpose, derive_key, make_context, make_round, run
+from fedjax_fair.simulate import Purpose, Round, derive_key, make_context, run
 
 ROUNDS = 4
 NUM = FEDERATION.num_clients
@@ -22,11 +22,11 @@ DATA = jax.tree.map(jnp.asarray, FEDERATION)
 
 
 def run_with(faults=(), selector=None, aggregator=None, solver=None, *, drop_nonfinite=False):
-    round = make_round(
+    round = Round(
         linear_model(),
-        selector or selectors.uniform(3),
-        solver or solvers.sgd(0.1, 2, steps=3),
-        aggregator or aggregators.mean("size"),
+        selector or selectors.Uniform(3),
+        solver or solvers.SGD(0.1, 2, steps=3),
+        aggregator or aggregators.Mean("size"),
         faults=faults,
     )
 
@@ -60,11 +60,11 @@ def context():
 def test_what_never_happens_changes_no_bit(selector, aggregator):
     make = partial(run_with, selector=SELECTORS[selector](), aggregator=AGGREGATORS[aggregator]())
     nothing = [
-        faults.dropout(0.0),
-        faults.stragglers(0.0, deadline_steps=1),
-        faults.byzantine(0.0, "nan"),
-        faults.byzantine([], "little"),
-        faults.late(0.0, rounds=2),
+        faults.Dropout(0.0),
+        faults.Stragglers(0.0, deadline_steps=1),
+        faults.Byzantine(0.0, "nan"),
+        faults.Byzantine([], "little"),
+        faults.Late(0.0, rounds=2),
     ]
     _, plain, info = make()
     _, state, same = make(nothing, drop_nonfinite=True)
@@ -117,7 +117,7 @@ def test_aggregators_see_those_who_answered_alone(name):
     ["mean", "mean with a server optimizer", "fairfed", "median", "q_fedavg", "equitable"],
 )
 def test_a_round_without_any_answer_changes_nothing(name):
-    start, state, info = run_with([faults.dropout(1.0)], aggregator=AGGREGATORS[name]())
+    start, state, info = run_with([faults.Dropout(1.0)], aggregator=AGGREGATORS[name]())
     chex.assert_trees_all_equal(state.variables, start.variables)
     chex.assert_trees_all_equal(state.aggregator, start.aggregator)
     assert (state.participation == 0).all()
@@ -126,21 +126,28 @@ def test_a_round_without_any_answer_changes_nothing(name):
     assert np.isnan(info.loss).all()
 
 
-def test_an_aggregator_that_divides_by_the_answers_survives_a_round_without_any():
-    mean = aggregators.mean()
+class Divided(Aggregator):
+    """The mean, divided by the number of answers."""
 
-    def divide(state, cohort, results, context):
-        update, state, info = mean.aggregate(state, cohort, results, context)
+    mean: aggregators.Mean = aggregators.Mean()
+
+    def weigh(self, state, cohort, context):
+        return self.mean.weigh(state, cohort, context)
+
+    def aggregate(self, state, cohort, results, context):
+        update, state, info = self.mean.aggregate(state, cohort, results, context)
         count = jnp.sum(cohort.answers).astype(jnp.float32)
         return jax.tree.map(lambda leaf: leaf / count, update), state, info
 
-    start, state, info = run_with([faults.dropout(1.0)], aggregator=mean._replace(aggregate=divide))
+
+def test_an_aggregator_that_divides_by_the_answers_survives_a_round_without_any():
+    start, state, info = run_with([faults.Dropout(1.0)], aggregator=Divided())
     chex.assert_trees_all_equal(state.variables, start.variables)
     assert info.finite.all()
 
 
 def test_participation_weights_and_losses_are_of_those_who_answered():
-    _, state, info = run_with([faults.dropout(0.5)])
+    _, state, info = run_with([faults.Dropout(0.5)])
     answers = np.asarray(info.answers)
     assert 0 < answers.mean() < 1
     counted = np.bincount(np.asarray(info.clients)[answers], minlength=NUM)
@@ -153,9 +160,9 @@ def test_participation_weights_and_losses_are_of_those_who_answered():
 
 def test_known_weights_are_renormalized_like_those_that_are_not():
     # Sums are taken on the way for the one, and after who answered is known for the other.
-    fault = [faults.dropout([0.0, 1.0, 0.0, 0.0, 1.0, 0.0])]
+    fault = [faults.Dropout([0.0, 1.0, 0.0, 0.0, 1.0, 0.0])]
     _, one, info = run_with(fault)
-    _, other, _ = run_with(fault, aggregator=aggregators.norm_clipping(1e6, "size"))
+    _, other, _ = run_with(fault, aggregator=aggregators.NormClipping(1e6, "size"))
     assert not info.answers.all()
     chex.assert_trees_all_close(one.variables, other.variables, rtol=1e-5, atol=1e-6)
 
@@ -163,22 +170,22 @@ def test_known_weights_are_renormalized_like_those_that_are_not():
 def befallen(fault, clients, round=1, seed=0):
     at = context()._replace(round=jnp.int32(round))
     cohort = cohort_of(clients)
-    return applied.befall([faults.dropout(0.2), fault], jax.random.key(seed), cohort, at)
+    return applied.befall([faults.Dropout(0.2), fault], jax.random.key(seed), cohort, at)
 
 
 def test_what_befalls_a_client_does_not_depend_on_the_others():
-    one, _ = befallen(faults.stragglers(0.5, deadline_steps=2), [0, 1, 2, 3])
-    other, _ = befallen(faults.stragglers(0.5, deadline_steps=2), [5, 3, 1])
+    one, _ = befallen(faults.Stragglers(0.5, deadline_steps=2), [0, 1, 2, 3])
+    other, _ = befallen(faults.Stragglers(0.5, deadline_steps=2), [5, 3, 1])
     limits = one.instructions["max_steps"]
     np.testing.assert_array_equal(other.instructions["max_steps"][1:], limits[jnp.array([3, 1])])
-    _, answers = befallen(faults.dropout(0.4), [0, 1, 2, 3])
-    _, others = befallen(faults.dropout(0.4), [5, 3, 1])
+    _, answers = befallen(faults.Dropout(0.4), [0, 1, 2, 3])
+    _, others = befallen(faults.Dropout(0.4), [5, 3, 1])
     np.testing.assert_array_equal(others[1:], answers[jnp.array([3, 1])])
 
 
 def test_dropouts_are_as_frequent_as_they_should_be():
     each = np.array([0.0, 0.1, 0.3, 0.5, 0.9, 1.0], np.float32)
-    fault, at = faults.dropout(each), context()
+    fault, at = faults.Dropout(each), context()
 
     def answers(seed):
         cohort = cohort_of(range(NUM))
@@ -191,7 +198,7 @@ def test_dropouts_are_as_frequent_as_they_should_be():
     assert abs(apart) < 4 / np.sqrt(len(found))
 
     def both(seed):
-        cohort, halves = cohort_of(range(NUM)), [faults.dropout(0.5), faults.dropout(0.5)]
+        cohort, halves = cohort_of(range(NUM)), [faults.Dropout(0.5), faults.Dropout(0.5)]
         return applied.befall(halves, jax.random.key(seed), cohort, at)[1]
 
     quarter = np.asarray(jax.jit(jax.vmap(both))(jnp.arange(4000))).mean()
@@ -200,11 +207,11 @@ def test_dropouts_are_as_frequent_as_they_should_be():
 
 @pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 2}], ids=str)
 def test_a_straggler_has_done_its_first_steps(length):
-    slow = [faults.stragglers(1.0, deadline_steps=2)]
-    _, state, info = run_with(slow, solver=solvers.sgd(0.1, 2, **length))
+    slow = [faults.Stragglers(1.0, deadline_steps=2)]
+    _, state, info = run_with(slow, solver=solvers.SGD(0.1, 2, **length))
     assert (info.steps == 2).all()
     if "steps" in length:
-        _, expected, _ = run_with(solver=solvers.sgd(0.1, 2, steps=2))
+        _, expected, _ = run_with(solver=solvers.SGD(0.1, 2, steps=2))
         chex.assert_trees_all_close(state.variables, expected.variables, rtol=1e-5, atol=1e-7)
 
 
@@ -226,9 +233,9 @@ def softmax_step(model, features, labels, rate):
 
 
 def test_late_members_train_from_models_of_the_past_as_in_numpy():
-    fault = faults.late(0.8, rounds=2)
+    fault = faults.Late(0.8, rounds=2)
     start, state, info = run_with(
-        [fault], solver=solvers.sgd(0.5, 16, steps=1), aggregator=aggregators.mean("uniform")
+        [fault], solver=solvers.SGD(0.5, 16, steps=1), aggregator=aggregators.Mean("uniform")
     )
     train = FEDERATION.train
     models = [{name: np.asarray(leaf, float) for name, leaf in start.variables.params.items()}]
@@ -252,7 +259,7 @@ def test_late_members_train_from_models_of_the_past_as_in_numpy():
 
 
 def test_models_are_as_old_as_they_may_be():
-    fault = faults.late(0.75, rounds=3)
+    fault = faults.Late(0.75, rounds=3)
     drawn = np.concatenate([ages_of(fault, 7, range(NUM), seed) for seed in range(200)])
     share = np.bincount(drawn, minlength=4) / drawn.size
     assert np.abs(share - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / drawn.size)
@@ -263,7 +270,7 @@ def test_models_are_as_old_as_they_may_be():
 
 
 def told(attack, updates, clients, liars, answers=None, **settings):
-    fault = faults.byzantine(liars, attack, **settings)
+    fault = faults.Byzantine(liars, attack, **settings)
     cohort = cohort_of(clients)._replace(answers=answers)
     if fault.collude is not None:
         return jax.jit(lambda own: fault.collude(cohort, own, context()))(updates)
@@ -311,8 +318,8 @@ def test_a_fraction_of_clients_lies(fraction):
 
 
 def test_updates_that_are_not_finite_can_be_dropped():
-    lie = faults.byzantine([0, 2, 4], "nan")
-    silent = faults.dropout(np.isin(np.arange(NUM), [0, 2, 4]).astype(np.float32))
+    lie = faults.Byzantine([0, 2, 4], "nan")
+    silent = faults.Dropout(np.isin(np.arange(NUM), [0, 2, 4]).astype(np.float32))
     _, state, info = run_with([lie], drop_nonfinite=True)
     _, expected, _ = run_with([silent])
     chex.assert_trees_all_equal(state.variables, expected.variables)
@@ -326,14 +333,14 @@ def test_updates_that_are_not_finite_can_be_dropped():
 
 
 def test_without_any_finite_update_the_model_stays():
-    start, state, info = run_with([faults.byzantine(1.0, "nan")], drop_nonfinite=True)
+    start, state, info = run_with([faults.Byzantine(1.0, "nan")], drop_nonfinite=True)
     chex.assert_trees_all_equal(state.variables, start.variables)
     assert info.nonfinite.all()
     assert not info.answers.any()
 
 
 def test_what_does_not_arrive_is_not_called_infinite():
-    _, _, info = run_with([faults.dropout(1.0), faults.byzantine(1.0, "nan")])
+    _, _, info = run_with([faults.Dropout(1.0), faults.Byzantine(1.0, "nan")])
     assert not info.nonfinite.any()
 
 
@@ -377,7 +384,7 @@ def test_selectors_choose_among_those_who_are_available(name):
 
 def test_who_is_not_available_does_not_answer():
     table = np.array([[1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]])
-    _, state, info = run_with([faults.trace(table)])
+    _, state, info = run_with([faults.Trace(table)])
     clients, answers = np.asarray(info.clients), np.asarray(info.answers)
     assert clients[0][answers[0]].tolist() == [0]
     assert not answers[1].any()
@@ -387,7 +394,7 @@ def test_who_is_not_available_does_not_answer():
 
 
 def test_days_are_as_bright_as_they_should_be():
-    fault = faults.diurnal(4, lowest=0.2, highest=0.8)
+    fault = faults.Diurnal(4, lowest=0.2, highest=0.8)
     table = jax.jit(jax.vmap(lambda round: fault.available(jax.random.key(round), round, 8)))(
         jnp.arange(4000, dtype=jnp.int32)
     )
@@ -400,19 +407,19 @@ def test_days_are_as_bright_as_they_should_be():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: faults.dropout(1.5), "probability=1.5: expected a probability"),
-        (lambda: faults.dropout([0.1, np.nan]), "probability=.*nan.*: expected a probability"),
-        (lambda: faults.stragglers(0.1, deadline_steps=0), "deadline_steps=0"),
-        (lambda: faults.late(1.5, rounds=1), "probability=1.5"),
-        (lambda: faults.late(0.5, rounds=0), "rounds=0"),
-        (lambda: faults.byzantine(1.2, "nan"), "clients=1.2"),
-        (lambda: faults.byzantine([1, 1], "nan"), "different"),
-        (lambda: faults.byzantine(0.1, "noise", -1.0), "strength=-1.0"),
-        (lambda: faults.trace([1, 0]), "available=.*rounds, clients"),
-        (lambda: faults.trace([[2, 0]]), "available="),
-        (lambda: faults.diurnal(0), "period=0"),
-        (lambda: faults.diurnal(3, lowest=-0.1), "lowest=-0.1"),
-        (lambda: run_with([faults.trace([[1, 0]])]), "expected 6 clients, got 2"),
+        (lambda: faults.Dropout(1.5), "probability=1.5: expected a probability"),
+        (lambda: faults.Dropout([0.1, np.nan]), "probability=.*nan.*: expected a probability"),
+        (lambda: faults.Stragglers(0.1, deadline_steps=0), "deadline_steps=0"),
+        (lambda: faults.Late(1.5, rounds=1), "probability=1.5"),
+        (lambda: faults.Late(0.5, rounds=0), "rounds=0"),
+        (lambda: faults.Byzantine(1.2, "nan"), "clients=1.2"),
+        (lambda: faults.Byzantine([1, 1], "nan"), "different"),
+        (lambda: faults.Byzantine(0.1, "noise", -1.0), "strength=-1.0"),
+        (lambda: faults.Trace([1, 0]), "table=.*rounds, clients"),
+        (lambda: faults.Trace([[2, 0]]), "table="),
+        (lambda: faults.Diurnal(0), "period=0"),
+        (lambda: faults.Diurnal(3, lowest=-0.1), "lowest=-0.1"),
+        (lambda: run_with([faults.Trace([[1, 0]])]), "expected 6 clients, got 2"),
     ],
 )
 def test_bad_settings_are_refused(make, message):
@@ -421,12 +428,12 @@ def test_bad_settings_are_refused(make, message):
 
 
 def test_results_say_who_answered_and_what_was_sent():
-    method = make_round(
+    method = Round(
         linear_model(),
-        selectors.uniform(3),
-        solvers.sgd(0.1, 2, steps=1),
-        aggregators.mean(),
-        faults=[faults.dropout(0.5)],
+        selectors.Uniform(3),
+        solvers.SGD(0.1, 2, steps=1),
+        aggregators.Mean(),
+        faults=[faults.Dropout(0.5)],
     )
     dataset = ff.fit(method, make_federation(), rounds=4, eval_every=2, train_loss=False)
     answers = dataset["cohort_answers"].values[0]

@@ -14,7 +14,7 @@ from test_conformance import AGGREGATORS, SELECTORS, SOLVERS
 
 from fedjax_fair import faults
 from fedjax_fair.data.federated import ClientExamples, FederatedData
-from fedjax_fair.simulate import make_round
+from fedjax_fair.simulate import Round
 
 CLIENTS, EXAMPLES = 1_000_003, 2_000_003
 
@@ -86,7 +86,7 @@ def touches_all(round):
 
 
 def round_of(selector="uniform", aggregator="mean", **options):
-    return make_round(
+    return Round(
         linear_model(),
         SELECTORS[selector](),
         SOLVERS["sgd"](),
@@ -113,13 +113,13 @@ def test_an_aggregator_touches_few_clients(aggregator):
 
 
 def test_dropped_clients_are_those_of_the_cohort():
-    assert_updates_in_place(touches_all(round_of(faults=faults.dropout(0.2))))
+    assert_updates_in_place(touches_all(round_of(faults=faults.Dropout(0.2))))
 
 
 def test_who_is_available_is_counted_but_not_sorted():
     available = np.broadcast_to(np.array(True), (1, CLIENTS))
     for selector in ("uniform", "power_of_choice"):
-        large, _ = touches_all(round_of(selector, faults=faults.trace(available)))
+        large, _ = touches_all(round_of(selector, faults=faults.Trace(available)))
         assert "cumsum" in large
         assert not set(large) & {"sort", "top_k", "random_bits"}, selector
 

@@ -7,7 +7,16 @@ import pytest
 from conftest import own
 
 import fedjax_fair as ff
-from fedjax_fair.base import Aggregation, Aggregator, Cohort, Model, Variables, empty_state
+from fedjax_fair.base import (
+    Aggregation,
+    Aggregator,
+    Cohort,
+    Model,
+    Selector,
+    Solver,
+    Variables,
+    empty_state,
+)
 from fedjax_fair.data.federated import FederatedData
 
 RATE = 0.2
@@ -21,7 +30,7 @@ def linear(outputs) -> Model:
     def apply(params, state, x, *, train, key):
         return x @ params["kernel"], state
 
-    return Model(init, apply, lambda params, state, x: x)
+    return Model.from_functions(init, apply, lambda params, state, x: x)
 
 
 def federation(targets) -> FederatedData:
@@ -53,8 +62,8 @@ def slope(model, kernel, x, y):
     ("model", "data"), [REGRESSION, ABSOLUTE, LABELS], ids=["squared", "absolute", "labels"]
 )
 def test_a_model_trains_with_a_loss_of_its_own(model, data):
-    round = ff.make_round(
-        model, ff.selectors.full(), ff.solvers.sgd(RATE, 5, steps=1), ff.aggregators.mean()
+    round = ff.Round(
+        model, ff.selectors.Full(), ff.solvers.SGD(RATE, 5, steps=1), ff.aggregators.Mean()
     )
     start = round.init(jax.random.key(0), data)
     after, _ = jax.jit(round.step)(start, data)
@@ -86,8 +95,8 @@ def test_a_model_trains_with_a_loss_of_its_own(model, data):
 
 def test_a_task_that_does_not_fit_the_labels_is_refused_before_anything_is_compiled():
     def method(model):
-        return ff.make_round(
-            model, ff.selectors.full(), ff.solvers.sgd(RATE, 5, steps=1), ff.aggregators.mean()
+        return ff.Round(
+            model, ff.selectors.Full(), ff.solvers.SGD(RATE, 5, steps=1), ff.aggregators.Mean()
         )
 
     narrow = ff.models.as_regression(linear(1))
@@ -103,18 +112,18 @@ def test_a_task_that_does_not_fit_the_labels_is_refused_before_anything_is_compi
 def test_roles_that_measure_clients_use_the_loss_of_the_model(role):
     model, data = REGRESSION
     data = data._replace(groups=np.array([0, 1, 0, 1, 0, 1], np.int32))
-    round = ff.make_round(
+    round = ff.Round(
         model,
         {
-            "divfl": ff.selectors.divfl(3),
-            "power_of_choice": ff.selectors.power_of_choice(3, variant="cpow"),
-        }.get(role, ff.selectors.uniform(3)),
-        ff.solvers.sgd(RATE, 5, steps=1),
+            "divfl": ff.selectors.DivFL(3),
+            "power_of_choice": ff.selectors.PowerOfChoice(3, variant="cpow"),
+        }.get(role, ff.selectors.Uniform(3)),
+        ff.solvers.SGD(RATE, 5, steps=1),
         {
-            "gifair": ff.aggregators.gifair(0.5),
-            "q_fedavg": ff.aggregators.q_fedavg(1.0, learning_rate=RATE),
-            "equitable": ff.aggregators.equitable(2),
-        }.get(role, ff.aggregators.mean()),
+            "gifair": ff.aggregators.GIFAIR(0.5),
+            "q_fedavg": ff.aggregators.QFedAvg(1.0, learning_rate=RATE),
+            "equitable": ff.aggregators.Equitable(2),
+        }.get(role, ff.aggregators.Mean()),
     )
     state, info = jax.jit(ff.run, static_argnums=(0, 3))(
         round, round.init(jax.random.key(0), data), data, 3
@@ -126,7 +135,7 @@ def test_roles_that_measure_clients_use_the_loss_of_the_model(role):
 def test_a_member_that_does_not_answer_fits_the_same_seam():
     """A fault is an instruction; what came of it is a report that the aggregator reads."""
     model, data = REGRESSION
-    plain = ff.solvers.sgd(RATE, 5, steps=1)
+    plain = ff.solvers.SGD(RATE, 5, steps=1)
 
     def solve(key, variables, client):
         result = plain.solve(key, variables, client)
@@ -146,11 +155,11 @@ def test_a_member_that_does_not_answer_fits_the_same_seam():
         update = context.weighted_sum(weights, update)
         return update, state, Aggregation(weights, {"answered": jnp.sum(answered)})
 
-    faulty = ff.make_round(
+    faulty = ff.Round(
         model,
-        ff.selectors.full()._replace(select=select),
-        plain._replace(solve=solve),
-        Aggregator(empty_state, aggregate),
+        Selector.from_functions(empty_state, select),
+        Solver.from_functions(solve),
+        Aggregator.from_functions(empty_state, aggregate),
     )
     start = faulty.init(jax.random.key(0), data)
     after, info = jax.jit(faulty.step)(start, data)

@@ -5,11 +5,11 @@ import fedjax_fair as ff
 
 def test_fedavg_learns_mnist(tfds_folder):
     data = ff.data.load("mnist", ff.data.iid(500), data_dir=tfds_folder)
-    fedavg = ff.make_round(
+    fedavg = ff.Round(
         model=ff.models.lenet(data.num_classes),
-        selector=ff.selectors.uniform(cohort_size=10),
-        solver=ff.solvers.sgd(learning_rate=0.1, batch_size=10, epochs=1),
-        aggregator=ff.aggregators.mean(weights="size"),
+        selector=ff.selectors.Uniform(cohort_size=10),
+        solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
+        aggregator=ff.aggregators.Mean(weights="size"),
     )
     run = ff.fit(fedavg, data, rounds=10, eval_every=10, train_loss=False)
     assert run.accuracy_mean_examples.isel(seed=0, round=-1) >= 0.8

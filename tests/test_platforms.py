@@ -18,7 +18,7 @@ from fedjax_fair.app.config import Config
 from fedjax_fair.app.registry import METHODS
 from fedjax_fair.models import Conv, from_flax
 from fedjax_fair.numerics import target
-from fedjax_fair.simulate import make_round
+from fedjax_fair.simulate import Round
 
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}  # By target, as `lower` calls them.
 EXAMPLES, SIDE = 407, 12  # Their product divides the size of nothing else.
@@ -75,11 +75,11 @@ def copies(text):
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_a_round_has_no_grouped_convolution_and_leaves_host_and_data_alone(platform):
     federated = federation()
-    round = make_round(
+    round = Round(
         from_flax(Network()),
-        selectors.divfl(3, gradients="stale"),
-        solvers.sgd(0.1, 4, steps=2),
-        aggregators.mean(),
+        selectors.DivFL(3, gradients="stale"),
+        solvers.SGD(0.1, 4, steps=2),
+        aggregators.Mean(),
         clients_per_batch=3,
     )
     with target.tracing_for(platform):

@@ -13,7 +13,7 @@ from fedjax_fair.base import Client, Cohort, Selector, Variables, empty_state
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.local_training import default_clients_per_batch
 from fedjax_fair.numerics import target
-from fedjax_fair.simulate import Purpose, derive_key, make_context, make_round, run
+from fedjax_fair.simulate import Purpose, Round, derive_key, make_context, run
 
 LARGE = 100
 
@@ -21,18 +21,18 @@ LARGE = 100
 def fixed(*clients):
     """A selector that always picks the same slots."""
     cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
-    return Selector(
+    return Selector.from_functions(
         init=empty_state,
         select=lambda key, state, context: (cohort, state, {}),
     )
 
 
 def make(model, selector=None, solver=None, aggregator=None, **settings):
-    return make_round(
+    return Round(
         model,
-        selector or selectors.uniform(3),
-        solver or solvers.sgd(0.1, 2, epochs=1),
-        aggregator or aggregators.mean(),
+        selector or selectors.Uniform(3),
+        solver or solvers.SGD(0.1, 2, epochs=1),
+        aggregator or aggregators.Mean(),
         **settings,
     )
 
@@ -49,7 +49,7 @@ def assert_close(actual, expected, **tolerance):
 
 
 def test_one_client_and_one_step_is_a_centralized_step(model, federation):
-    round = make(model, fixed(4), solvers.sgd(0.5, LARGE, steps=1))
+    round = make(model, fixed(4), solvers.SGD(0.5, LARGE, steps=1))
     state = jax.jit(round.init)(jax.random.key(0), federation)
     after, info = jax.jit(round.step)(state, federation)
 
@@ -68,9 +68,9 @@ def test_one_client_and_one_step_is_a_centralized_step(model, federation):
 
 
 def test_clients_per_batch_never_changes_results(model, federation):
-    expected, _ = rounds_of(make(model, selectors.uniform(5)), federation)
+    expected, _ = rounds_of(make(model, selectors.Uniform(5)), federation)
     for clients_per_batch in (1, 2, 3, 4, 5):
-        grouped = make(model, selectors.uniform(5), clients_per_batch=clients_per_batch)
+        grouped = make(model, selectors.Uniform(5), clients_per_batch=clients_per_batch)
         actual, _ = rounds_of(grouped, federation)
         assert_close(actual.variables, expected.variables, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(actual.participation, expected.participation)
@@ -85,7 +85,7 @@ def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, cl
         seen = {"kept": results.update, "weighted_sum": results.weighted_sum}
         return update, state, aggregation._replace(info=seen)
 
-    plain = aggregators.mean("cohort")
+    plain = aggregators.Mean("cohort")
     chosen = fixed(1, 2, 1, 4, 5)
     cohort, *_ = chosen.select(None, (), None)
     weighted = cohort._replace(weights=shares)
@@ -121,8 +121,8 @@ def test_an_aggregator_that_weighs_before_training_keeps_no_updates(federation):
     def grown(aggregator):
         return (temporary(aggregator, 60) - temporary(aggregator, 10)) / model_bytes
 
-    assert grown(aggregators.mean()) < 1
-    assert grown(aggregators.q_fedavg(0.0, learning_rate=0.1)) > 49
+    assert grown(aggregators.Mean()) < 1
+    assert grown(aggregators.QFedAvg(0.0, learning_rate=0.1)) > 49
 
 
 def test_permuting_client_ids_permutes_outputs(model, federation):
@@ -133,7 +133,7 @@ def test_permuting_client_ids_permutes_outputs(model, federation):
     )
     permuted = federation._replace(train=train, test=test)
     # Everybody takes full-batch steps, so that no random number depends on a client's id.
-    round = make(model, selectors.uniform(6), solvers.sgd(0.3, LARGE, steps=3))
+    round = make(model, selectors.Uniform(6), solvers.SGD(0.3, LARGE, steps=3))
     before, info = rounds_of(round, federation)
     after, info_permuted = rounds_of(round, permuted)
     assert_close(after.variables, before.variables, rtol=1e-5, atol=1e-6)
@@ -156,7 +156,7 @@ def test_another_seed_changes_cohorts(model, federation):
 
 def test_another_seed_changes_minibatches(model, federation):
     """Same initial model, same client: only the minibatches can make a difference."""
-    round = make(model, fixed(5), solvers.sgd(0.1, 2, steps=2))
+    round = make(model, fixed(5), solvers.SGD(0.1, 2, steps=2))
     state = jax.jit(round.init)(jax.random.key(0), federation)
     _, first = jax.jit(round.step)(state, federation)
     _, second = jax.jit(round.step)(state._replace(key=jax.random.key(1)), federation)
@@ -171,13 +171,13 @@ def test_rounds_and_clients_have_their_own_minibatches(federation, model):
             offsets=np.zeros_like(train.offsets), sizes=np.full_like(train.sizes, 30)
         )
     )
-    round = make(model, selectors.uniform(6), solvers.sgd(0.0, 2, steps=1))
+    round = make(model, selectors.Uniform(6), solvers.SGD(0.0, 2, steps=1))
     _, info = rounds_of(round, same, num_rounds=4)
     assert len(np.unique(info.loss)) > 12  # of 24; a few coincide by drawing the same pair
 
 
 def test_a_repeated_client_trains_independently(model, federation):
-    round = make(model, fixed(5, 5, 5), solvers.sgd(0.1, 2, steps=2))
+    round = make(model, fixed(5, 5, 5), solvers.SGD(0.1, 2, steps=2))
     _, info = rounds_of(round, federation, num_rounds=1)
     assert len(set(info.loss[0].tolist())) == 3
 
@@ -189,8 +189,8 @@ def test_a_client_does_not_depend_on_the_rest_of_the_cohort(model, federation):
 
 
 def test_cohorts_do_not_depend_on_the_solver(model, federation):
-    _, short = rounds_of(make(model, solver=solvers.sgd(0.1, 2, steps=1)), federation)
-    _, long = rounds_of(make(model, solver=solvers.sgd(0.1, 3, steps=9)), federation)
+    _, short = rounds_of(make(model, solver=solvers.SGD(0.1, 2, steps=1)), federation)
+    _, long = rounds_of(make(model, solver=solvers.SGD(0.1, 3, steps=9)), federation)
     np.testing.assert_array_equal(short.clients, long.clients)
 
 
@@ -216,8 +216,8 @@ class Normalized(nn.Module):
 
 
 def test_statistics_are_averaged_with_the_parameters(federation):
-    model, solver = models.from_flax(Normalized()), solvers.sgd(0.1, 4, steps=3)
-    round = make(model, fixed(1, 2), solver, aggregators.mean("size"))
+    model, solver = models.from_flax(Normalized()), solvers.SGD(0.1, 4, steps=3)
+    round = make(model, fixed(1, 2), solver, aggregators.Mean("size"))
     state = jax.jit(round.init)(jax.random.key(0), federation)
     after, _ = jax.jit(round.step)(state, federation)
 
@@ -257,8 +257,8 @@ def test_dropout_differs_between_clients_steps_and_rounds(federation):
     data = federation._replace(train=same)
 
     def losses(steps):
-        solver = solvers.sgd(0.0, 32, steps=steps)
-        round = make(models.from_flax(Dropped()), selectors.uniform(6), solver)
+        solver = solvers.SGD(0.0, 32, steps=steps)
+        round = make(models.from_flax(Dropped()), selectors.Uniform(6), solver)
         return np.asarray(rounds_of(round, data, num_rounds=2)[1].loss)
 
     one = losses(1)
@@ -272,7 +272,7 @@ def test_participation_counts_slots(model, federation):
 
 
 def test_an_update_that_is_not_finite_is_not_applied(model, federation):
-    round = make(model, solver=solvers.sgd(1e30, 2, steps=4, weight_decay=1e20))
+    round = make(model, solver=solvers.SGD(1e30, 2, steps=4, weight_decay=1e20))
     state = jax.jit(round.init)(jax.random.key(0), federation)
     after, info = jax.jit(round.step)(state, federation)
     assert not bool(info.finite)
@@ -280,7 +280,7 @@ def test_an_update_that_is_not_finite_is_not_applied(model, federation):
 
 
 def test_context_tells_losses_and_accuracies_of_the_current_model(model, federation):
-    measuring = Selector(
+    measuring = Selector.from_functions(
         init=lambda context: (jnp.zeros(6), jnp.zeros(6)),
         select=lambda key, state, context: (
             Cohort(jnp.arange(2), jnp.full(2, 0.5)),
@@ -316,7 +316,7 @@ def test_clients_train_side_by_side_where_their_models_have_room(
     platform, devices, steps, model_bytes, expected
 ):
     variables = Variables({"kernel": np.zeros(model_bytes // 4, np.float32)}, {})
-    solver = solvers.sgd(0.1, 2, **steps)
+    solver = solvers.SGD(0.1, 2, **steps)
     with target.tracing_for(platform, devices):
         chosen = default_clients_per_batch(solver, variables, 100)
     assert min(chosen, 100) == expected
@@ -364,11 +364,11 @@ def test_what_the_aggregator_prepares_reaches_the_solver(model, federation):
         seen = {"update": results.update, "snapshot": results.reports["snapshot"]}
         return update, state, aggregation._replace(info=seen)
 
-    plain = aggregators.mean()
+    plain = aggregators.Mean()
     round = make(
         model,
         fixed(1, 2),
-        solvers.sgd(0.1, LARGE, steps=2),
+        solvers.SGD(0.1, LARGE, steps=2),
         plain._replace(prepare=prepare, aggregate=aggregate),
     )
     start = jax.jit(round.init)(jax.random.key(0), federation)

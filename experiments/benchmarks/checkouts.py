@@ -40,10 +40,10 @@ class Workload(NamedTuple):
     steps: int = 20
     batch: int = 50
     rounds: int = 2
-    selector: Callable = ff.selectors.uniform
+    selector: Callable = ff.selectors.Uniform
 
 
-_lenet, _divfl = ff.models.lenet, ff.selectors.divfl
+_lenet, _divfl = ff.models.lenet, ff.selectors.DivFL
 WORKLOADS = {
     "LeNet": Workload(_lenet),
     "LeNet, three channels": Workload(_lenet, _CIFAR, rounds=1),
@@ -98,11 +98,11 @@ def _seconds(workload: Workload) -> list[float]:
     images = rng.integers(0, 256, (count, *workload.shape), dtype=np.uint8)
     labels = rng.integers(0, 10, count).astype(np.int32)
     data = ff.data.from_arrays(images, labels, np.split(np.arange(count), workload.clients))
-    round = ff.make_round(
+    round = ff.Round(
         workload.network(10),
         workload.selector(workload.cohort),
-        ff.solvers.sgd(0.05, workload.batch, steps=workload.steps),
-        ff.aggregators.mean(),
+        ff.solvers.SGD(0.05, workload.batch, steps=workload.steps),
+        ff.aggregators.Mean(),
     )
     state = jax.jit(round.init)(jax.random.key(0), data)
     train = partial(jax.jit(ff.run, static_argnums=(0, 3)), round, state, data, workload.rounds)

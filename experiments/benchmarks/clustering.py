@@ -86,11 +86,11 @@ def benchmark_round(repeats: int) -> None:
     data = ff.data.from_arrays(
         images, rng.integers(0, 62, total), list(np.arange(total).reshape(num_clients, each))
     )
-    method = ff.make_round(
+    method = ff.Round(
         ff.models.femnist_cnn(62),
-        ff.selectors.full(),
-        ff.solvers.sgd(0.01, batch_size=64, epochs=5),
-        ff.aggregators.mean(),
+        ff.selectors.Full(),
+        ff.solvers.SGD(0.01, batch_size=64, epochs=5),
+        ff.aggregators.Mean(),
     )
     data = jax.device_put(data)
     start = jax.jit(method.init)(jax.random.key(0), data)

@@ -48,11 +48,11 @@ def measure(model, batch_size: int, side: int, rounds: int, mesh, repeats: int) 
     """Examples a second of the three forms."""
 
     def variables(side_by_side, seed, data):
-        method = ff.make_round(
+        method = ff.Round(
             model,
-            ff.selectors.uniform(COHORT),
-            ff.solvers.sgd(0.01, batch_size, steps=STEPS),
-            ff.aggregators.mean(),
+            ff.selectors.Uniform(COHORT),
+            ff.solvers.SGD(0.01, batch_size, steps=STEPS),
+            ff.aggregators.Mean(),
             clients_per_batch=side_by_side,
         )
         start = method.init(jax.random.key(seed), data)

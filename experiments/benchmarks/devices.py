@@ -32,26 +32,26 @@ CLIENTS, COHORT, POOL = 100, 10, 20
 BITS = {"pred": 8, "s32": 32, "u32": 32, "f32": 32, "bf16": 16, "f16": 16}
 METHODS = {
     # name: (selector, numbers that clients send beside losses and steps of local training)
-    "fedavg": (ff.selectors.uniform(COHORT), lambda width: 0),
-    "power_of_choice": (ff.selectors.power_of_choice(COHORT, POOL), lambda width: POOL),
-    "divfl, fresh": (ff.selectors.divfl(COHORT), lambda width: CLIENTS * (width + 1)),
+    "fedavg": (ff.selectors.Uniform(COHORT), lambda width: 0),
+    "power_of_choice": (ff.selectors.PowerOfChoice(COHORT, POOL), lambda width: POOL),
+    "divfl, fresh": (ff.selectors.DivFL(COHORT), lambda width: CLIENTS * (width + 1)),
     "divfl, stale": (
-        ff.selectors.divfl(COHORT, gradients="stale"), lambda width: COHORT * (width + 1),
+        ff.selectors.DivFL(COHORT, gradients="stale"), lambda width: COHORT * (width + 1),
     ),
     "divfl, fresh, last layer": (
-        ff.selectors.divfl(COHORT, gradients=gradients.fresh(gradients.last_layer())),
+        ff.selectors.DivFL(COHORT, gradients=gradients.Fresh(gradients.LastLayer())),
         lambda width: CLIENTS * (85 * 10 + 1),
     ),
-    "agnostic": (ff.selectors.agnostic(0.1), lambda width: CLIENTS + 3 * (CLIENTS - COHORT)),
+    "agnostic": (ff.selectors.Agnostic(0.1), lambda width: CLIENTS + 3 * (CLIENTS - COHORT)),
 }  # fmt: skip
 
 
 def make(selector: Selector, model: Model) -> Round:
-    return ff.make_round(
+    return ff.Round(
         model,
         selector,
-        ff.solvers.sgd(0.01, 10, steps=20),
-        ff.aggregators.mean("size"),
+        ff.solvers.SGD(0.01, 10, steps=20),
+        ff.aggregators.Mean("size"),
     )
 
 

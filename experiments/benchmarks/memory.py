@@ -63,11 +63,11 @@ def measure(workload: Workload, side_by_side: int) -> dict[str, float]:
     """MiB of a run of two rounds and two evaluations, in this process."""
     mesh, watch, model = core_mesh(), Watch(), NETWORKS[workload.network]()
     data = federation(workload)
-    round = ff.make_round(
+    round = ff.Round(
         model,
         selector_of(workload),
-        ff.solvers.sgd(0.01, workload.batch_size, steps=workload.steps),
-        ff.aggregators.mean(),
+        ff.solvers.SGD(0.01, workload.batch_size, steps=workload.steps),
+        ff.aggregators.Mean(),
         clients_per_batch=side_by_side,
     )
     fit(round, data, rounds=2, eval_every=2, train_loss=False, mesh=mesh, callbacks=[watch])

@@ -32,8 +32,8 @@ from experiments.benchmarks.timing import environment
 from fedjax_fair.base import Selector
 from fedjax_fair.client_evaluation import client_gradients, client_performance
 from fedjax_fair.data.federated import ClientExamples, FederatedData
-from fedjax_fair.numerics.sketch import count_sketch
-from fedjax_fair.selectors.gradients import fresh, stale
+from fedjax_fair.numerics.sketch import CountSketch
+from fedjax_fair.selectors.gradients import Fresh, Stale
 from fedjax_fair.submodular import (
     facility_location_from_distances,
     facility_location_from_features,
@@ -59,17 +59,17 @@ LABELS = {
 
 def make_selector(method: str, num_clients: int) -> Selector:
     """The methods compared; those that represent gradients do so with sketches."""
-    pooled: Any = {"candidates": "all", "pool": POOL, "gradients": stale(count_sketch(WIDTH))}
+    pooled: Any = {"candidates": "all", "pool": POOL, "gradients": Stale(CountSketch(WIDTH))}
     sampled = pooled | {"points": min(POINTS, num_clients)}
-    current = sampled | {"gradients": fresh(count_sketch(WIDTH))}
+    current = sampled | {"gradients": Fresh(CountSketch(WIDTH))}
     return {
-        "fedavg": partial(ff.selectors.uniform, COHORT),
-        "power_of_choice": partial(ff.selectors.power_of_choice, COHORT, 2 * COHORT),
-        "divfl": partial(ff.selectors.divfl, COHORT, **pooled),
-        "subtrunc": partial(ff.selectors.subtrunc, COHORT, 0.5, **pooled),
-        "unionfl": partial(ff.selectors.unionfl, COHORT, 0.001, 5, **pooled),
-        "divfl_points": partial(ff.selectors.divfl, COHORT, **sampled),
-        "divfl_fresh_points": partial(ff.selectors.divfl, COHORT, **current),
+        "fedavg": partial(ff.selectors.Uniform, COHORT),
+        "power_of_choice": partial(ff.selectors.PowerOfChoice, COHORT, 2 * COHORT),
+        "divfl": partial(ff.selectors.DivFL, COHORT, **pooled),
+        "subtrunc": partial(ff.selectors.SubTrunc, COHORT, 0.5, **pooled),
+        "unionfl": partial(ff.selectors.UnionFL, COHORT, 0.001, 5, **pooled),
+        "divfl_points": partial(ff.selectors.DivFL, COHORT, **sampled),
+        "divfl_fresh_points": partial(ff.selectors.DivFL, COHORT, **current),
     }[method]()
 
 
@@ -111,11 +111,11 @@ def make_federation(num_clients: int) -> FederatedData:
 def measure(method: str, num_clients: int, cache: Path) -> dict[str, Any]:
     """One line of the table, in this process."""
     data = federation(num_clients, cache)
-    round = ff.make_round(
+    round = ff.Round(
         ff.models.logistic(10),
         make_selector(method, num_clients),
-        ff.solvers.sgd(0.05, 10, epochs=1),
-        ff.aggregators.mean(),
+        ff.solvers.SGD(0.05, 10, epochs=1),
+        ff.aggregators.Mean(),
     )
     start = jax.jit(round.init).lower(jax.random.key(0), data).compile()
     evaluate = jax.jit(partial(client_performance, round.model))
@@ -212,11 +212,11 @@ def draw(table: Path, image: Path) -> None:
 def compare_pools(seeds: int) -> None:
     """What choosing from a pool, and from sketches, costs the objective at 10,000 clients."""
     data = jax.tree.map(jnp.asarray, make_federation(10_000))
-    round = ff.make_round(
+    round = ff.Round(
         ff.models.logistic(10),
-        ff.selectors.uniform(COHORT),
-        ff.solvers.sgd(0.05, 10, epochs=1),
-        ff.aggregators.mean(),
+        ff.selectors.Uniform(COHORT),
+        ff.solvers.SGD(0.05, 10, epochs=1),
+        ff.aggregators.Mean(),
     )
     state = jax.jit(round.init)(jax.random.key(0), data)
     measure = jax.jit(partial(client_gradients, round.model), static_argnames="project")
@@ -227,7 +227,7 @@ def compare_pools(seeds: int) -> None:
             state, _ = jax.jit(partial(ff.run, round, num_rounds=done))(state, data)
         full = measure(state.variables, data.train).gradient
         sketches = [
-            measure(state.variables, data.train, project=count_sketch(WIDTH, seed)).gradient
+            measure(state.variables, data.train, project=CountSketch(WIDTH, seed)).gradient
             for seed in range(seeds)
         ]
         _compare(done, full, sketches)

@@ -24,7 +24,7 @@ from experiments.benchmarks.timing import environment
 from fedjax_fair.base import ClientGradients
 from fedjax_fair.client_evaluation import client_gradients
 from fedjax_fair.numerics.distances import nearest
-from fedjax_fair.numerics.sketch import count_sketch, ravel
+from fedjax_fair.numerics.sketch import CountSketch, ravel
 from fedjax_fair.simulate import make_context
 from fedjax_fair.submodular import facility_location_from_features, greedy
 
@@ -40,7 +40,7 @@ def known_of(data, project) -> ClientGradients:
 
 def selection(data, points: int | None):
     """``(key, gradients) -> (clients, info)`` of DivFL, with remembered gradients."""
-    selector = ff.selectors.divfl(COHORT, pool=POOL, points=points, gradients="stale")
+    selector = ff.selectors.DivFL(COHORT, pool=POOL, points=points, gradients="stale")
 
     @jax.jit
     def select(key, known):
@@ -92,7 +92,7 @@ def print_losses(seeds: int, sizes: list[int]) -> None:
     for size in sizes:
         data = jax.tree.map(jnp.asarray, make_federation(size))
         keys = jax.random.split(jax.random.key(0), seeds)
-        kinds = [losses(data, known_of(data, p), keys) for p in (ravel, count_sketch(WIDTH))]
+        kinds = [losses(data, known_of(data, p), keys) for p in (ravel, CountSketch(WIDTH))]
         for points in kinds[0]:
             cells = []
             for kind in kinds:
@@ -194,7 +194,7 @@ def print_designs(seeds: int, sizes: list[int]) -> None:
     print("|---|---|" + "---|" * len(names))
     for size in sizes:
         data = jax.tree.map(jnp.asarray, make_federation(size))
-        rows = known_of(data, count_sketch(WIDTH)).gradient
+        rows = known_of(data, CountSketch(WIDTH)).gradient
         rngs = [np.random.default_rng(seed) for seed in range(seeds)]
         pools = [np.sort(rng.permutation(size)[:POOL]).astype(np.int32) for rng in rngs]
         everyone = np.ones(size, np.float32)

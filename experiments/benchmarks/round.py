@@ -91,11 +91,11 @@ def prepare(name: str, clients_per_batch: tuple[int | None, ...] = (None,)):
     loop = plain_sgd(model, jnp.asarray(drawn))
 
     def federated(setting):
-        round = ff.make_round(
+        round = ff.Round(
             model,
-            ff.selectors.uniform(cohort_size),
-            ff.solvers.sgd(RATE, batch_size, steps=steps),
-            ff.aggregators.mean(),
+            ff.selectors.Uniform(cohort_size),
+            ff.solvers.SGD(RATE, batch_size, steps=steps),
+            ff.aggregators.Mean(),
             clients_per_batch=setting,
         )
         state = round.init(jax.random.key(0), data)
@@ -150,11 +150,11 @@ def compare_populations(repeats: int) -> None:
     timed = {}
     for num_clients in (1_000, 1_000_000):
         data = jax.device_put(ff.data.synthetic(1.0, 1.0, num_clients, mean_size=5))
-        round = ff.make_round(
+        round = ff.Round(
             ff.models.logistic(10),
-            ff.selectors.uniform(10),
-            ff.solvers.sgd(RATE, 4, epochs=20),
-            ff.aggregators.mean(),
+            ff.selectors.Uniform(10),
+            ff.solvers.SGD(RATE, 4, epochs=20),
+            ff.aggregators.Mean(),
         )
         # Fifty rounds a call, with the state carried and donated as in training.fit: what is
         # measured is a round, not the transfer of the participation counts.

@@ -32,8 +32,8 @@ from experiments.benchmarks.round import make_images
 from experiments.benchmarks.timing import alternate, environment
 from fedjax_fair.client_evaluation import client_gradients
 from fedjax_fair.numerics.distances import pairwise_distances
-from fedjax_fair.numerics.sketch import count_sketch, ravel
-from fedjax_fair.selectors.gradients import GradientSource, stale, updates
+from fedjax_fair.numerics.sketch import CountSketch, ravel
+from fedjax_fair.selectors.gradients import Stale, Updates
 from fedjax_fair.simulate import run
 from fedjax_fair.submodular import (
     FacilityLocation,
@@ -185,22 +185,22 @@ def benchmark_round(repeats: int) -> None:
     """Rounds of LeNet with 100 clients, 10 of which take 50 steps of 50 images."""
     data = make_images((28, 28, 1), 100, 600)
     model = ff.models.lenet(10)
-    solver = ff.solvers.sgd(0.01, 50, steps=50)
+    solver = ff.solvers.SGD(0.01, 50, steps=50)
     selectors = {
-        "random": ff.selectors.uniform(10),
-        "subtrunc, updates": ff.selectors.subtrunc(10, 0.5, gradients=updates(0.01)),
-        "subtrunc, stale": ff.selectors.subtrunc(10, 0.5, gradients=stale()),
-        "divfl, stale": ff.selectors.divfl(10, gradients=stale()),
-        "subtrunc, fresh": ff.selectors.subtrunc(10, 0.5),
-        "divfl, fresh": ff.selectors.divfl(10),
+        "random": ff.selectors.Uniform(10),
+        "subtrunc, updates": ff.selectors.SubTrunc(10, 0.5, gradients=Updates(0.01)),
+        "subtrunc, stale": ff.selectors.SubTrunc(10, 0.5, gradients=Stale()),
+        "divfl, stale": ff.selectors.DivFL(10, gradients=Stale()),
+        "subtrunc, fresh": ff.selectors.SubTrunc(10, 0.5),
+        "divfl, fresh": ff.selectors.DivFL(10),
     }
     measure = jax.jit(partial(client_gradients, model))
-    start = ff.make_round(model, selectors["random"], solver, ff.aggregators.mean()).init(
+    start = ff.Round(model, selectors["random"], solver, ff.aggregators.Mean()).init(
         jax.random.key(0), data
     )
     calls = [partial(measure, start.variables, data.train, jnp.arange(10, dtype=jnp.int32))]
     for selector in selectors.values():
-        round = ff.make_round(model, selector, solver, ff.aggregators.mean())
+        round = ff.Round(model, selector, solver, ff.aggregators.Mean())
         state = jax.jit(round.init)(jax.random.key(0), data)
         calls.append(partial(jax.jit(round.step), state, data))
     gradients, random, *others = alternate(*calls, repeats=repeats)
@@ -212,42 +212,31 @@ def benchmark_round(repeats: int) -> None:
         print(f"| {name} | {times.median:.2f} | **{times.ratio_to(random):.2f}** | {both:.2f} |")
 
 
-class Recomputed(GradientSource):
-    """Gradients of another source, whose distances are computed again in every round."""
+class Anew(Stale):
+    """Stale gradients, all distances between which are computed in every round."""
 
-    source: GradientSource
-
-    def init(self, context):
-        return self.source.init(context)
-
-    def read(self, memory, context, clients=None):
-        return self.source.read(memory, context, clients)
-
-    def observe(self, memory, cohort, results, context):
-        return self.source.observe(memory, cohort, results, context)
+    renews_answered = False
 
 
 def benchmark_kept(repeats: int) -> None:
     """Rounds among many clients whose distances are kept, or computed anew."""
     rounds = 5
-    model, solver = ff.models.lenet(10), ff.solvers.sgd(0.01, 10, epochs=1)
+    model, solver = ff.models.lenet(10), ff.solvers.SGD(0.01, 10, epochs=1)
     print("| clients, LeNet | random, s a round | DivFL, stale | all distances anew |")
     print("|---|---|---|---|")
     for clients, size in ((100, 600), (1000, 60), (3000, 20)):
         data = make_images((28, 28, 1), clients, size)
-        anew = Recomputed(stale())
+        anew = Anew()
         selectors = (
-            ff.selectors.uniform(10),
-            ff.selectors.divfl(10, gradients=stale()),
-            ff.selectors.divfl(10, gradients=anew),
+            ff.selectors.Uniform(10),
+            ff.selectors.DivFL(10, gradients=Stale()),
+            ff.selectors.DivFL(10, gradients=anew),
         )
         calls = []
         for selector in selectors:
-            round = ff.make_round(model, selector, solver, ff.aggregators.mean())
+            round = ff.Round(model, selector, solver, ff.aggregators.Mean())
             state = jax.jit(round.init)(jax.random.key(0), data)
-            calls.append(
-                partial(jax.jit(ff.run, static_argnums=(0, 3)), round, state, data, rounds)
-            )
+            calls.append(partial(jax.jit(ff.run, static_argnums=3), round, state, data, rounds))
         random, kept, whole = alternate(*calls, repeats=repeats)
         print(
             f"| {clients} of {size} images | {random.median / rounds:.3f} | "
@@ -302,8 +291,8 @@ def benchmark_sketch(tfds_dir: str) -> None:
     """Share of the objective that cohorts found from sketches reach, on MNIST clients."""
     data = ff.data.load("mnist", data_dir=tfds_dir)
     model = ff.models.lenet(10)
-    round = ff.make_round(
-        model, ff.selectors.uniform(10), ff.solvers.sgd(0.01, 50, steps=50), ff.aggregators.mean()
+    round = ff.Round(
+        model, ff.selectors.Uniform(10), ff.solvers.SGD(0.01, 50, steps=50), ff.aggregators.Mean()
     )
     distances = jax.jit(
         lambda variables, project: pairwise_distances(
@@ -324,7 +313,7 @@ def benchmark_sketch(tfds_dir: str) -> None:
         for state, function in zip(states, functions, strict=True):
             reached = []
             for seed in range(3):
-                near = distances(state.variables, count_sketch(size, seed))
+                near = distances(state.variables, CountSketch(size, seed))
                 items = greedy(facility_location_from_distances(near), 10).items
                 mask = jnp.zeros(function.size, bool).at[items].set(True)
                 reached.append(function.value(mask) / greedy(function, 10).value)

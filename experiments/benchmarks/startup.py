@@ -37,9 +37,9 @@ rng = np.random.default_rng(0)
 images = rng.integers(0, 256, (60_000, 28, 28, 1), dtype=np.uint8)
 labels = rng.integers(0, 10, 60_000).astype(np.int32)
 data = ff.data.from_arrays(images, labels, np.split(np.arange(60_000), 100))
-method = ff.make_round(
-    ff.models.lenet(10), ff.selectors.uniform(10),
-    ff.solvers.sgd(0.1, 50, steps=20), ff.aggregators.mean(),
+method = ff.Round(
+    ff.models.lenet(10), ff.selectors.Uniform(10),
+    ff.solvers.SGD(0.1, 50, steps=20), ff.aggregators.Mean(),
 )
 traced = []
 def keep(name, seconds, **_):

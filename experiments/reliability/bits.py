@@ -34,11 +34,11 @@ def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
         first: Number of the first.
     """
     data = ff.data.load("digits", ff.data.iid(5))
-    method = ff.make_round(
+    method = ff.Round(
         ff.models.logistic(data.num_classes),
-        ff.selectors.uniform(2),
-        ff.solvers.sgd(0.1, 10, steps=2),
-        ff.aggregators.mean(),
+        ff.selectors.Uniform(2),
+        ff.solvers.SGD(0.1, 10, steps=2),
+        ff.aggregators.Mean(),
     )
 
     def train(rounds: int, folder: Path) -> xr.Dataset:

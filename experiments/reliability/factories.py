@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_fair import (
+    Round,
     aggregators,
     data,
     faults,
     fit,
     fit_batch,
-    make_round,
     models,
     run,
     selectors,
@@ -33,7 +33,7 @@ from fedjax_fair import submodular as sets
 from fedjax_fair.app.config import Config
 from fedjax_fair.data.partition import from_indices
 from fedjax_fair.metrics import bytes_per_round
-from fedjax_fair.numerics.sketch import count_sketch
+from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.parallel import client_mesh, core_mesh
 from fedjax_fair.submodular import federated, matroids, multilinear
 
@@ -56,13 +56,13 @@ _OTHERS = (
     matroids.allocation,
     matroids.from_oracle,
     multilinear.sample_size,
-    count_sketch,
+    CountSketch,
     bytes_per_round,
     client_mesh,
     core_mesh,
     fit,
     fit_batch,
-    make_round,
+    Round,
     run,
     sweep,
     train,
@@ -75,7 +75,7 @@ _NUMBER = re.compile(r"\b(int|float|Number|Integer)\b")
 TAKES_NUMBERS: list[tuple[Callable[..., Any], str]] = [
     (function, name)
     for function in _PUBLIC
-    if isinstance(function, FunctionType) or function in _OTHERS
+    if isinstance(function, (FunctionType, type)) or function in _OTHERS
     for name, parameter in inspect.signature(function).parameters.items()
     if _NUMBER.search(str(parameter.annotation))
 ]
@@ -98,7 +98,7 @@ def bad_values(function: Callable[..., Any], name: str) -> Iterator[tuple[str, A
     bad |= {"[[1], [2, 3]]": [[1], [2, 3]], "an object": object(), "a key": jax.random.key(0)}
     if not re.search(r"(Sequence|tuple)\[(int|float)", annotation):
         bad["an array"] = _VECTOR
-    if function is not faults.dropout:  # One number for each client is fine.
+    if function is not faults.Dropout:  # One number for each client is fine.
         bad["[0.1]"] = [0.1]
     if name not in ("tilt", "stop"):
         bad["-1e30"] = _VERY_NEGATIVE
@@ -144,9 +144,9 @@ def given() -> dict[str, Any]:
     """An argument for every required parameter, by its name."""
     function = sets.modular(np.ones(3, np.float32))
     problem = federated.facility_location(np.ones((2, 3), np.float32))
-    selector, solver = selectors.full(), solvers.sgd(0.1, 1, steps=1)
+    selector, solver = selectors.Full(), solvers.SGD(0.1, 1, steps=1)
     return {
-        "aggregator": aggregators.mean(),
+        "aggregator": aggregators.Mean(),
         "answers": 1.0,
         "attack": "noise",
         "base": Config(),
@@ -187,13 +187,13 @@ def given() -> dict[str, Any]:
         "num_clients": 2,
         "num_items": 2,
         "points": (),
-        "privacy": uploads.privacy(1.0, 1.0),
+        "privacy": uploads.Privacy(1.0, 1.0),
         "period": 2,
         "probability": 0.5,
         "problem": problem,
         "rank": 1,
         "root": (np.eye(4, dtype=np.float32), _LABELS),
-        "round": make_round(models.logistic(2), selector, solver, aggregators.mean()),
+        "round": Round(models.logistic(2), selector, solver, aggregators.Mean()),
         "rounds": 1,
         "run": None,
         "saturation": 0.5,
@@ -220,7 +220,7 @@ def given() -> dict[str, Any]:
 def _own() -> dict[Callable[..., Any], dict[str, Any]]:
     """Arguments of functions to whom a name means something else, or that need one of several."""
     return {
-        solvers.sgd: {"steps": 1},
+        solvers.SGD: {"steps": 1},
         data.federate: {"train": (np.eye(4), _LABELS, given()["train"])},
         data.flip_labels: {"data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]])},
         data.hold_out: {

@@ -33,7 +33,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from experiments.theorem1 import SCORE_CURVATURE, bounded_score
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.data import FederatedData, from_arrays
-from fedjax_fair.simulate import make_round
+from fedjax_fair.simulate import Round
 
 GROUPS = (8, 12)
 EXAMPLES, WIDTH, COHORT, STEPS, BATCH = 30, 10, 8, 5, 5
@@ -79,11 +79,11 @@ def follow(
 ) -> Trace:
     """Runs Equitable-FL with the step size of the theorem."""
     rate = 1 / (4 * STEPS * np.sqrt(3 * smoothness * rounds))
-    round = make_round(
+    round = Round(
         bounded_score(),
-        selectors.uniform(COHORT),
-        solvers.sgd(rate, BATCH, steps=STEPS, prox=pull, replacement=True),
-        aggregators.equitable(len(GROUPS)),
+        selectors.Uniform(COHORT),
+        solvers.SGD(rate, BATCH, steps=STEPS, prox=pull, replacement=True),
+        aggregators.Equitable(len(GROUPS)),
     )
     features = jnp.asarray(data.train.features).reshape(sum(GROUPS), EXAMPLES, WIDTH)
     labels = jnp.asarray(data.train.labels).reshape(sum(GROUPS), EXAMPLES)

@@ -24,7 +24,6 @@ from fedjax_fair.app.variants import relevant
 from fedjax_fair.data import ClientExamples, FederatedData, stack
 from fedjax_fair.results import by_mix
 from fedjax_fair.training.fit import fit_batch
-from fedjax_fair.training.loop import constant
 
 __all__ = ["collect", "held_out", "load", "run_missing"]
 
@@ -78,8 +77,7 @@ def run_missing(
             for name, round in experiment.rounds.items():
                 started = time.perf_counter()
                 done = fit_batch(
-                    constant(round),
-                    (),
+                    [round] * len(group),
                     experiment.data,
                     rounds=experiment.config.training.rounds or 0,
                     seeds=group,

@@ -154,10 +154,11 @@ def activation_vectors(
     updates = results.update if model == "trained" else None
 
     def measure(variables, features, labels):
+        params, state = variables
         if layer == "logits":
-            values, _ = context.model.apply(*variables, features, train=False, key=None)
+            values, _ = context.model.apply(params, state, features, train=False, key=None)
         else:
-            values = context.model.features(*variables, features)
+            values = context.model.features(params, state, features)
         return jax.nn.log_softmax(values)
 
     if examples == "all":

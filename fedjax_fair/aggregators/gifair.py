@@ -143,7 +143,8 @@ def _trained_losses(
     """Mean training loss of each member at its own model."""
 
     def measure(variables, features, labels):
-        outputs, _ = context.model.apply(*variables, features, train=False, key=None)
+        params, state = variables
+        outputs, _ = context.model.apply(params, state, features, train=False, key=None)
         return context.model.loss(outputs, labels)
 
     return context.client_means(measure, cohort.clients, updates=results.update)

@@ -64,6 +64,7 @@ class Mean(Aggregator):
 
     def aggregate(self, state, cohort, results, context):
         update = results.weighted_sum
+        assert update is not None  # As weights are known before training.
         if self.server_optimizer is not None:
             gradient = jax.tree.map(jnp.negative, update.params)
             params, state = self.server_optimizer.update(gradient, state, context.variables.params)

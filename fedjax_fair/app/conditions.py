@@ -22,7 +22,7 @@ def faults_of(config: Config) -> list[Faults]:
     for name in ("dropout", "stragglers", "late", "byzantine"):
         checks.probability(f"faults.{name}", getattr(own, name))
     if own.dropout:
-        found.append(faults.dropout(own.dropout))
+        found.append(faults.Dropout(own.dropout))
     needed = {"deadline_steps": "stragglers", "late_rounds": "late", "attack": "byzantine"}
     for name, of in needed.items():
         amount = getattr(own, of)
@@ -32,20 +32,20 @@ def faults_of(config: Config) -> list[Faults]:
                 f"got {amount!r}."
             )
     if own.strength is not None and not own.byzantine:
-        raise ValueError(f"faults.strength={own.strength!r}: expected faults.byzantine above 0.")
+        raise ValueError(f"faults.strength={own.strength!r}: expected faults.Byzantine above 0.")
     if own.deadline_steps is not None:
-        found.append(faults.stragglers(own.stragglers, deadline_steps=own.deadline_steps))
+        found.append(faults.Stragglers(own.stragglers, deadline_steps=own.deadline_steps))
     if own.late_rounds is not None:
-        found.append(_named("faults.late_rounds", faults.late, own.late, rounds=own.late_rounds))
+        found.append(_named("faults.late_rounds", faults.Late, own.late, rounds=own.late_rounds))
     if own.attack is not None:
-        found.append(faults.byzantine(own.byzantine, own.attack, own.strength))
+        found.append(faults.Byzantine(own.byzantine, own.attack, own.strength))
     if own.period is not None:
-        found.append(faults.diurnal(own.period))
+        found.append(faults.Diurnal(own.period))
     return found
 
 
 def uploads_of(config: Config) -> dict[str, Any]:
-    """What members send, as arguments of ``make_round``.
+    """What members send, as arguments of ``Round``.
 
     Raises:
         ValueError: If a setting is out of range, or changes nothing.
@@ -55,24 +55,24 @@ def uploads_of(config: Config) -> dict[str, Any]:
         raise ValueError(f"upload.limit={own.limit!r}: expected upload.aggregation='secure'.")
     given: dict[str, Any] = {"aggregation": own.aggregation}
     if own.limit is not None:
-        given["aggregation"] = uploads.secure(own.limit)
+        given["aggregation"] = uploads.Secure(own.limit)
     if own.top_k is not None and own.bits is not None:
         raise ValueError(f"upload.top_k={own.top_k!r}: expected it without upload.bits.")
     if own.top_k is not None:
-        given["compression"] = _named("upload.top_k", uploads.top_k, own.top_k)
+        given["compression"] = _named("upload.top_k", uploads.TopK, own.top_k)
     if own.bits is not None:
-        given["compression"] = uploads.quantized(own.bits)
+        given["compression"] = uploads.Quantized(own.bits)
     for name in ("noise_multiplier", "clip_quantile"):
         if getattr(own, name) is not None and own.clip is None:
             raise ValueError(f"upload.{name}={getattr(own, name)!r}: expected upload.clip.")
     if own.clip is not None:
         noise = 0.0 if own.noise_multiplier is None else own.noise_multiplier
         if own.clip_quantile is None:
-            given["privacy"] = uploads.privacy(own.clip, noise)
+            given["privacy"] = uploads.Privacy(own.clip, noise)
         else:
             given["privacy"] = _named(
                 "upload.clip with upload.clip_quantile",
-                uploads.adaptive_privacy,
+                uploads.AdaptivePrivacy,
                 noise,
                 initial_clip=own.clip,
                 quantile=own.clip_quantile,

@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.base import Faults, Number
 
-__all__ = ["diurnal", "trace"]
+__all__ = ["Diurnal", "Trace"]
 
 
-def trace(available: Any) -> Faults:
+class Trace(Faults):
     """Who can be selected in which round, from a table.
 
     Args:
-        available: Zeros and ones, or booleans, ``[rounds, clients]``; it is repeated when its
-            rounds are over.
-
-    Returns:
-        ``Faults``.
+        table: Zeros and ones, or booleans, ``[rounds, clients]``; it is repeated when its rounds
+            are over.
 
     Raises:
         ValueError: If it is no such table, or (when a round is traced) of other clients.
 
     Examples:
-        >>> every_other_round = trace([[1, 1, 0], [0, 1, 1]])
+        >>> every_other_round = Trace([[1, 1, 0], [0, 1, 1]])
     """
-    table = np.asarray(available)
-    if table.ndim != 2 or table.size == 0 or not np.isin(table, (0, 1)).all():
-        raise ValueError(f"available={available!r}: expected zeros and ones, [rounds, clients].")
-    table = table.astype(bool)
 
-    def of_round(key, round, num_clients):
+    table: ArrayLike | Sequence[Sequence[int]]
+
+    def __post_init__(self):
+        self._convert(table=_checked(self.table))
+
+    def available(self, key, round, num_clients):
+        table = jnp.asarray(self.table)
         if table.shape[1] != num_clients:
-            raise ValueError(f"available: expected {num_clients} clients, got {table.shape[1]}.")
-        return jnp.asarray(table)[round % table.shape[0]]
-
-    return Faults(available=of_round)
+            raise ValueError(f"table: expected {num_clients} clients, got {table.shape[1]}.")
+        return table[round % table.shape[0]]
 
 
-def diurnal(period: int, *, lowest: Number = 0.0, highest: Number = 1.0) -> Faults:
+class Diurnal(Faults):
     """Clients come and go with the time of day, at hours of their own.
 
     A client is available with a probability that swings between two numbers like a sine, with a
@@ -51,26 +52,38 @@ def diurnal(period: int, *, lowest: Number = 0.0, highest: Number = 1.0) -> Faul
 
     Args:
         period: Rounds of a day.
-        lowest: Probability at a client's night, in ``[0, 1]``; may be traced.
+        lowest: Probability at a client's night, in ``[0, 1]``.
         highest: At its noon.
-
-    Returns:
-        ``Faults``.
 
     Raises:
         ValueError: If a number is out of range.
 
     Examples:
-        >>> awake = diurnal(24, lowest=0.1, highest=0.9)
+        >>> awake = Diurnal(24, lowest=0.1, highest=0.9)
     """
-    checks.positive_int("period", period)
-    checks.probability("lowest", lowest)
-    checks.probability("highest", highest)
 
-    def of_round(key, round, num_clients):
+    period: int
+    _: KW_ONLY
+    lowest: Number = 0.0
+    highest: Number = 1.0
+
+    def __post_init__(self):
+        checks.positive_int("period", self.period)
+        checks.probability("lowest", self.lowest)
+        checks.probability("highest", self.highest)
+
+    def available(self, key, round, num_clients):
         phases = jnp.arange(num_clients, dtype=jnp.float32) / num_clients
-        angle = 2 * jnp.pi * ((round % period).astype(jnp.float32) / period + phases)
-        likely = lowest + (highest - lowest) * (1 + jnp.sin(angle)) / 2
+        angle = 2 * jnp.pi * ((round % self.period).astype(jnp.float32) / self.period + phases)
+        likely = self.lowest + (self.highest - self.lowest) * (1 + jnp.sin(angle)) / 2
         return jax.random.uniform(key, (num_clients,)) < likely
 
-    return Faults(available=of_round)
+
+def _checked(table: Any) -> Any:
+    """An availability table as booleans."""
+    if isinstance(table, Tracer):
+        return table
+    given = np.asarray(table)
+    if given.ndim != 2 or given.size == 0 or not np.isin(given, (0, 1)).all():
+        raise ValueError(f"table={table!r}: expected zeros and ones, [rounds, clients].")
+    return given.astype(bool)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
 from fedjax_fair import checks
@@ -15,7 +17,7 @@ from fedjax_fair.base import Cohort, Context, Faults, Number, Variables
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.parallel import collectives
 
-__all__ = ["byzantine"]
+__all__ = ["Byzantine"]
 
 _STRENGTHS = {
     "sign_flip": 1.0,
@@ -25,15 +27,10 @@ _STRENGTHS = {
     "little": 1.0,
     "inner_product": 0.5,
 }
+_COLLUDING = ("little", "inner_product")
 
 
-def byzantine(
-    clients: Number | Sequence[int],
-    attack: Literal["sign_flip", "scaling", "noise", "nan", "little", "inner_product"],
-    strength: Number | None = None,
-    *,
-    seed: int = 0,
-) -> Faults:
+class Byzantine(Faults):
     r"""Some clients send something else than what they have learned.
 
     With :math:`u` the update of a liar, and :math:`\bar u, s` mean and standard deviation, at every
@@ -56,13 +53,10 @@ def byzantine(
 
     Args:
         clients: Ids of the liars, or their fraction of all clients, in ``[0, 1]``, to the nearest
-            number; which ones follows from ``seed``. A fraction may be traced.
+            number; which ones follows from ``seed``.
         attack: What they send.
-        strength: How much, >= 0; may be traced. The default is in the table.
+        strength: How much, >= 0. The default is in the table.
         seed: Chooses the liars where a fraction is given.
-
-    Returns:
-        ``Faults``.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -75,33 +69,56 @@ def byzantine(
         Manipulation*, 2019, https://arxiv.org/abs/1903.03936
 
     Examples:
-        >>> liars = byzantine(0.2, "sign_flip")
-        >>> two = byzantine([3, 7], "little", strength=1.5)
+        >>> liars = Byzantine(0.2, "sign_flip")
+        >>> two = Byzantine([3, 7], "little", strength=1.5)
     """
-    checks.one_of("attack", attack, tuple(_STRENGTHS))
-    strength = _STRENGTHS[attack] if strength is None else strength
-    checks.non_negative("strength", strength)
-    checks.non_negative_int("seed", seed)
-    fraction = not isinstance(clients, (list, tuple)) and np.ndim(clients) == 0
-    if fraction:
-        checks.probability("clients", clients)
-    else:
-        checks.items("clients", clients, np.iinfo(np.int32).max)
 
-    def lies(ids: Int[Array, "..."], num_clients: int) -> Bool[Array, "..."]:
-        if fraction:
-            count = jnp.round(jnp.asarray(clients, jnp.float32) * num_clients)
-            places = permutation_at(jax.random.key(seed), ids, num_clients)
+    clients: Number | Int[Array | np.ndarray, " liars"] | Sequence[int]
+    attack: Literal["sign_flip", "scaling", "noise", "nan", "little", "inner_product"]
+    strength: Number | None = None
+    _: KW_ONLY
+    seed: int = 0
+
+    def __post_init__(self):
+        checks.one_of("attack", self.attack, tuple(_STRENGTHS))
+        if self.strength is not None:
+            checks.non_negative("strength", self.strength)
+        checks.non_negative_int("seed", self.seed)
+        if not isinstance(self.clients, (list, tuple)) and np.ndim(self.clients) == 0:
+            checks.probability("clients", self.clients)
+        else:
+            checks.items("clients", self.clients, np.iinfo(np.int32).max)
+            if not isinstance(self.clients, Tracer):
+                self._convert(clients=np.asarray(self.clients, np.int32))
+
+    @property
+    def send(self) -> Callable[..., Variables] | None:
+        """What a liar sends who knows nothing of the others; None for attacks of all at once."""
+        return None if self.attack in _COLLUDING else self._send_alone
+
+    @property
+    def collude(self) -> Callable[..., Variables] | None:
+        """What liars send who know all updates; None for attacks of one alone."""
+        return self._send_together if self.attack in _COLLUDING else None
+
+    @property
+    def _amount(self) -> Number:
+        return _STRENGTHS[self.attack] if self.strength is None else self.strength
+
+    def _lies(self, ids: Int[Array, "..."], num_clients: int) -> Bool[Array, "..."]:
+        if np.ndim(self.clients) == 0:
+            count = jnp.round(jnp.asarray(self.clients, jnp.float32) * num_clients)
+            places = permutation_at(jax.random.key(self.seed), ids, num_clients)
             return places < count.astype(places.dtype)
-        return jnp.isin(ids, jnp.asarray(clients, ids.dtype))
+        return jnp.isin(ids, jnp.asarray(self.clients, ids.dtype))
 
-    def send(key, member, update):
-        false = _alone(key, attack, strength, update)
-        liar = lies(member.client, member.num_clients)
+    def _send_alone(self, key, member, update):
+        false = _alone(key, self.attack, self._amount, update)
+        liar = self._lies(member.client, member.num_clients)
         return jax.tree.map(lambda own, sent: jnp.where(liar, sent, own), update, false)
 
-    def collude(cohort: Cohort, updates: Variables, context: Context) -> Variables:
-        liars = lies(cohort.clients, context.num_clients)
+    def _send_together(self, cohort: Cohort, updates: Variables, context: Context) -> Variables:
+        liars = self._lies(cohort.clients, context.num_clients)
         answers = jnp.ones_like(liars) if cohort.answers is None else cohort.answers
         here = answers
         if context.examples.devices is not None:
@@ -109,7 +126,8 @@ def byzantine(
         honest = (answers & ~liars).astype(jnp.float32)
         shares = honest / jnp.maximum(jnp.sum(honest), 1)
         mean = context.weighted_sum(shares, updates)
-        if attack == "inner_product":
+        strength = self._amount
+        if self.attack == "inner_product":
             crafted = jax.tree.map(lambda leaf: -strength * leaf, mean)
         else:
             squares = jax.tree.map(lambda own, leaf: (own - leaf[None]) ** 2, updates, mean)
@@ -121,10 +139,6 @@ def byzantine(
             return jnp.where(mask, leaf, own)
 
         return jax.tree.map(replace, updates, crafted)
-
-    if attack in ("little", "inner_product"):
-        return Faults(collude=collude)
-    return Faults(send=send)
 
 
 def _alone(key, attack: str, strength: Number, update: Variables) -> Variables:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair import checks
 from fedjax_fair.base import Faults, Number
 
-__all__ = ["late"]
+__all__ = ["Late"]
 
 
-def late(probability: Number, *, rounds: int) -> Faults:
+class Late(Faults):
     """Some members send an update of an older model than the current one.
 
     A late member was given the model some rounds ago, and what it learned from it arrives now. How
@@ -20,12 +22,9 @@ def late(probability: Number, *, rounds: int) -> Faults:
     among it, is of the current round.
 
     Args:
-        probability: How likely a member is late in a round, in ``[0, 1]``; may be traced.
+        probability: How likely a member is late in a round, in ``[0, 1]``.
         rounds: How old its model is, at most. So many models of the past are kept, which takes
             their memory in every run.
-
-    Returns:
-        ``Faults``.
 
     Raises:
         ValueError: If a number is out of range.
@@ -35,15 +34,24 @@ def late(probability: Number, *, rounds: int) -> Faults:
         https://arxiv.org/abs/1903.03934 (staleness that is bounded and uniform, in its experiments)
 
     Examples:
-        >>> some_late = late(0.3, rounds=4)
+        >>> some_late = Late(0.3, rounds=4)
     """
-    checks.probability("probability", probability)
-    checks.positive_int("rounds", rounds)
 
-    def instruct(key, member):
+    probability: Number
+    _: KW_ONLY
+    rounds: int
+
+    def __post_init__(self):
+        checks.probability("probability", self.probability)
+        checks.positive_int("rounds", self.rounds)
+
+    @property
+    def memory(self) -> int:
+        """Global models of the past to keep."""
+        return self.rounds
+
+    def instruct(self, key, member):
         key_late, key_age = jax.random.split(key)
-        age = jax.random.randint(key_age, (), 1, rounds + 1, jnp.int32)
-        age = jnp.where(jax.random.uniform(key_late) < probability, age, 0)
+        age = jax.random.randint(key_age, (), 1, self.rounds + 1, jnp.int32)
+        age = jnp.where(jax.random.uniform(key_late) < self.probability, age, 0)
         return {"model_round": member.round - jnp.minimum(age, member.round)}
-
-    return Faults(instruct=instruct, memory=rounds)

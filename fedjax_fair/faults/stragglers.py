@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair import checks
 from fedjax_fair.base import Faults, Number
 
-__all__ = ["stragglers"]
+__all__ = ["Stragglers"]
 
 _NO_LIMIT = 2**31 - 1
 
 
-def stragglers(probability: Number, *, deadline_steps: int) -> Faults:
+class Stragglers(Faults):
     """Some members get no further than some steps until the others are done.
 
-    What they have reached by then counts as their result.
+    What they have reached by then counts as their result. It goes with a solver that follows the
+    instruction ``max_steps``, as `fedjax_fair.solvers.SGD` does.
 
     Args:
-        probability: How likely a member is slow in a round, in ``[0, 1]``; may be traced.
+        probability: How likely a member is slow in a round, in ``[0, 1]``.
         deadline_steps: Local steps of those who are, at most.
-
-    Returns:
-        ``Faults``, for a solver that follows the instruction ``max_steps``, as
-        `fedjax_fair.solvers.sgd` does.
 
     Raises:
         ValueError: If a number is out of range.
 
     Examples:
-        >>> slow = stragglers(0.3, deadline_steps=5)
+        >>> slow = Stragglers(0.3, deadline_steps=5)
     """
-    checks.probability("probability", probability)
-    checks.positive_int("deadline_steps", deadline_steps)
 
-    def instruct(key, member):
-        slow = jax.random.uniform(key) < probability
-        return {"max_steps": jnp.where(slow, deadline_steps, _NO_LIMIT)}
+    probability: Number
+    _: KW_ONLY
+    deadline_steps: int
 
-    return Faults(instruct=instruct)
+    def __post_init__(self):
+        checks.probability("probability", self.probability)
+        checks.positive_int("deadline_steps", self.deadline_steps)
+
+    def instruct(self, key, member):
+        slow = jax.random.uniform(key) < self.probability
+        return {"max_steps": jnp.where(slow, self.deadline_steps, _NO_LIMIT)}

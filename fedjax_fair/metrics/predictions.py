@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
 from fedjax_fair.base import ClientMetric, Predictions
+from fedjax_fair.tree import Tree
 
 __all__ = [
     "auc",
@@ -42,24 +43,17 @@ def worst_class_recall(num_classes: int) -> ClientMetric:
     Examples:
         >>> import fedjax_fair as ff
         >>> data = ff.data.load("digits")
-        >>> method = ff.make_round(
-        ...     ff.models.logistic(10), ff.selectors.uniform(10), ff.solvers.sgd(0.1, 10, steps=5),
-        ...     ff.aggregators.mean(),
+        >>> method = ff.Round(
+        ...     ff.models.logistic(10), ff.selectors.Uniform(10), ff.solvers.SGD(0.1, 10, steps=5),
+        ...     ff.aggregators.Mean(),
         ... )
         >>> run = ff.fit(method, data, rounds=2, metrics=[worst_class_recall(10)])
         >>> bool((run.test_worst_class_recall <= run.test_accuracy).all())
         True
     """
-    checks.positive_int("num_classes", num_classes)
-
-    def function(predictions: Predictions) -> Float[Array, " clients"]:
-        right = predictions.predicted == predictions.labels
-        found = _by_class(predictions, predictions.labels, right, num_classes)
-        present = _by_class(predictions, predictions.labels, jnp.ones_like(right), num_classes)
-        recall = jnp.where(present > 0, found / present, jnp.inf)
-        return jnp.min(recall, axis=1)
-
-    return ClientMetric("worst_class_recall", "Recall of the worst class", "1", function)
+    return ClientMetric(
+        "worst_class_recall", "Recall of the worst class", "1", WorstClassRecall(num_classes)
+    )
 
 
 def macro_f1(num_classes: int) -> ClientMetric:
@@ -80,18 +74,7 @@ def macro_f1(num_classes: int) -> ClientMetric:
         >>> macro_f1(10).name
         'macro_f1'
     """
-    checks.positive_int("num_classes", num_classes)
-
-    def function(predictions: Predictions) -> Float[Array, " clients"]:
-        labels, predicted = predictions.labels, predictions.predicted
-        each = jnp.ones(labels.shape, bool)
-        right = _by_class(predictions, labels, predicted == labels, num_classes)
-        both = _by_class(predictions, labels, each, num_classes)
-        both = both + _by_class(predictions, predicted, each, num_classes)
-        f1 = jnp.where(both > 0, 2 * right / jnp.maximum(both, 1), 0)
-        return jnp.sum(f1, axis=1) / jnp.sum(both > 0, axis=1).astype(f1.dtype)
-
-    return ClientMetric("macro_f1", "F1 score, mean over classes", "1", function)
+    return ClientMetric("macro_f1", "F1 score, mean over classes", "1", MacroF1(num_classes))
 
 
 def calibration_error(bins: int = 15) -> ClientMetric:
@@ -117,19 +100,8 @@ def calibration_error(bins: int = 15) -> ClientMetric:
         >>> calibration_error().description
         'Expected calibration error, 15 bins'
     """
-    checks.positive_int("bins", bins)
-
-    def function(predictions: Predictions) -> Float[Array, " clients"]:
-        confidence = jnp.max(predictions.probabilities, axis=-1)
-        right = (predictions.predicted == predictions.labels).astype(confidence.dtype)
-        # Bins are open below and closed above, as in the paper.
-        place = jnp.ceil(confidence * bins).astype(jnp.int32) - 1
-        place = jnp.clip(place, 0, bins - 1)
-        gaps = _by_class(predictions, place, right - confidence, bins)
-        return jnp.sum(jnp.abs(gaps), axis=1) / predictions.sum(jnp.ones_like(confidence))
-
     described = f"Expected calibration error, {bins} bins"
-    return ClientMetric("calibration_error", described, "1", function)
+    return ClientMetric("calibration_error", described, "1", CalibrationError(bins))
 
 
 def auc(num_classes: int) -> ClientMetric:
@@ -158,18 +130,8 @@ def auc(num_classes: int) -> ClientMetric:
         >>> auc(10).unit
         '1'
     """
-    checks.positive_int("num_classes", num_classes)
-
-    def function(predictions: Predictions) -> Float[Array, " clients"]:
-        classes = jnp.arange(num_classes, dtype=predictions.labels.dtype)
-        areas = jax.lax.map(
-            lambda own: _area(predictions, own[1], predictions.labels == own[0]),
-            (classes, predictions.probabilities.T[:num_classes]),
-        )
-        return jnp.nanmean(areas, axis=0)
-
     described = "Area under the ROC curve, mean over classes"
-    return ClientMetric("auc", described, "1", function)
+    return ClientMetric("auc", described, "1", AUC(num_classes))
 
 
 def mean_squared_error() -> ClientMetric:
@@ -186,7 +148,7 @@ def mean_squared_error() -> ClientMetric:
         "mean_squared_error",
         "Mean squared error",
         "1",
-        lambda p: p.mean(_of_each(jnp.square(p.outputs - p.labels))),
+        _mean_squared_error,
     )
 
 
@@ -204,8 +166,87 @@ def mean_absolute_error() -> ClientMetric:
         "mean_absolute_error",
         "Mean absolute error",
         "1",
-        lambda p: p.mean(_of_each(jnp.abs(p.outputs - p.labels))),
+        _mean_absolute_error,
     )
+
+
+class WorstClassRecall(Tree):
+    """Function of `worst_class_recall`."""
+
+    num_classes: int
+
+    def __post_init__(self):
+        checks.positive_int("num_classes", self.num_classes)
+
+    def __call__(self, predictions: Predictions) -> Float[Array, " clients"]:
+        right = predictions.predicted == predictions.labels
+        found = _by_class(predictions, predictions.labels, right, self.num_classes)
+        present = _by_class(predictions, predictions.labels, jnp.ones_like(right), self.num_classes)
+        recall = jnp.where(present > 0, found / present, jnp.inf)
+        return jnp.min(recall, axis=1)
+
+
+class MacroF1(Tree):
+    """Function of `macro_f1`."""
+
+    num_classes: int
+
+    def __post_init__(self):
+        checks.positive_int("num_classes", self.num_classes)
+
+    def __call__(self, predictions: Predictions) -> Float[Array, " clients"]:
+        labels, predicted = predictions.labels, predictions.predicted
+        each = jnp.ones(labels.shape, bool)
+        right = _by_class(predictions, labels, predicted == labels, self.num_classes)
+        both = _by_class(predictions, labels, each, self.num_classes)
+        both = both + _by_class(predictions, predicted, each, self.num_classes)
+        f1 = jnp.where(both > 0, 2 * right / jnp.maximum(both, 1), 0)
+        return jnp.sum(f1, axis=1) / jnp.sum(both > 0, axis=1).astype(f1.dtype)
+
+
+class CalibrationError(Tree):
+    """Function of `calibration_error`."""
+
+    bins: int
+
+    def __post_init__(self):
+        checks.positive_int("bins", self.bins)
+
+    def __call__(self, predictions: Predictions) -> Float[Array, " clients"]:
+        confidence = jnp.max(predictions.probabilities, axis=-1)
+        right = (predictions.predicted == predictions.labels).astype(confidence.dtype)
+        # Bins are open below and closed above, as in the paper.
+        place = jnp.ceil(confidence * self.bins).astype(jnp.int32) - 1
+        place = jnp.clip(place, 0, self.bins - 1)
+        gaps = _by_class(predictions, place, right - confidence, self.bins)
+        return jnp.sum(jnp.abs(gaps), axis=1) / predictions.sum(jnp.ones_like(confidence))
+
+
+class AUC(Tree):
+    """Function of `auc`."""
+
+    num_classes: int
+
+    def __post_init__(self):
+        checks.positive_int("num_classes", self.num_classes)
+
+    def __call__(self, predictions: Predictions) -> Float[Array, " clients"]:
+        classes = jnp.arange(self.num_classes, dtype=predictions.labels.dtype)
+        areas = jax.lax.map(
+            lambda own: _area(predictions, own[1], predictions.labels == own[0]),
+            (classes, predictions.probabilities.T[: self.num_classes]),
+        )
+        return jnp.nanmean(areas, axis=0)
+
+
+def _mean_squared_error(predictions: Predictions) -> Float[Array, " clients"]:
+    errors = jnp.square(predictions.outputs - predictions.labels)
+    return predictions.mean(_of_each(errors))
+
+
+def _mean_absolute_error(predictions: Predictions) -> Float[Array, " clients"]:
+    errors = jnp.abs(predictions.outputs - predictions.labels)
+    return predictions.mean(_of_each(errors))
 
 
 def _of_each(errors: Float[Array, "examples ..."]) -> Float[Array, " examples"]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair.base import ClientMetrics, Metric
 from fedjax_fair.metrics import fairness, groups, performance
+from fedjax_fair.tree import Tree
 
 __all__ = ["ALL_SUMMARIES", "GROUP_SUMMARIES", "OF_TESTS", "SUMMARIES", "summaries_of"]
 
@@ -18,6 +21,21 @@ TESTED_TWICE = "clients with two or more test examples"
 
 OF_TESTS = (TESTED, TESTED_TWICE)
 """Populations of what test examples alone determine, however the model was trained."""
+
+
+class FunctionOf(Tree):
+    """A function of some of what is measured.
+
+    Args:
+        function: The function.
+        names: Its arguments, by their names in ``ClientMetrics``.
+    """
+
+    function: Callable[..., Float[Array, ""]]
+    names: tuple[str, ...]
+
+    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
+        return self.function(*(getattr(metrics, name) for name in self.names))
 
 
 def _clients_reached(metrics: ClientMetrics) -> Float[Array, ""]:
@@ -35,7 +53,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "uniform",
-        lambda m: performance.mean_over_clients(m.test_accuracy),
+        FunctionOf(performance.mean_over_clients, ("test_accuracy",)),
     ),
     Metric(
         "accuracy_mean_examples",
@@ -43,7 +61,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "examples",
-        lambda m: performance.mean_over_examples(m.test_accuracy, m.test_sizes),
+        FunctionOf(performance.mean_over_examples, ("test_accuracy", "test_sizes")),
     ),
     Metric(
         "accuracy_minimum",
@@ -51,7 +69,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "uniform",
-        lambda m: performance.minimum(m.test_accuracy),
+        FunctionOf(performance.minimum, ("test_accuracy",)),
     ),
     Metric(
         "accuracy_worst_tenth",
@@ -59,7 +77,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "uniform",
-        lambda m: performance.worst_tenth(m.test_accuracy),
+        FunctionOf(performance.worst_tenth, ("test_accuracy",)),
     ),
     Metric(
         "accuracy_best_tenth",
@@ -67,7 +85,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "uniform",
-        lambda m: performance.best_tenth(m.test_accuracy),
+        FunctionOf(performance.best_tenth, ("test_accuracy",)),
     ),
     Metric(
         "accuracy_standard_deviation",
@@ -75,7 +93,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "uniform",
-        lambda m: fairness.standard_deviation(m.test_accuracy),
+        FunctionOf(fairness.standard_deviation, ("test_accuracy",)),
     ),
     Metric(
         "sigma_acc",
@@ -83,7 +101,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "uniform",
-        lambda m: fairness.sigma_acc(m.test_accuracy, m.test_sizes),
+        FunctionOf(fairness.sigma_acc, ("test_accuracy", "test_sizes")),
     ),
     Metric(
         "client_dissimilarity",
@@ -91,7 +109,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "uniform",
-        lambda m: fairness.client_dissimilarity(m.test_accuracy),
+        FunctionOf(fairness.client_dissimilarity, ("test_accuracy",)),
     ),
     Metric(
         "client_dissimilarity_noise",
@@ -99,7 +117,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED_TWICE,
         "uniform",
-        lambda m: fairness.dissimilarity_noise(m.test_accuracy, m.test_sizes),
+        FunctionOf(fairness.dissimilarity_noise, ("test_accuracy", "test_sizes")),
     ),
     Metric(
         "accuracy_gini",
@@ -107,7 +125,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "uniform",
-        lambda m: fairness.gini(m.test_accuracy),
+        FunctionOf(fairness.gini, ("test_accuracy",)),
     ),
     Metric(
         "accuracy_jain_index",
@@ -115,7 +133,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "uniform",
-        lambda m: fairness.jain_index(m.test_accuracy),
+        FunctionOf(fairness.jain_index, ("test_accuracy",)),
     ),
     Metric(
         "accuracy_entropy",
@@ -123,7 +141,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "nat",
         TESTED,
         "uniform",
-        lambda m: fairness.entropy(m.test_accuracy),
+        FunctionOf(fairness.entropy, ("test_accuracy",)),
     ),
     Metric(
         "test_loss_mean_clients",
@@ -131,7 +149,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "nat",
         TESTED,
         "uniform",
-        lambda m: performance.mean_over_clients(m.test_loss),
+        FunctionOf(performance.mean_over_clients, ("test_loss",)),
     ),
     Metric(
         "test_loss_mean_examples",
@@ -139,7 +157,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "nat",
         TESTED,
         "examples",
-        lambda m: performance.mean_over_examples(m.test_loss, m.test_sizes),
+        FunctionOf(performance.mean_over_examples, ("test_loss", "test_sizes")),
     ),
     Metric(
         "train_loss_mean_clients",
@@ -147,7 +165,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "nat",
         TRAINED,
         "uniform",
-        lambda m: performance.mean_over_clients(m.train_loss),
+        FunctionOf(performance.mean_over_clients, ("train_loss",)),
     ),
     Metric(
         "train_loss_mean_examples",
@@ -155,7 +173,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "nat",
         TRAINED,
         "examples",
-        lambda m: performance.mean_over_examples(m.train_loss, m.train_sizes),
+        FunctionOf(performance.mean_over_examples, ("train_loss", "train_sizes")),
     ),
     Metric(
         "client_disagreement",
@@ -163,7 +181,7 @@ SUMMARIES: tuple[Metric, ...] = (
         "nat",
         COHORT,
         "uniform",
-        lambda m: fairness.client_disagreement(m.test_loss, m.cohort),
+        FunctionOf(fairness.client_disagreement, ("test_loss", "cohort")),
     ),
     Metric(
         "participation_gini",
@@ -192,7 +210,7 @@ GROUP_SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "uniform",
-        lambda m: groups.lowest(m.test_accuracy, m.groups),
+        FunctionOf(groups.lowest, ("test_accuracy", "groups")),
     ),
     Metric(
         "group_accuracy_gap",
@@ -200,7 +218,7 @@ GROUP_SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "uniform",
-        lambda m: groups.gap(m.test_accuracy, m.groups),
+        FunctionOf(groups.gap, ("test_accuracy", "groups")),
     ),
     Metric(
         "group_sigma_acc",
@@ -208,7 +226,7 @@ GROUP_SUMMARIES: tuple[Metric, ...] = (
         "1",
         TESTED,
         "uniform",
-        lambda m: groups.sigma_acc(m.test_accuracy, m.test_sizes, m.groups),
+        FunctionOf(groups.sigma_acc, ("test_accuracy", "test_sizes", "groups")),
     ),
     Metric(
         "group_loss_gap",
@@ -216,7 +234,7 @@ GROUP_SUMMARIES: tuple[Metric, ...] = (
         "nat",
         TESTED,
         "uniform",
-        lambda m: groups.gap(m.test_loss, m.groups),
+        FunctionOf(groups.gap, ("test_loss", "groups")),
     ),
 )
 """What is measured besides where groups are known."""
@@ -224,22 +242,16 @@ GROUP_SUMMARIES: tuple[Metric, ...] = (
 
 def _on_validation(metric: Metric) -> Metric:
     """The same of validation examples."""
-
-    def function(metrics: ClientMetrics) -> Float[Array, ""]:
-        measured = metrics._replace(
-            test_accuracy=metrics.validation_accuracy,
-            test_loss=metrics.validation_loss,
-            test_sizes=metrics.validation_sizes,
-        )
-        return metric.function(measured)
-
+    function = metric.function
+    assert isinstance(function, FunctionOf)
+    names = tuple(name.replace("test", "validation") for name in function.names)
     return Metric(
         f"validation_{metric.name.removeprefix('test_')}",
         metric.description.replace("Test", "Validation").replace("test", "validation"),
         metric.unit,
         metric.population.replace("test", "validation"),
         metric.weighting,
-        function,
+        function.replace(names=names),
     )
 
 

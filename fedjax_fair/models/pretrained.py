@@ -32,9 +32,9 @@ def pretrained(model: Model, variables: Variables) -> Model:
         >>> import fedjax_fair as ff
         >>> data = ff.data.load("digits")
         >>> def method(model):
-        ...     return ff.make_round(
-        ...         model, ff.selectors.uniform(10), ff.solvers.sgd(0.1, 10, steps=5),
-        ...         ff.aggregators.mean(),
+        ...     return ff.Round(
+        ...         model, ff.selectors.Uniform(10), ff.solvers.SGD(0.1, 10, steps=5),
+        ...         ff.aggregators.Mean(),
         ...     )
         >>> first = ff.train(method(ff.models.logistic(10)), data, rounds=10)
         >>> start = ff.models.pretrained(first.model, first.of(seed=0))

@@ -38,9 +38,9 @@ def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared"
         >>> import fedjax_fair as ff
         >>> x = np.random.default_rng(0).normal(size=(60, 3))
         >>> data = ff.data.from_arrays(x, x.sum(axis=1, keepdims=True), np.split(np.arange(60), 6))
-        >>> method = ff.make_round(
-        ...     as_regression(ff.models.logistic(1)), ff.selectors.uniform(3),
-        ...     ff.solvers.sgd(0.1, 4, steps=5), ff.aggregators.mean(),
+        >>> method = ff.Round(
+        ...     as_regression(ff.models.logistic(1)), ff.selectors.Uniform(3),
+        ...     ff.solvers.SGD(0.1, 4, steps=5), ff.aggregators.Mean(),
         ... )
         >>> fitted = ff.train(
         ...     method, data, rounds=20, metrics=[ff.metrics.predictions.mean_absolute_error()]
@@ -80,9 +80,9 @@ def as_multi_label(model: Model) -> Model:
         >>> import fedjax_fair as ff
         >>> x = np.random.default_rng(0).normal(size=(60, 3))
         >>> data = ff.data.from_arrays(x, (x > 0).astype(float), np.split(np.arange(60), 6))
-        >>> method = ff.make_round(
-        ...     as_multi_label(ff.models.logistic(3)), ff.selectors.uniform(3),
-        ...     ff.solvers.sgd(0.5, 4, steps=5), ff.aggregators.mean(),
+        >>> method = ff.Round(
+        ...     as_multi_label(ff.models.logistic(3)), ff.selectors.Uniform(3),
+        ...     ff.solvers.SGD(0.5, 4, steps=5), ff.aggregators.Mean(),
         ... )
         >>> fitted = ff.train(method, data, rounds=20)
         >>> fitted.predict(np.array([[1.0, -1.0, 1.0]])).tolist()
@@ -147,7 +147,8 @@ def is_positive(outputs: Float[Array, "batch outputs"]) -> Bool[Array, "batch ou
 
 
 def of_each_label(outputs: Float[Array, "batch outputs"]) -> Float[Array, "batch outputs"]:
-    """The probability of each label. (``jax.nn.sigmoid`` itself cannot be pickled.)"""
+    """The probability of each label."""
+    # A function of its own, because `jax.nn.sigmoid` cannot be pickled.
     return jax.nn.sigmoid(outputs)
 
 

@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Key, PyTree, Shaped
 from optax import softmax_cross_entropy_with_integer_labels
 
 from fedjax_fair.base import Model, Variables, is_correct
-from fedjax_fair.tree import shown
 
 __all__ = ["LinenModel", "NNXModel", "as_float", "classifier", "from_flax", "settings_of"]
 
@@ -104,13 +103,10 @@ class LinenModel(Model):
         module: The module. Equal modules make equal models.
     """
 
-    module: nn.Module | _Unhashable
+    module: nn.Module | _ByContents
 
     def __post_init__(self):
-        try:
-            hash(self.module)
-        except TypeError:
-            self._convert(module=_Unhashable(self.module))
+        self._convert(module=_hashable(self.module))
 
     def init(self, key, x):
         module = _opened(self.module)
@@ -136,29 +132,34 @@ class LinenModel(Model):
         return module.apply(variables, as_float(x), method="features", **settings)
 
 
-class _Unhashable:
-    """A module that holds lists, dicts or arrays. It is compared by what it holds."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _ByContents:
+    """A module that holds lists, dicts or arrays, and is therefore compared by what it holds."""
 
-    def __init__(self, module: nn.Module):
-        self.module = module
+    module: nn.Module
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Unhashable):
+        if not isinstance(other, _ByContents):
             return NotImplemented
         try:
             return self.module is other.module or bool(self.module == other.module)
-        except ValueError:  # Of arrays, the comparison has no single answer.
+        except (TypeError, ValueError):  # Arrays have no single answer.
             return False
 
     def __hash__(self) -> int:
         return hash(type(self.module))
 
-    def __repr__(self) -> str:
-        return shown(self.module)
+
+def _hashable(module: Any) -> nn.Module | _ByContents:
+    try:
+        hash(module)
+    except TypeError:
+        return _ByContents(module)
+    return module
 
 
-def _opened(module: nn.Module | _Unhashable) -> Any:
-    return module.module if isinstance(module, _Unhashable) else module
+def _opened(module: nn.Module | _ByContents) -> Any:
+    return module.module if isinstance(module, _ByContents) else module
 
 
 def _mode(method: Callable[..., Any], train: bool) -> dict[str, Any]:

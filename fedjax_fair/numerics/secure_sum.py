@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from fedjax_fair import checks
+from fedjax_fair.tree import Tree
 
 __all__ = [
     "SLACK",
@@ -37,24 +38,42 @@ _LEAST_EXPONENT = -100  # Float32 resolves no less.
 SLACK = 1e-3  # Weights that add up to 1 do so up to rounding.
 
 
-class Secure(NamedTuple):
-    """Settings of secure aggregation.
+class Secure(Tree):
+    """Masked updates, of which the server learns the sum alone.
 
-    Attributes:
-        limit: The largest absolute value that a member can send, before it is weighted.
+    Members multiply their update by their weight and round it to whole multiples of a step; masks
+    of all pairs hide it, and cancel in the sum. Where members drop out, the masks that they leave
+    behind are recovered. ``Round(..., aggregation="secure")`` stands for ``Secure()``.
+
+    Args:
+        limit: The largest absolute value of a number in an update, > 0, before it is weighted. The
+            step is ``limit`` over about 2**30. An update beyond it is not wrapped: the update of
+            the round is then not finite, which ends a run as divergence does.
+
+    Raises:
+        ValueError: If ``limit`` is not a number > 0.
+
+    References:
+        Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Machine Learning*,
+        2017, https://eprint.iacr.org/2017/281
+
+    Examples:
+        >>> aggregation = Secure(limit=4.0)
     """
 
     limit: float = 16.0
+
+    def __post_init__(self):
+        checks.positive("limit", self.limit)
 
 
 def as_secure(aggregation: str | Secure) -> Secure | None:
     """What the word ``"secure"`` stands for; None for ``"plain"``.
 
     Raises:
-        ValueError: If it is neither one of the two words nor settings with a positive limit.
+        ValueError: If it is neither one of the two words nor ``Secure``.
     """
     if isinstance(aggregation, Secure):
-        checks.positive("limit", aggregation.limit)
         return aggregation
     checks.one_of("aggregation", aggregation, ("plain", "secure"))
     return Secure() if aggregation == "secure" else None

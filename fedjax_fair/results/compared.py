@@ -145,9 +145,9 @@ def by_mix(dataset: xr.Dataset) -> xr.Dataset:
     Examples:
         >>> import fedjax_fair as ff
         >>> data = ff.data.load("digits", ff.data.classes_per_client(20, 3))
-        >>> method = ff.make_round(
-        ...     ff.models.logistic(10), ff.selectors.uniform(5), ff.solvers.sgd(0.1, 10, steps=5),
-        ...     ff.aggregators.mean(),
+        >>> method = ff.Round(
+        ...     ff.models.logistic(10), ff.selectors.Uniform(5), ff.solvers.SGD(0.1, 10, steps=5),
+        ...     ff.aggregators.Mean(),
         ... )
         >>> mixed = by_mix(ff.fit(method, data, rounds=1))
         >>> mixed.test_accuracy_by_mix.dims

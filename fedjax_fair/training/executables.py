@@ -92,5 +92,7 @@ def _key(lowered: Any, program: Any, devices: Hashable, options: Hashable) -> Ha
     if "callback" in text:
         return None
     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    default = str(jax.config.jax_default_device)
-    return digest, lowered.in_tree, lowered.out_tree, kept, devices, default, options
+    # The text leaves out arguments that are not used, which are checked when it is called.
+    shapes = tuple((one.shape, str(one.dtype)) for one in jax.tree.leaves(lowered.args_info))
+    default = str(getattr(jax.config, "jax_default_device", None))
+    return digest, shapes, lowered.in_tree, lowered.out_tree, kept, devices, default, options

@@ -38,7 +38,7 @@ def describe(**parts: Any) -> dict[str, str]:
 
     Examples:
         >>> from fedjax_fair import solvers
-        >>> described = describe(solver=solvers.sgd(0.1, batch_size=20, steps=5))
+        >>> described = describe(solver=solvers.SGD(0.1, batch_size=20, steps=5))
         >>> described["solver.learning_rate"]
         '0.1'
     """

@@ -186,7 +186,8 @@ def require_outputs(model: Model, variables: PyTree, data: FederatedData) -> Non
         return
 
     def outputs(variables, features):
-        return model.apply(*variables, features, train=False, key=None)[0]
+        params, state = variables
+        return model.apply(params, state, features, train=False, key=None)[0]
 
     one_run = _of_one_run(variables)
     features = jax.ShapeDtypeStruct((1, *data.train.features.shape[1:]), data.train.features.dtype)

@@ -6,13 +6,18 @@ import math
 
 from fedjax_fair import checks
 from fedjax_fair.base import Sampling, Selector
-from fedjax_fair.uploads.noise import Privacy
+from fedjax_fair.uploads.noise import PrivacyMechanism
 
 __all__ = ["epsilon"]
 
 
 def epsilon(
-    privacy: Privacy, selector: Selector, *, num_clients: int, rounds: int, delta: float
+    privacy: PrivacyMechanism,
+    selector: Selector,
+    *,
+    num_clients: int,
+    rounds: int,
+    delta: float,
 ) -> float:
     r"""The :math:`\varepsilon` of a run's models, for clients as a whole.
 
@@ -25,7 +30,7 @@ def epsilon(
 
     It covers the models (and the clip, if it adapts), for a server that is trusted to add the
     noise, in a run whose cohorts are drawn as the selector says: where clients come and go
-    (``faults.diurnal``, ``faults.trace``) they are not. It does not cover measurements of clients
+    (``faults.Diurnal``, ``faults.Trace``) they are not. It does not cover measurements of clients
     that the simulation records.
 
     Args:
@@ -52,23 +57,23 @@ def epsilon(
 
     Examples:
         >>> from fedjax_fair import selectors, uploads
-        >>> private, drawn = uploads.privacy(1.0, 4.0), selectors.uniform(10)
+        >>> private, drawn = uploads.Privacy(1.0, 4.0), selectors.Uniform(10)
         >>> spent = epsilon(private, drawn, num_clients=1000, rounds=100, delta=1e-5)
         >>> round(spent, 2)
         0.43
     """
-    checks.instance("privacy", privacy, Privacy, "uploads.privacy(1.0, 1.0)")
-    checks.instance("selector", selector, Selector, "selectors.uniform(10)")
+    checks.instance("privacy", privacy, PrivacyMechanism, "uploads.Privacy(1.0, 1.0)")
+    checks.instance("selector", selector, Selector, "selectors.Uniform(10)")
     checks.positive_int("num_clients", num_clients)
     checks.positive_int("rounds", rounds)
     checks.positive("delta", delta)
     checks.unit_interval("delta", delta)
-    noise = privacy.noise_multiplier
+    noise = privacy.total_noise()
     checks.non_negative("noise_multiplier", noise)
     if selector.sampling is None:
         raise ValueError(
             "selector: its choice depends on what clients have, which no guarantee covers; "
-            "expected uniform, round_robin or full."
+            "expected Uniform, RoundRobin or Full."
         )
     cohort_size = selector.sampling.cohort_size or num_clients
     checks.positive_int("cohort_size", cohort_size, at_most=num_clients)

@@ -25,7 +25,7 @@ from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.uploads import noise
 from fedjax_fair.uploads.compression import Compression
-from fedjax_fair.uploads.noise import Privacy
+from fedjax_fair.uploads.noise import PrivacyMechanism
 from fedjax_fair.uploads.sealed import sums_of_round
 from fedjax_fair.uploads.secure import require_sums
 
@@ -40,7 +40,7 @@ class Uploads(NamedTuple):
 
     secure: Secure | None = None
     compression: Compression | None = None
-    privacy: Privacy | None = None
+    privacy: PrivacyMechanism | None = None
 
 
 class Received(NamedTuple):
@@ -68,7 +68,7 @@ def check(
         ValueError: If they do not.
     """
     if settings.compression is not None:
-        example = "uploads.top_k(0.1)"
+        example = "uploads.TopK(0.1)"
         checks.instance("compression", settings.compression, Compression, example)
     if settings.secure is not None:
         require_sums(selector, aggregator, faults)
@@ -90,8 +90,8 @@ def init(settings: Uploads, num_clients: int, variables: Variables) -> Any:
     state = {}
     if settings.privacy is not None:
         noise.require_no_statistics(variables)
-        if settings.privacy.quantile is not None:
-            state["clip"] = noise.initial_clip(settings.privacy)
+        if settings.privacy.adapt is not None:
+            state["clip"] = settings.privacy.first_clip()
     if settings.compression is not None and settings.compression.feedback:
         state["kept"] = jnp.zeros((num_clients, ravel(variables).shape[0]))
     return state or ()
@@ -101,9 +101,9 @@ def bytes_up(settings: Uploads, variables: Variables) -> int:
     """Bytes that a member sends in a round, its update alone.
 
     Examples:
-        >>> from fedjax_fair.uploads import top_k
+        >>> from fedjax_fair.uploads import TopK
         >>> variables = Variables({"kernel": jnp.zeros((10, 5))}, {})
-        >>> bytes_up(Uploads(), variables), bytes_up(Uploads(compression=top_k(0.1)), variables)
+        >>> bytes_up(Uploads(), variables), bytes_up(Uploads(compression=TopK(0.1)), variables)
         (200, 40)
     """
     size = sum(leaf.size for leaf in jax.tree.leaves(variables))
@@ -147,7 +147,7 @@ def send(
     if settings.privacy is not None:
         update, short = noise.clipped(result.update, _clip(settings.privacy, state))
         result = result._replace(update=update)
-        if settings.privacy.quantile is not None:
+        if settings.privacy.adapt is not None:
             shorter = {"shorter": short.astype(jnp.float32)}
             result = result._replace(reports=result.reports | shorter)
     return result, kept
@@ -195,10 +195,10 @@ def receive(
         assert results.weighted_sum is not None  # Equal weights are known beforehand.
         mean = noise.noisy(own, settings.privacy, clip, cohort, results.weighted_sum)
         results = results._replace(weighted_sum=mean)
-        if settings.privacy.quantile is not None:
+        if settings.privacy.adapt is not None:
             own = jax.random.fold_in(key, _COUNT)
             shorter = average(results.reports["shorter"])
-            state["clip"] = noise.adapted(own, settings.privacy, clip, cohort, shorter)
+            state["clip"] = settings.privacy.adapt(own, clip, cohort, shorter)
             info["clip"] = clip
     if kept is not None:
         rows = context.map_clients(lambda client, own: own, cohort.clients, kept)
@@ -210,5 +210,5 @@ def receive(
     return Received(results, state or (), info, add)
 
 
-def _clip(settings: Privacy, state: Any) -> Float[Array, ""]:
-    return noise.initial_clip(settings) if settings.quantile is None else state["clip"]
+def _clip(privacy: PrivacyMechanism, state: Any) -> Float[Array, ""]:
+    return privacy.first_clip() if privacy.adapt is None else state["clip"]

@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from abc import abstractmethod
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedjax_fair import checks
+from fedjax_fair.tree import Tree
 
-__all__ = ["Compression", "quantized", "top_k"]
+__all__ = ["Compression", "Quantized", "TopK"]
 
 
-class Compression(NamedTuple):
+class Compression(Tree):
     """What a member sends in place of its update.
 
     Attributes:
-        compress: ``compress(key, vector) -> vector``: what arrives of all numbers of an update.
-        num_bytes: ``num_bytes(size) -> int``: bytes of a compressed vector of so many numbers.
         feedback: Whether a member keeps what it could not send, and adds it to its next update.
     """
 
-    compress: Callable[[Key[Array, ""], Float[Array, " width"]], Float[Array, " width"]]
-    num_bytes: Callable[[int], int]
-    feedback: bool = False
+    feedback: ClassVar[bool] = False
+
+    @abstractmethod
+    def compress(
+        self, key: Key[Array, ""], vector: Float[Array, " width"]
+    ) -> Float[Array, " width"]:
+        """Returns what arrives of all numbers of an update."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def num_bytes(self, size: int) -> int:
+        """Returns the bytes of a compressed vector of so many numbers."""
+        raise NotImplementedError
 
 
-def top_k(fraction: float) -> Compression:
+class TopK(Compression):
     r"""Sends the numbers of the largest absolute values, and keeps the others for later.
 
     A member sends the :math:`k` largest of :math:`u + e`, its update plus what it has kept, and
     keeps the rest as :math:`e` for the next round in which it takes part. That takes memory of a
     model for every client of the federation. What a member keeps stays as it is when its result
-    does not arrive.
+    does not arrive. A number takes four bytes, and its place four.
 
     Args:
         fraction: Part of the numbers that is sent, in (0, 1], at least one number.
-
-    Returns:
-        ``Compression``, for ``make_round(..., compression=top_k(fraction))``. A number takes four
-        bytes, and its place four.
 
     Raises:
         ValueError: If ``fraction`` is out of range.
@@ -51,39 +56,43 @@ def top_k(fraction: float) -> Compression:
         https://arxiv.org/abs/1809.07599
 
     Examples:
-        >>> compression = top_k(0.1)
+        >>> compression = TopK(0.1)
         >>> compression.compress(jax.random.key(0), jnp.array([1.0, -3.0, 2.0])).tolist()
         [0.0, -3.0, 0.0]
         >>> compression.num_bytes(1000)
         800
     """
-    checks.positive("fraction", fraction)
-    checks.probability("fraction", fraction)
 
-    def count(size: int) -> int:
-        return max(1, round(float(fraction) * size))
+    feedback: ClassVar[bool] = True
 
-    def compress(key, vector):
+    fraction: float
+
+    def __post_init__(self):
+        checks.positive("fraction", self.fraction)
+        checks.probability("fraction", self.fraction)
+
+    def _count(self, size: int) -> int:
+        return max(1, round(float(self.fraction) * size))
+
+    def compress(self, key, vector):
         # A number that is not finite is sent, as plain updates are.
         magnitude = jnp.where(jnp.isnan(vector), jnp.inf, jnp.abs(vector))
-        _, places = jax.lax.top_k(magnitude, count(vector.shape[0]))
+        _, places = jax.lax.top_k(magnitude, self._count(vector.shape[0]))
         return jnp.zeros_like(vector).at[places].set(vector[places])
 
-    return Compression(compress, lambda size: 8 * count(size), feedback=True)
+    def num_bytes(self, size):
+        return 8 * self._count(size)
 
 
-def quantized(bits: int) -> Compression:
+class Quantized(Compression):
     r"""Rounds numbers up or down at random, so that they are right on average.
 
     With the largest absolute value :math:`s` of an update and :math:`L = 2^{b - 1} - 1`, a
-    number is sent as one of the :math:`2 L + 1` multiples of :math:`s / L` in :math:`[-s, s]`.
+    number is sent as one of the :math:`2 L + 1` multiples of :math:`s / L` in :math:`[-s, s]`. An
+    update takes its bits, and four bytes for :math:`s`.
 
     Args:
         bits: :math:`b`, the bits of a number, 2 to 16.
-
-    Returns:
-        ``Compression``, for ``make_round(..., compression=quantized(bits))``. An update takes its
-        bits, and four bytes for :math:`s`.
 
     Raises:
         ValueError: If ``bits`` is out of range.
@@ -93,18 +102,22 @@ def quantized(bits: int) -> Compression:
         Quantization and Encoding*, 2017, https://arxiv.org/abs/1610.02132
 
     Examples:
-        >>> compression = quantized(2)
+        >>> compression = Quantized(2)
         >>> compression.compress(jax.random.key(0), jnp.array([4.0, 0.0, -4.0])).tolist()
         [4.0, 0.0, -4.0]
         >>> compression.num_bytes(1000)
         254
     """
-    checks.positive_int("bits", bits, at_most=16)
-    if bits < 2:
-        raise ValueError(f"{bits=}: expected an integer >= 2 and <= 16.")
-    levels = 2 ** (bits - 1) - 1
 
-    def compress(key, vector):
+    bits: int
+
+    def __post_init__(self):
+        checks.positive_int("bits", self.bits, at_most=16)
+        if self.bits < 2:
+            raise ValueError(f"bits={self.bits}: expected an integer >= 2 and <= 16.")
+
+    def compress(self, key, vector):
+        levels = 2 ** (self.bits - 1) - 1
         largest = jnp.max(jnp.abs(vector))
         unit = jnp.where(largest > 0, largest, 1) / levels
         scaled = jnp.clip(vector / unit, -levels, levels)
@@ -112,4 +125,5 @@ def quantized(bits: int) -> Compression:
         up = jax.random.uniform(key, vector.shape, vector.dtype) < scaled - lower
         return (lower + up.astype(vector.dtype)) * unit
 
-    return Compression(compress, lambda size: -(-bits * size // 8) + 4)
+    def num_bytes(self, size):
+        return -(-self.bits * size // 8) + 4

@@ -7,7 +7,10 @@ the length, whatever the data were; `fedjax_fair.uploads.epsilon` turns this int
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import KW_ONLY
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,29 +21,39 @@ from jaxtyping import Array, Bool, Float, Key
 from fedjax_fair import checks
 from fedjax_fair.base import Aggregator, Cohort, Number, Variables
 from fedjax_fair.numerics.finite import all_finite
+from fedjax_fair.tree import Tree
 
-__all__ = ["Privacy", "adaptive_privacy", "privacy"]
+__all__ = ["AdaptivePrivacy", "Privacy", "PrivacyMechanism"]
 
 
-class Privacy(NamedTuple):
-    """Settings of clipping and noise.
+class PrivacyMechanism(Tree):
+    """Clipping and noise, the interface of `Privacy` and `AdaptivePrivacy`.
 
     Attributes:
-        clip: The length that updates are shortened to, in the first round if it adapts.
-        noise_multiplier: Standard deviation of the noise on the sum, over that length.
-        quantile: Part of the updates that is to be shorter than the length, or None to keep it.
-        learning_rate: How fast it adapts.
-        count_noise: Standard deviation of the noise on the number of shorter updates.
+        adapt: None for a clip that stays. A mechanism whose clip changes defines a method
+            ``adapt(key, clip, cohort, shorter) -> clip``, from the part of those who answered whose
+            update was shorter.
     """
 
-    clip: Number
-    noise_multiplier: Number
-    quantile: Number | None = None
-    learning_rate: Number = 0.2
-    count_noise: Number | None = None
+    adapt: ClassVar[Callable[..., Float[Array, ""]] | None] = None
+
+    @abstractmethod
+    def first_clip(self) -> Float[Array, ""]:
+        """Returns the length that updates are shortened to in the first round."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def update_noise(self, cohort: Cohort) -> Number:
+        """Returns the standard deviation of the noise on the sum of updates, over the clip."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def total_noise(self) -> Number:
+        """Returns the noise multiplier of updates alone that is as private as a whole round."""
+        raise NotImplementedError
 
 
-def privacy(clip: Number, noise_multiplier: Number) -> Privacy:
+class Privacy(PrivacyMechanism):
     r"""Updates shortened to one length, and noise on their mean.
 
     With the updates :math:`u_k` of :math:`m` members the server learns
@@ -49,15 +62,12 @@ def privacy(clip: Number, noise_multiplier: Number) -> Privacy:
         \xi \sim N(0, I).
 
     An update that is not finite counts as zero. Where members drop out the mean is over those who
-    answered, and the noise on the sum stays.
+    answered, and the noise on the sum stays. It goes with aggregators of equal weights,
+    ``Mean("uniform")``.
 
     Args:
-        clip: The length :math:`C` > 0; may be traced.
-        noise_multiplier: :math:`z` >= 0; may be traced. With 0 updates are only shortened.
-
-    Returns:
-        ``Privacy``, for ``make_round(..., privacy=privacy(clip, noise_multiplier))``. It goes with
-        aggregators of equal weights, ``mean("uniform")``.
+        clip: The length :math:`C` > 0.
+        noise_multiplier: :math:`z` >= 0. With 0 updates are only shortened.
 
     Raises:
         ValueError: If a number is out of range.
@@ -67,39 +77,43 @@ def privacy(clip: Number, noise_multiplier: Number) -> Privacy:
         2018, https://arxiv.org/abs/1710.06963
 
     Examples:
-        >>> private = privacy(clip=1.0, noise_multiplier=1.0)
+        >>> private = Privacy(clip=1.0, noise_multiplier=1.0)
     """
-    checks.positive("clip", clip)
-    checks.non_negative("noise_multiplier", noise_multiplier)
-    return Privacy(clip, noise_multiplier)
+
+    clip: Number
+    noise_multiplier: Number
+
+    def __post_init__(self):
+        checks.positive("clip", self.clip)
+        checks.non_negative("noise_multiplier", self.noise_multiplier)
+
+    def first_clip(self):
+        return jnp.asarray(self.clip, jnp.float32)
+
+    def update_noise(self, cohort):
+        return self.noise_multiplier
+
+    def total_noise(self):
+        return self.noise_multiplier
 
 
-def adaptive_privacy(
-    noise_multiplier: Number,
-    *,
-    initial_clip: Number = 0.1,
-    quantile: Number = 0.5,
-    learning_rate: Number = 0.2,
-    count_noise: Number | None = None,
-) -> Privacy:
+class AdaptivePrivacy(PrivacyMechanism):
     r"""Updates shortened to a length that follows their lengths.
 
     Each member says whether its update was shorter than :math:`C`; the server learns the part
     :math:`b` of the :math:`m` members that say so, with noise :math:`N(0, (\sigma_b/m)^2)`, and
     :math:`C \leftarrow C \exp(-\eta (b - \gamma))`. The noise on updates is a little larger, so
     that both together are as private as the noise multiplier :math:`z` says:
-    :math:`z_\Delta = (z^{-2} - (2 \sigma_b)^{-2})^{-1/2}`.
+    :math:`z_\Delta = (z^{-2} - (2 \sigma_b)^{-2})^{-1/2}`. Everything else is as for `Privacy`.
+    Info: the ``clip`` that a round had.
 
     Args:
-        noise_multiplier: :math:`z` > 0 of both together; may be traced.
-        initial_clip: :math:`C` > 0 in the first round; may be traced.
-        quantile: :math:`\gamma` in ``[0, 1]``; may be traced.
-        learning_rate: :math:`\eta` >= 0; may be traced.
+        noise_multiplier: :math:`z` > 0 of both together.
+        initial_clip: :math:`C` > 0 in the first round.
+        quantile: :math:`\gamma` in ``[0, 1]``.
+        learning_rate: :math:`\eta` >= 0.
         count_noise: :math:`\sigma_b`, more than half of :math:`z`; a twentieth of the cohort, or
-            :math:`z` if that is more, by default. May be traced.
-
-    Returns:
-        ``Privacy``, as `privacy` does. Info of a round: the ``clip`` that it had.
+            :math:`z` if that is more, by default.
 
     Raises:
         ValueError: If a number is out of range.
@@ -109,32 +123,71 @@ def adaptive_privacy(
         Clipping*, 2021, https://arxiv.org/abs/1905.03871
 
     Examples:
-        >>> private = adaptive_privacy(1.0, quantile=0.5)
+        >>> private = AdaptivePrivacy(1.0, quantile=0.5)
     """
-    checks.positive("noise_multiplier", noise_multiplier)
-    checks.positive("initial_clip", initial_clip)
-    checks.probability("quantile", quantile)
-    checks.non_negative("learning_rate", learning_rate)
-    if count_noise is not None:
-        checks.positive("count_noise", count_noise)
-        known = not isinstance(count_noise, Tracer) and not isinstance(noise_multiplier, Tracer)
-        if known and 2 * float(count_noise) <= float(noise_multiplier):
-            raise ValueError(
-                f"count_noise={count_noise!r}: expected more than half of {noise_multiplier=!r}."
-            )
-    return Privacy(initial_clip, noise_multiplier, quantile, learning_rate, count_noise)
+
+    noise_multiplier: Number
+    _: KW_ONLY
+    initial_clip: Number = 0.1
+    quantile: Number = 0.5
+    learning_rate: Number = 0.2
+    count_noise: Number | None = None
+
+    def __post_init__(self):
+        checks.positive("noise_multiplier", self.noise_multiplier)
+        checks.positive("initial_clip", self.initial_clip)
+        checks.probability("quantile", self.quantile)
+        checks.non_negative("learning_rate", self.learning_rate)
+        if self.count_noise is not None:
+            checks.positive("count_noise", self.count_noise)
+            both = count_noise, noise_multiplier = self.count_noise, self.noise_multiplier
+            known = not any(isinstance(one, Tracer) for one in both)
+            if known and 2 * float(count_noise) <= float(noise_multiplier):
+                raise ValueError(
+                    f"{count_noise=!r}: expected more than half of {noise_multiplier=!r}."
+                )
+
+    def first_clip(self):
+        return jnp.asarray(self.initial_clip, jnp.float32)
+
+    def update_noise(self, cohort):
+        # Noise on the count takes a part of what is guaranteed.
+        share = self.noise_multiplier / (2 * self._count_noise(cohort))
+        return self.noise_multiplier / jnp.sqrt(1 - share**2)
+
+    def total_noise(self):
+        return self.noise_multiplier
+
+    def adapt(
+        self, key: Key[Array, ""], clip: Float[Array, ""], cohort: Cohort, shorter: Float[Array, ""]
+    ) -> Float[Array, ""]:
+        """Returns the length of the next round.
+
+        It stays where no member has answered, or the part of shorter updates is not known.
+        """
+        noise = self._count_noise(cohort) * jax.random.normal(key) / _answered(cohort)
+        moved = clip * jnp.exp(-self.learning_rate * (shorter + noise - self.quantile))
+        known = jnp.isfinite(moved)
+        if cohort.answers is not None:
+            known &= jnp.any(cohort.answers)
+        return jnp.where(known, moved, clip)
+
+    def _count_noise(self, cohort: Cohort) -> Number:
+        if self.count_noise is not None:
+            return self.count_noise
+        return jnp.maximum(cohort.clients.shape[0] / 20, self.noise_multiplier)
 
 
-def require_equal_weights(privacy: Privacy, aggregator: Aggregator) -> None:
+def require_equal_weights(privacy: PrivacyMechanism, aggregator: Aggregator) -> None:
     """Requires a mean whose sensitivity is known.
 
     Raises:
         ValueError: If ``privacy`` is no such setting, or weights may differ.
     """
-    checks.instance("privacy", privacy, Privacy, "uploads.privacy(1.0, 1.0)")
+    checks.instance("privacy", privacy, PrivacyMechanism, "uploads.Privacy(1.0, 1.0)")
     if not aggregator.equal_weights:
         raise ValueError(
-            "privacy: an aggregator whose weights may differ; expected aggregators.mean('uniform')."
+            "privacy: an aggregator whose weights may differ; expected aggregators.Mean('uniform')."
         )
 
 
@@ -162,20 +215,15 @@ def clipped(update: Variables, clip: Float[Array, ""]) -> tuple[Variables, Bool[
     return short, length <= clip
 
 
-def initial_clip(settings: Privacy) -> Float[Array, ""]:
-    """The length in the first round."""
-    return jnp.asarray(settings.clip, jnp.float32)
-
-
 def noisy(
     key: Key[Array, ""],
-    settings: Privacy,
+    mechanism: PrivacyMechanism,
     clip: Float[Array, ""],
     cohort: Cohort,
     mean: Variables,
 ) -> Variables:
     """The mean over those who answered, with noise."""
-    deviation = _update_noise(settings, cohort) * clip / _answered(cohort)
+    deviation = mechanism.update_noise(cohort) * clip / _answered(cohort)
     leaves, structure = jax.tree.flatten(mean)
     noises = [
         jax.random.normal(jax.random.fold_in(key, place), leaf.shape, leaf.dtype)
@@ -186,42 +234,7 @@ def noisy(
     )
 
 
-def adapted(
-    key: Key[Array, ""],
-    settings: Privacy,
-    clip: Float[Array, ""],
-    cohort: Cohort,
-    shorter: Float[Array, ""],
-) -> Float[Array, ""]:
-    """The length of the next round, from the part of those who answered whose update was shorter.
-
-    It stays where no member has answered, or the part is not known.
-    """
-    assert settings.quantile is not None
-    answered = _answered(cohort)
-    noise = _count_noise(settings, cohort) * jax.random.normal(key) / answered
-    moved = clip * jnp.exp(-settings.learning_rate * (shorter + noise - settings.quantile))
-    known = jnp.isfinite(moved)
-    if cohort.answers is not None:
-        known &= jnp.any(cohort.answers)
-    return jnp.where(known, moved, clip)
-
-
 def _answered(cohort: Cohort) -> Float[Array, ""]:
     if cohort.answers is None:
         return jnp.float32(cohort.clients.shape[0])
     return jnp.maximum(jnp.sum(cohort.answers), 1).astype(jnp.float32)
-
-
-def _count_noise(settings: Privacy, cohort: Cohort) -> Number:
-    if settings.count_noise is not None:
-        return settings.count_noise
-    return jnp.maximum(cohort.clients.shape[0] / 20, settings.noise_multiplier)
-
-
-def _update_noise(settings: Privacy, cohort: Cohort) -> Number:
-    """The noise multiplier of updates, if that of counts takes part of the guarantee."""
-    if settings.quantile is None:
-        return settings.noise_multiplier
-    share = settings.noise_multiplier / (2 * _count_noise(settings, cohort))
-    return settings.noise_multiplier / jnp.sqrt(1 - share**2)

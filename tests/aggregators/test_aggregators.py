@@ -37,7 +37,7 @@ def aggregate(aggregator, state=None):
     ],
 )
 def test_weights_of_the_mean(weights, expected):
-    update, _, info = aggregate(aggregators.mean(weights))
+    update, _, info = aggregate(aggregators.Mean(weights))
     np.testing.assert_allclose(info.weights, expected, rtol=1e-6)
     np.testing.assert_allclose(
         update.params["w"], np.tensordot(expected, UPDATES, 1), rtol=1e-5, atol=1e-6
@@ -48,14 +48,14 @@ def test_weights_of_the_mean(weights, expected):
 
 
 def test_a_server_step_of_one_is_the_plain_mean():
-    plain, _, _ = aggregate(aggregators.mean())
-    stepped, _, _ = aggregate(aggregators.mean(server_optimizer=optax.sgd(1.0)))
+    plain, _, _ = aggregate(aggregators.Mean())
+    stepped, _, _ = aggregate(aggregators.Mean(server_optimizer=optax.sgd(1.0)))
     np.testing.assert_allclose(stepped.params["w"], plain.params["w"], rtol=1e-6)
     np.testing.assert_array_equal(stepped.state["mean"], plain.state["mean"])
 
 
 def test_server_momentum_carries_over_and_spares_statistics():
-    aggregator = aggregators.mean(server_optimizer=optax.sgd(1.0, momentum=0.5))
+    aggregator = aggregators.Mean(server_optimizer=optax.sgd(1.0, momentum=0.5))
     first, state, _ = aggregate(aggregator)
     second, _, _ = aggregate(aggregator, state)
     np.testing.assert_allclose(second.params["w"], 1.5 * first.params["w"], rtol=1e-5)
@@ -65,4 +65,4 @@ def test_server_momentum_carries_over_and_spares_statistics():
 @pytest.mark.usefixtures("as_users_call")
 def test_unknown_weights_are_named():
     with pytest.raises(ValueError, match=r"weights='equal'.*'uniform', 'size', 'cohort'"):
-        aggregators.mean("equal")
+        aggregators.Mean("equal")

@@ -9,7 +9,7 @@ from conftest import WIDTH, linear_model, make_federation, own
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from fedjax_fair.aggregators import equitable, mean
+from fedjax_fair.aggregators import Equitable, Mean
 from fedjax_fair.aggregators.equitable import activation_vectors
 from fedjax_fair.base import Cohort, LocalResult
 from fedjax_fair.data.federated import FederatedData
@@ -94,7 +94,7 @@ def test_a_round_equals_one_in_numpy_and_scikit_learn(settings, clients):
     data, clients = grouped(), np.array(clients)
     count = len(set(GROUPS[clients]))
     cohort, results, context = trained(data, clients)
-    update, _, info = aggregate(equitable(count, **settings), cohort, results, context)
+    update, _, info = aggregate(Equitable(count, **settings), cohort, results, context)
 
     vectors = np.stack(
         [log_softmax(np.float64(data.train.features[rows_of(data, c)])).mean(0) for c in clients]
@@ -122,21 +122,21 @@ def test_a_round_equals_one_in_numpy_and_scikit_learn(settings, clients):
 
 def test_permuting_the_cohort_permutes_the_weights():
     data, order = grouped(), np.array([3, 0, 5, 1, 4, 2])
-    _, _, info = aggregate(equitable(3), *trained(data, range(6)))
-    _, _, permuted = aggregate(equitable(3), *trained(data, order))
+    _, _, info = aggregate(Equitable(3), *trained(data, range(6)))
+    _, _, permuted = aggregate(Equitable(3), *trained(data, order))
     np.testing.assert_allclose(permuted.weights, info.weights[order], rtol=1e-5)
 
 
 def test_one_cluster_is_the_uniform_mean():
     round = trained(grouped(), [0, 2, 5, 2])
-    update, _, info = aggregate(equitable(1), *round)
-    expected, _, uniform = aggregate(mean("uniform"), *round)
+    update, _, info = aggregate(Equitable(1), *round)
+    expected, _, uniform = aggregate(Mean("uniform"), *round)
     np.testing.assert_allclose(info.weights, uniform.weights, rtol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), update, expected)
 
 
 def test_known_groups_are_weighed_equally():
-    _, _, info = aggregate(equitable(2, groups="oracle"), *trained(grouped(), [0, 1, 2, 3, 4]))
+    _, _, info = aggregate(Equitable(2, groups="oracle"), *trained(grouped(), [0, 1, 2, 3, 4]))
     np.testing.assert_allclose(info.weights, [1 / 4, 1 / 4, 1 / 6, 1 / 6, 1 / 6], rtol=1e-6)
     assert info.info["cluster"].tolist() == [0, 0, 2, 2, 2]
     assert info.info["nmi"] == 1
@@ -145,21 +145,21 @@ def test_known_groups_are_weighed_equally():
 @pytest.mark.parametrize("groups", [[0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 2, 2]], ids=str)
 def test_the_eigengap_finds_the_number_of_groups(groups):
     _, _, info = aggregate(
-        equitable("eigengap"), *trained(grouped(groups=np.array(groups)), range(6))
+        Equitable("eigengap"), *trained(grouped(groups=np.array(groups)), range(6))
     )
     assert info.info["num_clusters"] == len(set(groups))
     assert info.info["nmi"] == 1
 
 
 def test_fewer_members_than_clusters_stay_single():
-    _, _, info = aggregate(equitable(5), *trained(grouped(), [0, 2, 5]))
+    _, _, info = aggregate(Equitable(5), *trained(grouped(), [0, 2, 5]))
     np.testing.assert_allclose(info.weights, np.full(3, 1 / 3), rtol=1e-6)
     assert info.info["num_clusters"] == 3
 
 
 def test_identical_vectors_are_one_cluster():
     # The same client every time, whose activations do not depend on its own update.
-    _, _, info = aggregate(equitable(3), *trained(grouped(), [2, 2, 2, 2]))
+    _, _, info = aggregate(Equitable(3), *trained(grouped(), [2, 2, 2, 2]))
     np.testing.assert_allclose(info.weights, np.full(4, 1 / 4), rtol=1e-6)
     assert info.info["num_clusters"] == 1
 
@@ -171,7 +171,7 @@ def diverged(results, slot):
 
 
 def test_a_diverged_member_is_left_out():
-    aggregator = equitable(2, layer="logits")
+    aggregator = Equitable(2, layer="logits")
     cohort, results, context = trained(grouped(), [0, 3, 1, 2], scale=0.01)
     update, _, info = aggregate(aggregator, cohort, diverged(results, 1), context)
     assert info.weights[1] == 0
@@ -188,7 +188,7 @@ def test_a_diverged_member_is_left_out():
 def test_if_all_members_diverged_the_round_is_not_finite():
     cohort, results, context = trained(grouped(), [0, 3, 1])
     update, _, info = aggregate(
-        equitable(2, layer="logits"), cohort, diverged(results, slice(None)), context
+        Equitable(2, layer="logits"), cohort, diverged(results, slice(None)), context
     )
     np.testing.assert_allclose(info.weights, np.full(3, 1 / 3), rtol=1e-6)
     assert not np.isfinite(update.params["kernel"]).any()
@@ -208,12 +208,12 @@ def test_if_all_members_diverged_the_round_is_not_finite():
 )
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
-        equitable(**settings)
+        Equitable(**settings)
 
 
 def test_what_is_not_known_is_named():
     cohort, results, context = trained(make_federation(), [0, 1])
     with pytest.raises(ValueError, match="groups='oracle': expected a federation with planted"):
-        equitable(2, groups="oracle").init(context)
+        Equitable(2, groups="oracle").init(context)
     with pytest.raises(ValueError, match="examples='last_batch': expected a solver"):
-        aggregate(equitable(2, examples="last_batch"), cohort, results, context)
+        aggregate(Equitable(2, examples="last_batch"), cohort, results, context)

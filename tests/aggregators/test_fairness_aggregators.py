@@ -34,7 +34,7 @@ def alone(aggregator, sizes, clients, groups=None, updates=None, state=None, **a
 def test_fairfed_starves_who_is_far_from_the_average():
     accuracies = jnp.array([0.9, 0.9, 0.9, 0.1])
     _, kept, aggregation = alone(
-        aggregators.fairfed(1.0), [5] * 4, [0, 1, 2, 3], accuracies=accuracies
+        aggregators.FairFed(1.0), [5] * 4, [0, 1, 2, 3], accuracies=accuracies
     )
     np.testing.assert_allclose(aggregation.info["deviation"], [0.2, 0.2, 0.2, 0.6], rtol=1e-5)
     np.testing.assert_allclose(aggregation.weights, [1 / 3, 1 / 3, 1 / 3, 0], rtol=1e-5)
@@ -44,7 +44,7 @@ def test_fairfed_starves_who_is_far_from_the_average():
 def test_fairfed_without_any_weight_left_falls_back_on_sizes():
     kept = jnp.array([0.5, 0.0, 0.0, 0.5])
     _, after, aggregation = alone(
-        aggregators.fairfed(1.0), [5, 2, 6, 3], [1, 2, 2], state=kept, accuracies=jnp.ones(4)
+        aggregators.FairFed(1.0), [5, 2, 6, 3], [1, 2, 2], state=kept, accuracies=jnp.ones(4)
     )
     np.testing.assert_allclose(aggregation.weights, [1 / 7, 3 / 7, 3 / 7], rtol=1e-6)
     np.testing.assert_array_equal(after, kept)
@@ -52,7 +52,7 @@ def test_fairfed_without_any_weight_left_falls_back_on_sizes():
 
 def test_gifair_favors_the_group_of_higher_loss():
     _, _, aggregation = alone(
-        aggregators.gifair(0.3),  # The largest lambda is 1 / 3.
+        aggregators.GIFAIR(0.3),  # The largest lambda is 1 / 3.
         [5] * 3,
         [0, 1, 2],
         [0, 0, 1],
@@ -64,7 +64,7 @@ def test_gifair_favors_the_group_of_higher_loss():
 
 def test_gifair_keeps_the_losses_of_groups_that_are_absent_or_diverged():
     _, losses, aggregation = alone(
-        aggregators.gifair(0.5),
+        aggregators.GIFAIR(0.5),
         [5] * 5,
         [0, 2, 2, 3],
         [0, 0, 1, 2, 4],
@@ -77,7 +77,7 @@ def test_gifair_keeps_the_losses_of_groups_that_are_absent_or_diverged():
 
 def test_gifair_of_one_group_changes_nothing():
     _, _, aggregation = alone(
-        aggregators.gifair(1.0),
+        aggregators.GIFAIR(1.0),
         [5, 2, 7],
         [0, 2, 2],
         [1, 0, 1],
@@ -94,7 +94,7 @@ def gifair_factors():
     def factors(strength, sizes, groups, levels, clients):
         context = make_context(train._replace(sizes=sizes))._replace(groups=groups)
         cohort = Cohort(clients, jnp.full(5, 0.2))
-        prepared = aggregators.gifair(strength).prepare(levels, cohort, context)
+        prepared = aggregators.GIFAIR(strength).prepare(levels, cohort, context)
         return prepared.instructions["loss_weight"]
 
     return jax.jit(factors)
@@ -135,7 +135,7 @@ def test_q_fedavg_is_its_formula_for_any_power(q):
     losses = np.array([3.0, 0.25, 2.5, 1.0])
     updates = RNG.normal(size=(3, 2)).astype(np.float32)
     update, _, aggregation = alone(
-        aggregators.q_fedavg(q, learning_rate=0.1),
+        aggregators.QFedAvg(q, learning_rate=0.1),
         [5] * 4,
         [2, 0, 3],
         updates=updates,
@@ -155,7 +155,7 @@ def test_q_fedavg_is_its_formula_for_any_power(q):
 def test_tilted_weights(t, weights):
     losses, sizes = np.array([3.0, 0.25, 2.5, 1.0]), np.array([5, 1, 2, 8])
     _, _, aggregation = alone(
-        aggregators.tilted(t, weights), sizes, [2, 0, 3], losses=jnp.array(losses)
+        aggregators.Tilted(t, weights), sizes, [2, 0, 3], losses=jnp.array(losses)
     )
     members = [2, 0, 3]
     raw = np.exp(t * losses[members]) * (sizes[members] if weights == "size" else 1)
@@ -165,7 +165,7 @@ def test_tilted_weights(t, weights):
 @pytest.mark.parametrize(("t", "chosen"), [(1e4, 0), (-1e4, 1)])
 def test_a_large_tilt_sees_one_client_only(t, chosen):
     losses = jnp.array([3.0, 0.25, 2.5])
-    _, _, aggregation = alone(aggregators.tilted(t), [5] * 3, [0, 1, 2], losses=losses)
+    _, _, aggregation = alone(aggregators.Tilted(t), [5] * 3, [0, 1, 2], losses=losses)
     np.testing.assert_array_equal(aggregation.weights, np.eye(3)[chosen])
 
 
@@ -176,17 +176,17 @@ def test_a_large_tilt_sees_one_client_only(t, chosen):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: aggregators.fairfed(-1.0), "beta=-1.0"),
-        (lambda: aggregators.gifair(1.5), r"strength=1.5: expected a number in \[0, 1\]"),
-        (lambda: aggregators.gifair(-0.5), "strength=-0.5"),
-        (lambda: aggregators.q_fedavg(-1.0, learning_rate=0.1), "q=-1.0"),
-        (lambda: aggregators.q_fedavg(1.0, learning_rate=0.0), "learning_rate=0.0"),
-        (lambda: aggregators.tilted(float("inf")), "tilt=inf"),
-        (lambda: aggregators.tilted(1.0, "equal"), "weights='equal'"),
-        (lambda: selectors.agnostic(-0.1), "mixture_learning_rate=-0.1"),
-        (lambda: selectors.drfa(-0.1), "mixture_learning_rate=-0.1"),
-        (lambda: selectors.drfa(0.1, 0, 3), "cohort_size=0"),
-        (lambda: selectors.drfa(0.1, 3, 0), "local_steps=0"),
+        (lambda: aggregators.FairFed(-1.0), "beta=-1.0"),
+        (lambda: aggregators.GIFAIR(1.5), r"strength=1.5: expected a number in \[0, 1\]"),
+        (lambda: aggregators.GIFAIR(-0.5), "strength=-0.5"),
+        (lambda: aggregators.QFedAvg(-1.0, learning_rate=0.1), "q=-1.0"),
+        (lambda: aggregators.QFedAvg(1.0, learning_rate=0.0), "learning_rate=0.0"),
+        (lambda: aggregators.Tilted(float("inf")), "tilt=inf"),
+        (lambda: aggregators.Tilted(1.0, "equal"), "weights='equal'"),
+        (lambda: selectors.Agnostic(-0.1), "mixture_learning_rate=-0.1"),
+        (lambda: selectors.DRFA(-0.1), "mixture_learning_rate=-0.1"),
+        (lambda: selectors.DRFA(0.1, 0, 3), "cohort_size=0"),
+        (lambda: selectors.DRFA(0.1, 3, 0), "local_steps=0"),
     ],
 )
 def test_bad_settings_are_named(call, message):
@@ -197,6 +197,6 @@ def test_bad_settings_are_named(call, message):
 def test_bad_federations_are_named():
     context = make_context(make_federation().train)
     with pytest.raises(ValueError, match="groups=None: expected a federation with planted groups"):
-        aggregators.gifair().init(context)
+        aggregators.GIFAIR().init(context)
     with pytest.raises(ValueError, match=r"cohort_size=7: expected an integer >= 1 and <= 6"):
-        selectors.drfa(0.1, 7, 3).init(context)
+        selectors.DRFA(0.1, 7, 3).init(context)

@@ -15,8 +15,8 @@ import pytest
 from conftest import linear_model, make_federation, nearest_mixture
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import Cohort, Selector, empty_state
-from fedjax_fair.simulate import make_round
+from fedjax_fair.base import Aggregator, Cohort, Selector, empty_state
+from fedjax_fair.simulate import Round
 
 GROUPS = np.array([0, 1, 0, 2, 1, 0], np.int32)
 FEDERATION = make_federation()._replace(groups=GROUPS)
@@ -37,27 +37,32 @@ def scheduled(cohorts):
         clients = jnp.asarray(cohorts, jnp.int32)[context.round]
         return Cohort(clients, jnp.full(clients.size, 1 / clients.size)), state, {}
 
-    return Selector(empty_state, select)
+    return Selector.from_functions(empty_state, select)
 
 
-def with_snapshot_step(aggregator):
-    def aggregate(state, cohort, results, context):
-        update, state, aggregation = aggregator.aggregate(state, cohort, results, context)
+class WithSnapshotStep(Aggregator):
+    """The mean, which says after how many steps members took their snapshot."""
+
+    mean: aggregators.Mean
+
+    def weigh(self, state, cohort, context):
+        return self.mean.weigh(state, cohort, context)
+
+    def aggregate(self, state, cohort, results, context):
+        update, state, aggregation = self.mean.aggregate(state, cohort, results, context)
         step = cohort.instructions["snapshot_step"][0]
         return update, state, aggregation._replace(info={"snapshot_step": step})
 
-    return aggregator._replace(aggregate=aggregate)
-
 
 METHODS = {
-    "fairfed": lambda beta: (scheduled(COHORTS), aggregators.fairfed(beta)),
-    "gifair": lambda strength: (scheduled(COHORTS), aggregators.gifair(strength)),
-    "q_fedavg": lambda q: (scheduled(COHORTS), aggregators.q_fedavg(q, learning_rate=RATE)),
-    "tilted": lambda t: (scheduled(COHORTS), aggregators.tilted(t)),
-    "afl": lambda step: (selectors.agnostic(step), aggregators.mean("cohort")),
+    "fairfed": lambda beta: (scheduled(COHORTS), aggregators.FairFed(beta)),
+    "gifair": lambda strength: (scheduled(COHORTS), aggregators.GIFAIR(strength)),
+    "q_fedavg": lambda q: (scheduled(COHORTS), aggregators.QFedAvg(q, learning_rate=RATE)),
+    "tilted": lambda t: (scheduled(COHORTS), aggregators.Tilted(t)),
+    "afl": lambda step: (selectors.Agnostic(step), aggregators.Mean("cohort")),
     "drfa": lambda step: (
-        selectors.drfa(step, cohort_size=4, local_steps=STEPS),
-        with_snapshot_step(aggregators.mean("uniform")),
+        selectors.DRFA(step, cohort_size=4, local_steps=STEPS),
+        WithSnapshotStep(aggregators.Mean("uniform")),
     ),
 }
 
@@ -70,8 +75,8 @@ class History(NamedTuple):
 
 def record(selector, aggregator):
     # Batches that hold all of a client's examples leave no randomness to training.
-    solver = solvers.sgd(RATE, int(SIZES.max()), steps=STEPS)
-    round = make_round(linear_model(), selector, solver, aggregator)
+    solver = solvers.SGD(RATE, int(SIZES.max()), steps=STEPS)
+    round = Round(linear_model(), selector, solver, aggregator)
 
     def step(state, _):
         after, info = round.step(state, FEDERATION)
@@ -99,7 +104,7 @@ def history(method, parameter):
 
 @cache
 def fedavg(weights):
-    return jax.jit(lambda cohorts: record(scheduled(cohorts), aggregators.mean(weights)))
+    return jax.jit(lambda cohorts: record(scheduled(cohorts), aggregators.Mean(weights)))
 
 
 # --- The same in NumPy ------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from conftest import aggregate, linear_model, make_context, make_federation
 
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import Cohort, LocalResult, Selector, Solver, Variables, empty_state
-from fedjax_fair.simulate import make_round
+from fedjax_fair.simulate import Round
 
 SIZES = (3, 8, 5, 1, 6, 9, 4)
 NUM = len(SIZES)
@@ -49,7 +49,7 @@ def test_the_median_is_that_of_numpy(answers):
     vectors = drawn()
     expected = np.median(vectors[... if answers is None else np.asarray(answers)], axis=0)
     np.testing.assert_allclose(
-        found(aggregators.median(), vectors, answers)[0], expected, rtol=1e-6
+        found(aggregators.Median(), vectors, answers)[0], expected, rtol=1e-6
     )
 
 
@@ -60,7 +60,7 @@ def test_the_trimmed_mean_is_that_of_sorted_values(trim, answers):
     ranked = np.sort(vectors[... if answers is None else np.asarray(answers)], axis=0)
     cut = int(trim * len(ranked) + 1e-9)
     expected = ranked[cut : len(ranked) - cut].mean(axis=0)
-    update, _, info = found(aggregators.trimmed_mean(trim), vectors, answers)
+    update, _, info = found(aggregators.TrimmedMean(trim), vectors, answers)
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
     counts = np.ones(NUM) if answers is None else np.asarray(answers)
     np.testing.assert_allclose(info.weights, counts / counts.sum(), rtol=1e-6)
@@ -71,7 +71,7 @@ def test_what_is_cut_off_is_a_whole_number_of_members():
     size, cut = 1950, 507
     vectors = np.random.default_rng(0).standard_cauchy((size, 10)).astype(np.float32)
     cohort = Cohort(jnp.arange(size, dtype=jnp.int32) % NUM, jnp.full(size, 1 / size))
-    trim = aggregators.trimmed_mean(0.26)
+    trim = aggregators.TrimmedMean(0.26)
     update, _, _ = aggregate(trim, (), cohort, results_of(vectors), CONTEXT)
     expected = np.sort(vectors, axis=0)[cut : size - cut].astype(np.float64).mean(axis=0)
     np.testing.assert_allclose(update.params["b"], expected[6:], rtol=1e-4, atol=1e-6)
@@ -87,7 +87,7 @@ def test_krum_takes_those_with_the_closest_neighbors(selected, answers):
         apart = [np.sum((vectors[own] - vectors[one]).astype(float) ** 2) for one in members]
         scores[own] = np.sort(apart)[1 : 1 + len(members) - 1 - 2].sum()
     chosen = np.argsort(scores)[:selected]
-    update, _, info = found(aggregators.krum(1, selected=selected), vectors, answers)
+    update, _, info = found(aggregators.Krum(1, selected=selected), vectors, answers)
     np.testing.assert_allclose(update, vectors[chosen].mean(axis=0), rtol=1e-5)
     assert set(np.flatnonzero(info.weights)) == set(chosen)
     np.testing.assert_allclose(info.info["score"], scores, rtol=1e-3)
@@ -95,14 +95,14 @@ def test_krum_takes_those_with_the_closest_neighbors(selected, answers):
 
 def test_krum_needs_a_majority_that_is_large_enough():
     with pytest.raises(ValueError, match="byzantine=3: expected a cohort of at least 9, got 7"):
-        found(aggregators.krum(3), drawn())
+        found(aggregators.Krum(3), drawn())
 
 
 @pytest.mark.parametrize("weights", ["uniform", "size"])
 def test_nothing_is_closer_than_the_geometric_median(weights):
     vectors = drawn()
     shares = np.ones(NUM) if weights == "uniform" else np.array(SIZES, float)
-    update, _, info = found(aggregators.geometric_median(weights, iterations=60), vectors)
+    update, _, info = found(aggregators.GeometricMedian(weights, iterations=60), vectors)
 
     def cost(point):
         return shares @ np.linalg.norm(vectors - point, axis=1)
@@ -117,7 +117,7 @@ def test_nothing_is_closer_than_the_geometric_median(weights):
 def test_the_geometric_median_may_be_an_update():
     vectors = drawn()
     vectors[:4] = 0.25
-    update, _, _ = found(aggregators.geometric_median(iterations=60), vectors)
+    update, _, _ = found(aggregators.GeometricMedian(iterations=60), vectors)
     np.testing.assert_allclose(update, 0.25, atol=1e-4)
 
 
@@ -129,14 +129,14 @@ def test_updates_are_shortened_to_the_bound(weights):
     assert (lengths < bound).any()
     shares = np.ones(NUM) if weights == "uniform" else np.linspace(1, 2, NUM)
     expected = shares / shares.sum() * np.minimum(1, bound / lengths) @ vectors
-    update, _, info = found(aggregators.norm_clipping(bound, weights), vectors)
+    update, _, info = found(aggregators.NormClipping(bound, weights), vectors)
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(info.info["length"], lengths, rtol=1e-5)
 
 
 def test_centered_clipping_starts_from_the_last_update():
     bound, center = 1.5, np.zeros(10)
-    aggregator = aggregators.centered_clipping(bound, iterations=2)
+    aggregator = aggregators.CenteredClipping(bound, iterations=2)
     state = aggregator.init(CONTEXT)
     for seed in range(3):
         vectors = drawn(seed, shift=1.0)
@@ -152,7 +152,8 @@ def trusting(root):
     """FLTrust whose server learns a given vector."""
     learned = jax.tree.map(lambda leaf: leaf[0], results_of(root[None]))
     examples = np.asarray(EXAMPLES.features)[:2], np.asarray(EXAMPLES.labels)[:2]
-    return aggregators.fltrust(examples, Solver(lambda key, variables, client: learned))
+    server = Solver.from_functions(lambda key, variables, client: learned)
+    return aggregators.FLTrust(examples, server)
 
 
 @pytest.mark.parametrize("answers", ANSWERS, ids=["all", "five", "four"])
@@ -195,13 +196,13 @@ def test_the_server_trains_as_its_solver_does_on_its_own_examples():
     data = make_federation()
     train, client = data.train, 3
     own = train.order[train.offsets[client] : train.offsets[client] + train.sizes[client]]
-    solver = solvers.sgd(0.5, 16, steps=3)
-    trust = aggregators.fltrust((train.features[own], train.labels[own].astype(np.int64)), solver)
+    solver = solvers.SGD(0.5, 16, steps=3)
+    trust = aggregators.FLTrust((train.features[own], train.labels[own].astype(np.int64)), solver)
     cohort = Cohort(jnp.array([client], jnp.int32), jnp.ones(1))
-    one = Selector(empty_state, lambda key, state, context: (cohort, state, {}))
+    one = Selector.from_functions(empty_state, lambda key, state, context: (cohort, state, {}))
     states = {}
-    for name, aggregator in {"mean": aggregators.mean(), "fltrust": trust}.items():
-        round = make_round(linear_model(), one, solver, aggregator)
+    for name, aggregator in {"mean": aggregators.Mean(), "fltrust": trust}.items():
+        round = Round(linear_model(), one, solver, aggregator)
         states[name], info = jax.jit(round.step)(round.init(jax.random.key(0), data), data)
     np.testing.assert_allclose(info.aggregator["trust"], 1, rtol=1e-5)
     jax.tree.map(
@@ -213,19 +214,19 @@ def test_the_server_trains_as_its_solver_does_on_its_own_examples():
 
 def round_with_root(features, labels):
     data = make_federation()
-    trust = aggregators.fltrust((features, labels), solvers.sgd(0.1, 2, steps=1))
-    round = make_round(linear_model(), selectors.uniform(2), solvers.sgd(0.1, 2, steps=1), trust)
+    trust = aggregators.FLTrust((features, labels), solvers.SGD(0.1, 2, steps=1))
+    round = Round(linear_model(), selectors.Uniform(2), solvers.SGD(0.1, 2, steps=1), trust)
     jax.eval_shape(round.step, jax.eval_shape(round.init, jax.random.key(0), data), data)
 
 
 LIARS = {  # Of seven, as many as the method withstands.
-    "median": (aggregators.median(), 3),
-    "trimmed_mean": (aggregators.trimmed_mean(0.43), 3),
-    "krum": (aggregators.krum(2), 2),
-    "multi-krum": (aggregators.krum(2, selected=3), 2),
-    "geometric_median": (aggregators.geometric_median(iterations=30), 3),
-    "norm_clipping": (aggregators.norm_clipping(2.0), 3),
-    "centered_clipping": (aggregators.centered_clipping(2.0), 3),
+    "median": (aggregators.Median(), 3),
+    "trimmed_mean": (aggregators.TrimmedMean(0.43), 3),
+    "krum": (aggregators.Krum(2), 2),
+    "multi-krum": (aggregators.Krum(2, selected=3), 2),
+    "geometric_median": (aggregators.GeometricMedian(iterations=30), 3),
+    "norm_clipping": (aggregators.NormClipping(2.0), 3),
+    "centered_clipping": (aggregators.CenteredClipping(2.0), 3),
 }
 
 
@@ -250,8 +251,8 @@ def test_a_few_liars_do_not_matter(name, lie):
 
 @pytest.mark.parametrize(
     ("aggregator", "count"),
-    [(aggregators.median(), 4), (aggregators.trimmed_mean(0.2), 2), (aggregators.mean(), 1),
-     (aggregators.geometric_median(iterations=30), 4)],
+    [(aggregators.Median(), 4), (aggregators.TrimmedMean(0.2), 2), (aggregators.Mean(), 1),
+     (aggregators.GeometricMedian(iterations=30), 4)],
     ids=["median", "trimmed_mean", "mean", "geometric_median"],
 )  # fmt: skip
 def test_one_liar_more_breaks_it(aggregator, count):
@@ -260,26 +261,26 @@ def test_one_liar_more_breaks_it(aggregator, count):
     assert np.abs(found(aggregator, vectors)[0]).max() > 1e4
 
 
-ROOT, SOLVER = np.ones((2, 3), np.float32), solvers.sgd(0.1, 2, steps=1)
+ROOT, SOLVER = np.ones((2, 3), np.float32), solvers.SGD(0.1, 2, steps=1)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (partial(aggregators.trimmed_mean, 0.5), "trim=0.5"),
-        (partial(aggregators.trimmed_mean, -0.1), "trim=-0.1"),
-        (partial(aggregators.krum, -1), "byzantine=-1"),
-        (partial(aggregators.krum, 1, selected=0), "selected=0"),
-        (partial(aggregators.norm_clipping, 0.0), "bound=0.0"),
-        (partial(aggregators.centered_clipping, -1.0), "bound=-1.0"),
-        (partial(aggregators.centered_clipping, 1.0, iterations=0), "iterations=0"),
-        (partial(aggregators.geometric_median, iterations=0), "iterations=0"),
-        (partial(aggregators.fltrust, 1, SOLVER), r"root is a int: expected a pair"),
-        (partial(aggregators.fltrust, (ROOT, ROOT[:1, 0]), SOLVER), r"root of .*\[2, 3\].*\[1\]"),
-        (partial(aggregators.fltrust, (ROOT * np.nan, [0, 1]), SOLVER), "finite .* features"),
-        (partial(aggregators.fltrust, (ROOT, ["a", "b"]), SOLVER), "numbers as labels"),
-        (partial(aggregators.fltrust, (ROOT, [0, 1]), None), "solver is a NoneType"),
-        (partial(aggregators.fltrust, (ROOT, [0, 1]), SOLVER, seed=-1), "seed=-1"),
+        (partial(aggregators.TrimmedMean, 0.5), "trim=0.5"),
+        (partial(aggregators.TrimmedMean, -0.1), "trim=-0.1"),
+        (partial(aggregators.Krum, -1), "byzantine=-1"),
+        (partial(aggregators.Krum, 1, selected=0), "selected=0"),
+        (partial(aggregators.NormClipping, 0.0), "bound=0.0"),
+        (partial(aggregators.CenteredClipping, -1.0), "bound=-1.0"),
+        (partial(aggregators.CenteredClipping, 1.0, iterations=0), "iterations=0"),
+        (partial(aggregators.GeometricMedian, iterations=0), "iterations=0"),
+        (partial(aggregators.FLTrust, 1, SOLVER), r"root is a int: expected a pair"),
+        (partial(aggregators.FLTrust, (ROOT, ROOT[:1, 0]), SOLVER), r"root of .*\[2, 3\].*\[1\]"),
+        (partial(aggregators.FLTrust, (ROOT * np.nan, [0, 1]), SOLVER), "finite .* features"),
+        (partial(aggregators.FLTrust, (ROOT, ["a", "b"]), SOLVER), "numbers as labels"),
+        (partial(aggregators.FLTrust, (ROOT, [0, 1]), None), "solver is a NoneType"),
+        (partial(aggregators.FLTrust, (ROOT, [0, 1]), SOLVER, seed=-1), "seed=-1"),
         (partial(round_with_root, np.ones((2, 99)), [0, 1]), r"root: features float32\[99\]"),
         (partial(round_with_root, np.ones((2, 99), np.uint8), [0, 1]), r"features uint8\[99\]"),
     ],

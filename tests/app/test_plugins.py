@@ -40,7 +40,7 @@ def largest(cohort_size: int, noise: float = 0.0) -> Selector:
         chosen = jax.lax.top_k(context.sizes + luck, cohort_size)[1].astype(jnp.int32)
         return Cohort(chosen, jnp.full(cohort_size, helper.ONE / cohort_size)), state, {}
 
-    return Selector(empty_state, select)
+    return Selector.from_functions(empty_state, select)
 
 
 METHODS = {"largest": Method("The clients with the most examples", selector=largest)}
@@ -73,7 +73,7 @@ def folder(tmp_path):
     (site / "their_package.py").write_text(
         "from fedjax_fair import selectors\n"
         "from fedjax_fair.app.method import Method\n"
-        'turn = Method("In turn", selector=selectors.round_robin, average="uniform")\n'
+        'turn = Method("In turn", selector=selectors.RoundRobin, average="uniform")\n'
     )
     return tmp_path
 
@@ -162,7 +162,7 @@ from fedjax_fair import selectors
         ("METHODS = {'a+b': Method('x')}", "'a\\+b': expected a name of letters"),
         ("METHODS = {1: Method('x')}", "1: expected a name of letters"),
         (
-            "METHODS = {'a': Method('x', selector=selectors.full())}",
+            "METHODS = {'a': Method('x', selector=selectors.Full())}",
             "a.selector=Selector.*expected a factory",
         ),
         (

@@ -12,7 +12,7 @@ from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.data.stored import Rows, stored
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
-from fedjax_fair.simulate import make_round, run
+from fedjax_fair.simulate import Round, run
 from fedjax_fair.training.fit import fit
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 5, 4, 3), dtype=np.uint8)
@@ -60,11 +60,11 @@ def test_training_and_validation_share_their_rows():
     assert isinstance(there.test.features, Rows)
 
 
-ROUND = make_round(
+ROUND = Round(
     models.logistic(3),
-    selectors.uniform(2),
-    solvers.sgd(0.1, 3, steps=2),
-    aggregators.mean(),
+    selectors.Uniform(2),
+    solvers.SGD(0.1, 3, steps=2),
+    aggregators.Mean(),
     clients_per_batch=2,
 )
 

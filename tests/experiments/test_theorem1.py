@@ -7,7 +7,7 @@ import optax
 
 from experiments import theorem1
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.simulate import make_round, run
+from fedjax_fair.simulate import Round, run
 
 
 def client_loss(data, client):
@@ -38,13 +38,13 @@ def test_no_curvature_exceeds_the_smoothness_and_the_problem_is_not_convex():
 def test_with_whole_batches_it_is_the_federation_of_the_library():
     data, smoothness = theorem1.make_data(1)
     rounds = 9
-    selector = selectors.unionfl(5, 1.0, 2, candidates="all")
+    selector = selectors.UnionFL(5, 1.0, 2, candidates="all")
     key = jax.random.key(0)
     weights, trace = theorem1.follow(selector, data, smoothness, rounds, key, batch=None)
     model = theorem1.bounded_score()
     rate = 1 / (smoothness * theorem1.STEPS * np.sqrt(rounds))
-    solver = solvers.sgd(rate, theorem1.EXAMPLES, steps=theorem1.STEPS)
-    round = make_round(model, selector, solver, aggregators.mean())
+    solver = solvers.SGD(rate, theorem1.EXAMPLES, steps=theorem1.STEPS)
+    round = Round(model, selector, solver, aggregators.Mean())
     start = model.init(jax.random.split(key)[0], data.train.features[:1])
     state = round.init(jax.random.key(7), data)._replace(variables=start)
     # Neither batches nor candidates are random, so that all keys do the same.

@@ -83,11 +83,11 @@ def test_classes_are_measured_on_all_owned_test_examples():
 
 
 def a_run(data):
-    method = ff.make_round(
+    method = ff.Round(
         ff.models.logistic(data.num_classes),
-        ff.selectors.uniform(3),
-        ff.solvers.sgd(0.1, 10, steps=3),
-        ff.aggregators.mean(),
+        ff.selectors.Uniform(3),
+        ff.solvers.SGD(0.1, 10, steps=3),
+        ff.aggregators.Mean(),
     )
     return ff.fit(method, data, rounds=2, seeds=(0, 1), eval_every=1)
 

@@ -14,7 +14,7 @@ from fedjax_fair.app.console import tables
 from fedjax_fair.data.federated import stack
 from fedjax_fair.metrics import groups as metric
 from fedjax_fair.report.groups import agreement, embedding, group_curves
-from fedjax_fair.simulate import make_round
+from fedjax_fair.simulate import Round
 from fedjax_fair.training.fit import fit
 
 VALUES = np.array([0.5, np.nan, 0.25, 0.75, np.nan, 1.0], np.float32)
@@ -42,12 +42,12 @@ def grouped(groups=(0, 1, 1, 0, 2, 2)):
 
 @pytest.fixture(scope="module")
 def dataset():
-    model, solver = linear_model(), solvers.sgd(0.1, 4, epochs=1)
-    contenders = {"mean": aggregators.mean(), "equitable": aggregators.equitable(2)}
+    model, solver = linear_model(), solvers.SGD(0.1, 4, epochs=1)
+    contenders = {"mean": aggregators.Mean(), "equitable": aggregators.Equitable(2)}
     return results.combine(
         {
             name: fit(
-                make_round(model, selectors.uniform(4), solver, aggregator),
+                Round(model, selectors.Uniform(4), solver, aggregator),
                 grouped(),
                 rounds=4,
                 seeds=(0, 1),
@@ -101,8 +101,8 @@ def test_groups_may_differ_between_partitions():
         train=parts[1].train._replace(features=same.features, labels=same.labels),
         test=parts[1].test._replace(features=parts[0].test.features, labels=parts[0].test.labels),
     )
-    method = make_round(
-        linear_model(), selectors.uniform(3), solvers.sgd(0.1, 4, steps=1), aggregators.mean()
+    method = Round(
+        linear_model(), selectors.Uniform(3), solvers.SGD(0.1, 4, steps=1), aggregators.Mean()
     )
     run = fit(method, stack(parts), rounds=1, seeds=(0, 1), eval_every=1)
     for seed, part in enumerate(parts):
@@ -112,8 +112,8 @@ def test_groups_may_differ_between_partitions():
 
 
 def test_without_groups_nothing_is_said_of_them():
-    method = make_round(
-        linear_model(), selectors.uniform(3), solvers.sgd(0.1, 4, steps=1), aggregators.mean()
+    method = Round(
+        linear_model(), selectors.Uniform(3), solvers.SGD(0.1, 4, steps=1), aggregators.Mean()
     )
     run = fit(method, make_federation(), rounds=1, eval_every=1)
     assert not [name for name in run if str(name).startswith("group")]

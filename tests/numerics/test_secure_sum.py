@@ -171,17 +171,17 @@ def test_recovery_takes_away_just_the_masks_of_pairs_with_one_answer():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("call", "said"),
     [
-        ("masked", "aggregation='masked': expected one of 'plain', 'secure'"),
-        (None, "aggregation=None"),
-        (Secure(0.0), r"limit=0\.0: expected a number > 0"),
-        (Secure(np.inf), "limit=inf"),
+        (lambda: as_secure("masked"), "aggregation='masked': expected one of 'plain', 'secure'"),
+        (lambda: as_secure(None), "aggregation=None"),
+        (lambda: Secure(0.0), r"limit=0\.0: expected a number > 0"),
+        (lambda: Secure(np.inf), "limit=inf"),
     ],
 )
-def test_what_is_no_aggregation_is_refused(given, said, as_users_call):
+def test_what_is_no_aggregation_is_refused(call, said, as_users_call):
     with pytest.raises(ValueError, match=said):
-        as_secure(given)
+        call()
 
 
 def test_words_stand_for_aggregations():

@@ -34,6 +34,7 @@ from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
 from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.split import split
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
 FEDERATION = make_federation(sizes=SIZES)._replace(groups=np.arange(19, dtype=np.int32) % 3)
@@ -71,16 +72,16 @@ SEEDS = np.arange(3, 11, dtype=np.uint32)
 UPLOADS = {
     "secure": {"aggregation": "secure"},
     "private": {"privacy": ff.uploads.adaptive_privacy(0.1), "aggregation": "secure"},
-    "top_k": {"compression": ff.uploads.top_k(0.3)},
+    "top_k": {"compression": ff.uploads.TopK(0.3)},
 }
-FAULTS = [ff.faults.dropout(0.2), ff.faults.byzantine(0.3, "little")]
+FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "little")]
 """What goes wrong with clients whose selector measures nothing."""
 
 
 def run(names, data, mesh=None):
     """Six rounds of every seed: the states without keys, the info of the rounds; the program."""
     selector, solver, aggregator, *upload = names
-    round = ff.make_round(
+    round = ff.Round(
         linear_model(),
         SELECTORS[selector](),
         SOLVERS[solver](),
@@ -151,11 +152,11 @@ def distance(one, many):
 
 
 def make_subtrunc():
-    return ff.make_round(
+    return ff.Round(
         linear_model(),
-        ff.selectors.subtrunc(3, 0.5),
-        ff.solvers.sgd(0.1, 2, epochs=1),
-        ff.aggregators.mean("size"),
+        ff.selectors.SubTrunc(3, 0.5),
+        ff.solvers.SGD(0.1, 2, epochs=1),
+        ff.aggregators.Mean("size"),
     )
 
 
@@ -208,11 +209,11 @@ def measured(*meshes):
 
 
 def make_fedavg(learning_rate=0.1):
-    return ff.make_round(
+    return ff.Round(
         linear_model(),
-        ff.selectors.uniform(3),
-        ff.solvers.sgd(learning_rate, 2, epochs=1),
-        ff.aggregators.mean(),
+        ff.selectors.Uniform(3),
+        ff.solvers.SGD(learning_rate, 2, epochs=1),
+        ff.aggregators.Mean(),
     )
 
 
@@ -248,7 +249,8 @@ def held():
     for runs, devices in ((2, "2"), (7, "runs=4,clients=2")):
         mesh, seeds = mesh_named(devices), tuple(range(runs))
         with Batch(FEDERATION, seeds, mesh) as batch:
-            programs = Programs(make_fedavg, rates[:runs], batch, 2, True)
+            methods = split([make_fedavg(rate) for rate in rates[:runs].tolist()])
+            programs = Programs(methods, batch, 2, True)
             with tracing_for("gpu"):  # Where what is recorded goes to a host.
                 num_bytes = programs.num_bytes(4)
         first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]

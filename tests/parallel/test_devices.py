@@ -272,11 +272,11 @@ def test_the_command_line_divides_runs_among_groups(command, tmp_path):
 
 
 def assert_processes_did_what_one_does(folder, count):
-    method = ff.make_round(
+    method = ff.Round(
         linear_model(),
-        ff.selectors.subtrunc(3, 0.5),
-        ff.solvers.sgd(0.1, 2, epochs=1),
-        ff.aggregators.mean("size"),
+        ff.selectors.SubTrunc(3, 0.5),
+        ff.solvers.SGD(0.1, 2, epochs=1),
+        ff.aggregators.Mean("size"),
     )
     expected = ff.fit(method, FEDERATION, rounds=4, eval_every=2, seeds=(0, 1))
     for number in range(count):
@@ -372,7 +372,7 @@ def test_what_does_not_fit_is_refused():
     two = stack([make_federation(sizes=(3, 4)), make_federation(sizes=(3, 4))])
     with pytest.raises(ValueError, match="2 partitions: expected a single one"):
         shard_federation(two, client_mesh(1))
-    pooled = ff.make_centralized(linear_model(), ff.solvers.sgd(0.1, 2, steps=1))
+    pooled = ff.Centralized(linear_model(), ff.solvers.SGD(0.1, 2, steps=1))
     with pytest.raises(ValueError, match="mesh: expected none"):
         ff.fit(pooled, FEDERATION, rounds=1, mesh=client_mesh(1))
     with pytest.raises(ValueError, match="distributed=True: expected False for a sweep"):

@@ -34,11 +34,11 @@ def digits():
 
 
 def fedavg(**steps):
-    return ff.make_round(
+    return ff.Round(
         model=ff.models.logistic(10),
-        selector=ff.selectors.uniform(cohort_size=5),
-        solver=ff.solvers.sgd(learning_rate=0.1, batch_size=BATCH, **steps),
-        aggregator=ff.aggregators.mean(),
+        selector=ff.selectors.Uniform(cohort_size=5),
+        solver=ff.solvers.SGD(learning_rate=0.1, batch_size=BATCH, **steps),
+        aggregator=ff.aggregators.Mean(),
     )
 
 

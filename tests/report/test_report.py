@@ -16,9 +16,9 @@ from synthetic import make_results
 from fedjax_fair import aggregators, metrics, report, results, selectors, solvers
 from fedjax_fair.app import console
 from fedjax_fair.report.maximization import chosen_pictures, value_against_bits
-from fedjax_fair.simulate import make_round
+from fedjax_fair.simulate import Round
 from fedjax_fair.submodular.federated.comparison import GREEDY
-from fedjax_fair.training.centralized import make_centralized
+from fedjax_fair.training.centralized import Centralized
 from fedjax_fair.training.fit import fit
 
 
@@ -57,14 +57,14 @@ class Reader(HTMLParser):
 @pytest.fixture(scope="module")
 def dataset():
     model, data = linear_model(), make_federation()._replace(name="<small & strange>")
-    solver = solvers.sgd(0.1, 2, steps=2)
-    federated = make_round(model, selectors.uniform(3), solver, aggregators.mean())
+    solver = solvers.SGD(0.1, 2, steps=2)
+    federated = Round(model, selectors.Uniform(3), solver, aggregators.Mean())
     return results.combine(
         {
             "fedavg": fit(federated, data, rounds=4, seeds=(0, 1), eval_every=2),
             # evaluated at other rounds, so that the two are padded where they are put together
             "centralized": fit(
-                make_centralized(model, solver), data, rounds=3, seeds=(0, 1), eval_every=3
+                Centralized(model, solver), data, rounds=3, seeds=(0, 1), eval_every=3
             ),
         }
     )

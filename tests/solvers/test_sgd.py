@@ -14,7 +14,7 @@ from fedjax_fair import solvers
 from fedjax_fair.base import Client, Model, Variables
 
 LARGE = 100  # a batch that holds every client's examples
-sgd = cache(solvers.sgd)  # Programs are kept by the solver that they run.
+sgd = cache(solvers.SGD)  # Programs are kept by the solver that they run.
 
 
 def client_of(federation, model, index, round=0, instructions=None):
@@ -97,7 +97,7 @@ def counting_model() -> Model:
         score = x @ params["seen"]
         return jnp.stack([score, jnp.zeros_like(score)], axis=1), state
 
-    return Model(init, apply, lambda params, state, x: x)
+    return Model.from_functions(init, apply, lambda params, state, x: x)
 
 
 def one_hot(federation):
@@ -167,8 +167,8 @@ def test_lanes_without_examples_do_not_count(federation, model, batch_size):
 
 
 def test_a_traced_zero_prox_is_plain_sgd(federation, model):
-    plain = jax.jit(lambda: solve(solvers.sgd(0.2, 2, steps=6), federation, model)[0])()
-    traced = jax.jit(lambda mu: solve(solvers.sgd(0.2, 2, steps=6, prox=mu), federation, model)[0])(
+    plain = jax.jit(lambda: solve(solvers.SGD(0.2, 2, steps=6), federation, model)[0])()
+    traced = jax.jit(lambda mu: solve(solvers.SGD(0.2, 2, steps=6, prox=mu), federation, model)[0])(
         0.0
     )
     jax.tree.map(np.testing.assert_array_equal, traced, plain)

@@ -28,11 +28,11 @@ def data():
 
 @pytest.fixture(scope="module")
 def train(data):
-    method = ff.make_round(
+    method = ff.Round(
         ff.models.logistic(data.num_classes),
-        ff.selectors.uniform(2),
-        ff.solvers.sgd(0.1, 10, steps=2),
-        ff.aggregators.mean(),
+        ff.selectors.Uniform(2),
+        ff.solvers.SGD(0.1, 10, steps=2),
+        ff.aggregators.Mean(),
     )
 
     def train(folder=None, callbacks=()):

@@ -12,11 +12,11 @@ from conftest import make_federation
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import Cohort, Selector, empty_state
 from fedjax_fair.data.federated import stack
-from fedjax_fair.simulate import make_round, run
+from fedjax_fair.simulate import Round, run
 from fedjax_fair.training.diagnosis import Doubts, is_constant, require_members
 from fedjax_fair.training.fit import fit
 
-SOLVER = solvers.sgd(0.1, 2, epochs=1)
+SOLVER = solvers.SGD(0.1, 2, epochs=1)
 
 
 def choosing(clients_of, weights=None):
@@ -27,11 +27,11 @@ def choosing(clients_of, weights=None):
         shares = jnp.full(len(clients), 1 / len(clients), jnp.float32)
         return Cohort(clients, shares if weights is None else weights), state, {}
 
-    return Selector(empty_state, select)
+    return Selector.from_functions(empty_state, select)
 
 
 def method(model, selector):
-    return make_round(model, selector, SOLVER, aggregators.mean())
+    return Round(model, selector, SOLVER, aggregators.Mean())
 
 
 def trace(model, selector, data):
@@ -49,18 +49,18 @@ CONSTANT = {
     "numpy": choosing(drawn_with_numpy),
     "python": choosing(lambda key, context: jnp.array([0, 1])),
     "disguised": choosing(lambda key, context: jnp.sort(jnp.arange(4)[::-1])[:2]),
-    "full": selectors.full(),
+    "full": selectors.Full(),
 }
 VARIED = {
     "by key": choosing(lambda key, context: jax.random.randint(key, (2,), 0, 6)),
     "by round": choosing(lambda key, context: (context.round + jnp.arange(2)) % 6),
     "by loss": choosing(lambda key, context: jnp.argsort(context.losses(context.variables))[:2]),
     "by size": choosing(lambda key, context: jnp.argsort(context.sizes)[:2]),
-    "uniform": selectors.uniform(2),
-    "round robin": selectors.round_robin(2),
-    "power of choice": selectors.power_of_choice(2, 3),
-    "clustered": selectors.clustered_by_size(2),
-    "divfl": selectors.divfl(2),
+    "uniform": selectors.Uniform(2),
+    "round robin": selectors.RoundRobin(2),
+    "power of choice": selectors.PowerOfChoice(2, 3),
+    "clustered": selectors.ClusteredBySize(2),
+    "divfl": selectors.DivFL(2),
 }
 
 
@@ -78,7 +78,7 @@ def test_a_cohort_drawn_with_numpy_is_warned_of(model, federation):
 def test_a_cohort_of_all_clients_is_not_warned_of(model, federation):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fit(method(model, selectors.full()), federation, rounds=1)
+        fit(method(model, selectors.Full()), federation, rounds=1)
 
 
 def test_a_client_that_does_not_exist_is_named_with_its_round_and_seed(model, federation):
@@ -120,7 +120,7 @@ def test_a_selector_returns_a_cohort(model, federation, as_users_call):
         return jnp.arange(2), state, {}
 
     with pytest.raises(ValueError, match=r"what it selects is a .*: expected a Cohort"):
-        trace(model, Selector(empty_state, select), federation)
+        trace(model, Selector.from_functions(empty_state, select), federation)
 
 
 def test_a_cohort_of_numpy_arrays_and_lists_is_one(model, federation, as_users_call):
@@ -217,7 +217,7 @@ def test_targets_are_not_guessed(federation):
 
 
 def test_a_run_with_a_senseless_learning_rate_is_warned_of(model, federation, tmp_path):
-    round = make_round(model, selectors.full(), solvers.sgd(1e6, 2, steps=3), aggregators.mean())
+    round = Round(model, selectors.Full(), solvers.SGD(1e6, 2, steps=3), aggregators.Mean())
     for _ in range(2):  # The second time from what was kept.
         with pytest.warns(UserWarning, match="round 1, seed 0: the test loss is .* untrained"):
             fit(round, federation, rounds=1, checkpoints=tmp_path)

@@ -6,7 +6,7 @@ import xarray as xr
 
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import Selector
-from fedjax_fair.simulate import make_round
+from fedjax_fair.simulate import Round
 from fedjax_fair.training.each import train_each
 from fedjax_fair.training.fit import Callback, SimulationError, train
 
@@ -33,8 +33,8 @@ class Heard(Callback):
 
 
 def method(model, count, learning_rate=0.1, selector=None):
-    solver = solvers.sgd(learning_rate, 2, epochs=1)
-    return make_round(model, selector or selectors.uniform(count), solver, aggregators.mean())
+    solver = solvers.SGD(learning_rate, 2, epochs=1)
+    return Round(model, selector or selectors.Uniform(count), solver, aggregators.Mean())
 
 
 def each(methods, federation, tmp_path, events):
@@ -82,7 +82,7 @@ def test_a_method_that_cannot_be_traced_ends_when_its_turn_has_come(model, feder
     def select(key, state, context):
         raise ValueError("no such client")
 
-    broken = Selector(selectors.uniform(2).init, select)
+    broken = Selector.from_functions(selectors.Uniform(2).init, select)
     methods = {
         "a": method(model, 2),
         "b": method(model, 3),
@@ -120,11 +120,15 @@ def test_methods_share_the_data_and_the_program_that_evaluates_them(
 
     def counted(batch, lowered, options=None):
         batches.append(batch)
-        compiled.append(lowered)
-        return compile_one(batch, lowered, options)
+        compiled.append(compile_one(batch, lowered, options))
+        return compiled[-1]
 
     monkeypatch.setattr(Batch, "compile", counted)
-    methods = {name: method(model, 3, rate) for name, rate in (("a", 0.1), ("b", 0.2), ("c", 0.3))}
-    dict(each(methods, federation, tmp_path, []))
+    methods = {str(count): method(model, count) for count in (2, 3, 4)}
+    dict(each(methods, federation, tmp_path / "sizes", []))
     assert len(set(map(id, batches))) == 1
-    assert len(compiled) == 2 * len(methods) + 1
+    assert len(set(compiled)) == 2 * len(methods) + 1
+    compiled.clear()
+    methods = {str(rate): method(model, 5, rate) for rate in (0.1, 0.2, 0.3)}
+    dict(each(methods, federation, tmp_path / "rates", []))
+    assert len(set(compiled)) == 3  # Other numbers compile nothing.

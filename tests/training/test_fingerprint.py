@@ -14,22 +14,22 @@ from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.variants import method_settings, relevant
-from fedjax_fair.simulate import make_round
+from fedjax_fair.simulate import Round
 from fedjax_fair.training.fingerprint import describe, differences
 from fedjax_fair.training.fit import fit
 
 
 def of_round(selector=None, solver=None, aggregator=None, model=None):
-    return make_round(
+    return Round(
         model or linear_model(),
-        selector or selectors.uniform(2),
-        solver or solvers.sgd(0.1, 2, steps=2),
-        aggregator or aggregators.mean(),
+        selector or selectors.Uniform(2),
+        solver or solvers.SGD(0.1, 2, steps=2),
+        aggregator or aggregators.Mean(),
     )
 
 
 def test_settings_are_found_by_their_names():
-    described = describe(round=of_round(selector=selectors.subtrunc(2, 0.5)))
+    described = describe(round=of_round(selector=selectors.SubTrunc(2, 0.5)))
     settings = {place.rsplit(".", 1)[-1]: text for place, text in described.items()}
     assert settings["learning_rate"] == "0.1"
     assert settings["lam"] == "0.5"
@@ -38,9 +38,9 @@ def test_settings_are_found_by_their_names():
 def test_the_same_round_made_twice_is_the_same():
     def made():
         return of_round(
-            selectors.divfl(2, gradients=selectors.gradients.refresh_every(3)),
-            solvers.sgd(optax.cosine_decay_schedule(0.1, 10), 2, steps=2, momentum=0.9),
-            aggregators.mean(server_optimizer=optax.adam(0.1)),
+            selectors.DivFL(2, gradients=selectors.gradients.RefreshEvery(3)),
+            solvers.SGD(optax.cosine_decay_schedule(0.1, 10), 2, steps=2, momentum=0.9),
+            aggregators.Mean(server_optimizer=optax.adam(0.1)),
             models.mlp(3, hidden=(8,)),
         )
 
@@ -71,8 +71,8 @@ def test_every_number_of_every_method_counts(name):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (selectors.uniform(2), selectors.by_size(2)),
-        (selectors.uniform(2), selectors.uniform(3)),
+        (selectors.Uniform(2), selectors.BySize(2)),
+        (selectors.Uniform(2), selectors.Uniform(3)),
         (lambda x: x + 1, lambda x: x + 2),
         (lambda x: x + 1, lambda x: x - 1),
         (partial(max, 1), partial(max, 2)),
@@ -95,12 +95,12 @@ def test_a_checkpoint_of_another_run_is_refused_and_says_where(tmp_path):
     settings = {"rounds": 4, "eval_every": 2, "checkpoints": tmp_path}
     fit(of_round(), data, **settings)
     for round, own, changed, message in (
-        (of_round(solver=solvers.sgd(0.2, 2, steps=2)), data, {}, r"learning_rate=0.2: .* 0\.1\."),
+        (of_round(solver=solvers.SGD(0.2, 2, steps=2)), data, {}, r"learning_rate=0.2: .* 0\.1\."),
         (
-            of_round(selector=selectors.by_size(2)),
+            of_round(selector=selectors.BySize(2)),
             data,
             {},
-            "selector.*by_size.* of a run with .*uniform",
+            "selector.*BySize.* of a run with .*Uniform",
         ),
         (of_round(), moved, {}, "data.train.features=float32"),
         (of_round(), data, {"eval_every": 1}, "eval_every=1: .* a run with 2"),

@@ -16,17 +16,17 @@ from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.data import hold_out
 from fedjax_fair.data.federated import stack
 from fedjax_fair.metrics.predictions import macro_f1
-from fedjax_fair.simulate import make_round, run
-from fedjax_fair.training.centralized import make_centralized
+from fedjax_fair.simulate import Round, run
+from fedjax_fair.training.centralized import Centralized
 from fedjax_fair.training.fit import Callback, SimulationError, fit, fit_batch, train
 
 
 def make(model, solver=None, **settings):
-    return make_round(
+    return Round(
         model,
-        selectors.uniform(3),
-        solver or solvers.sgd(0.1, 2, epochs=1),
-        aggregators.mean(weights="size"),
+        selectors.Uniform(3),
+        solver or solvers.SGD(0.1, 2, epochs=1),
+        aggregators.Mean(weights="size"),
         **settings,
     )
 
@@ -90,14 +90,14 @@ def test_bytes_count_who_took_part(model, federation):
 
 
 def test_a_run_compiles_once(model, federation):
-    solver = solvers.sgd(0.1, 2, epochs=1)
+    solver = solvers.SGD(0.1, 2, epochs=1)
     counted = solver._replace(solve=chex.assert_max_traces(solver.solve, n=1))
     chex.clear_trace_counter()
     fit(make(model, counted), federation, rounds=12, seeds=(0, 1), eval_every=3)
 
 
 def test_the_shorter_last_chunk_is_the_only_other_compilation(model, federation):
-    solver = solvers.sgd(0.1, 2, epochs=1)
+    solver = solvers.SGD(0.1, 2, epochs=1)
     chex.clear_trace_counter()
     counted = solver._replace(solve=chex.assert_max_traces(solver.solve, n=2))
     dataset = fit(make(model, counted), federation, rounds=7, eval_every=2)
@@ -185,7 +185,7 @@ def test_divergence_is_reported_with_its_round(model, federation, tmp_path):
     def rate(round):
         return jax.numpy.where(round < 3, 0.1, np.inf)
 
-    diverging = make(model, solvers.sgd(rate, 2, steps=2))
+    diverging = make(model, solvers.SGD(rate, 2, steps=2))
     settings = {"rounds": 6, "eval_every": 2, "checkpoints": tmp_path / "kept"}
     expected = r"round 3 is not finite for seeds \[0, 1\].*last checkpoint is of round 2"
     with pytest.raises(SimulationError, match=expected):
@@ -210,12 +210,12 @@ class OneLiar(NamedTuple):
 
 @pytest.fixture(scope="module")
 def one_liar():
-    round = make_round(
+    round = Round(
         linear_model(),
-        selectors.round_robin(3),
-        solvers.sgd(0.1, 2, steps=2),
-        aggregators.mean(),
-        faults=[faults.byzantine([4], "nan")],
+        selectors.RoundRobin(3),
+        solvers.SGD(0.1, 2, steps=2),
+        aggregators.Mean(),
+        faults=[faults.Byzantine([4], "nan")],
     )
     settings = {"rounds": 4, "seeds": (5, 8), "eval_every": 2}
     with pytest.raises(SimulationError) as raised:
@@ -262,9 +262,9 @@ def test_what_happens_to_infinite_updates_is_one_of_three(model, federation, as_
 
 def test_centralized_training_pools_the_examples(model, federation):
     """One full-batch step moves the model as FedAvg by size over all clients does."""
-    solver = solvers.sgd(0.5, 100, steps=1)
-    pooled = fit(make_centralized(model, solver), federation, rounds=3, eval_every=3)
-    all_clients = make_round(model, selectors.uniform(6), solver, aggregators.mean(weights="size"))
+    solver = solvers.SGD(0.5, 100, steps=1)
+    pooled = fit(Centralized(model, solver), federation, rounds=3, eval_every=3)
+    all_clients = Round(model, selectors.Uniform(6), solver, aggregators.Mean(weights="size"))
     averaged = fit(all_clients, federation, rounds=3, eval_every=3)
     np.testing.assert_allclose(pooled.test_loss, averaged.test_loss, rtol=1e-5)
     np.testing.assert_allclose(pooled.train_loss, averaged.train_loss, rtol=1e-5)
@@ -276,7 +276,7 @@ def test_centralized_training_pools_the_examples(model, federation):
 def test_methods_are_combined_side_by_side(model, federation, tmp_path):
     federated = fit(make(model), federation, rounds=2, eval_every=1)
     reference = fit(
-        make_centralized(model, solvers.sgd(0.1, 2, steps=3)), federation, rounds=2, eval_every=2
+        Centralized(model, solvers.SGD(0.1, 2, steps=3)), federation, rounds=2, eval_every=2
     )
     combined = results.combine({"fedavg": federated, "centralized": reference})
     assert combined.algorithm.values.tolist() == ["fedavg", "centralized"]
@@ -326,9 +326,7 @@ def test_a_model_with_fewer_outputs_than_classes_is_refused(federation):
 
 
 def test_a_cohort_larger_than_the_federation_is_refused(model, federation):
-    too_many = make_round(
-        model, selectors.uniform(7), solvers.sgd(0.1, 2, steps=1), aggregators.mean()
-    )
+    too_many = Round(model, selectors.Uniform(7), solvers.SGD(0.1, 2, steps=1), aggregators.Mean())
     with pytest.raises(ValueError, match=r"cohort_size=7.*<= 6"):
         fit(too_many, federation, rounds=1)
 
@@ -370,7 +368,7 @@ def telling(clients, **info):
         cohort = Cohort(moved, jnp.full(len(clients), 1 / len(clients), jnp.float32))
         return cohort, state, {**info, "round": context.round}
 
-    return Selector(
+    return Selector.from_functions(
         init=lambda context: (),
         select=select,
         observe=lambda state, cohort, results, context: state,
@@ -378,8 +376,8 @@ def telling(clients, **info):
 
 
 def make_telling(model, **info):
-    solver = solvers.sgd(0.1, 2, epochs=1)
-    return make_round(model, telling([0, 1], **info), solver, aggregators.mean())
+    solver = solvers.SGD(0.1, 2, epochs=1)
+    return Round(model, telling([0, 1], **info), solver, aggregators.Mean())
 
 
 def test_what_a_selector_tells_is_recorded_for_every_round(model, federation, tmp_path):
@@ -400,13 +398,16 @@ def test_a_client_that_could_not_be_judged_is_named(model, federation):
 
 
 def test_a_late_divergence_names_its_round(model, federation):
-    def method(rate):
-        solver = solvers.sgd(lambda round: jnp.where(round == 3, rate, 0.1), 4, steps=1)
-        return make_round(model, selectors.uniform(3), solver, aggregators.mean())
+    def rate_of(late, round):
+        return jnp.where(round == 3, late, 0.1)
 
-    rates = np.array([0.1, np.inf], np.float32)
+    def method(late):
+        solver = solvers.SGD(jax.tree_util.Partial(rate_of, late), 4, steps=1)
+        return Round(model, selectors.Uniform(3), solver, aggregators.Mean())
+
+    methods = [method(rate) for rate in (0.1, np.inf)]
     with pytest.warns(UserWarning, match="round 3, seed 0: .* 1 of 5 rounds left the model"):
-        runs = fit_batch(method, rates, federation, rounds=5, seeds=(0, 0), eval_every=2)
+        runs = fit_batch(methods, federation, rounds=5, seeds=(0, 0), eval_every=2)
     assert runs.diverged.values.tolist() == [-1, 3]
 
 
@@ -473,10 +474,10 @@ def test_metrics_of_ones_own_are_recorded_beside_the_others(model, federation, t
         (macro_f1(3), "expected a list of metrics, got a ClientMetric"),
         ([np.mean], "one of them is a .*expected a Metric or a ClientMetric"),
         ([macro_f1(3), macro_f1(4)], "'macro_f1' would be that of another .* 'test_macro_f1'"),
-        ([macro_f1(3)._replace(name="loss")], "'loss' would be that of another .* 'test_loss'"),
-        ([OWN[1]._replace(name="sigma_acc")], "'sigma_acc'"),
-        ([OWN[1]._replace(name="round")], "'round'"),
-        ([OWN[1]._replace(name="cohort_loss")], "'cohort_loss'"),
+        ([macro_f1(3).replace(name="loss")], "'loss' would be that of another .* 'test_loss'"),
+        ([OWN[1].replace(name="sigma_acc")], "'sigma_acc'"),
+        ([OWN[1].replace(name="round")], "'round'"),
+        ([OWN[1].replace(name="cohort_loss")], "'cohort_loss'"),
     ],
 )
 def test_metrics_without_a_name_of_their_own_are_refused(model, federation, metrics, message):

@@ -12,7 +12,7 @@ from test_checkpoints import Stop
 from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.base import Variables
 from fedjax_fair.data.federated import stack
-from fedjax_fair.simulate import make_round
+from fedjax_fair.simulate import Round
 from fedjax_fair.training import fit, train
 
 SEEDS = (3, 1)
@@ -20,9 +20,9 @@ DATA = make_federation()
 
 
 def method(model=None):
-    return make_round(
-        model or linear_model(), selectors.uniform(3), solvers.sgd(0.1, 2, steps=2),
-        aggregators.mean(),
+    return Round(
+        model or linear_model(), selectors.Uniform(3), solvers.SGD(0.1, 2, steps=2),
+        aggregators.Mean(),
     )  # fmt: skip
 
 

@@ -26,9 +26,9 @@ config = presets.resolve(replace(
     selector=replace(config.selector, cohort_size=1),
 ))
 data, watch = build(config).data, Watch()
-make = lambda point: method_round(config, "fedavg", data.num_classes)
+methods = [method_round(config, "fedavg", data.num_classes)] * runs
 fit_batch(
-    make, (), data, rounds=rounds, seeds=range(runs), eval_every=eval_every,
+    methods, data, rounds=rounds, seeds=range(runs), eval_every=eval_every,
     train_loss=False, callbacks=[watch],
 )
 print(watch.reported, resident("VmHWM") - watch.before)

@@ -1,5 +1,8 @@
 """Training with masked updates: the same model, and roles that see what they say and not more."""
 
+import dataclasses
+from typing import ClassVar
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -10,17 +13,18 @@ from test_conformance import AGGREGATORS, FEDERATION, SELECTORS
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers, uploads
-from fedjax_fair.simulate import make_round, run
+from fedjax_fair.base import Aggregator, Sees
+from fedjax_fair.simulate import Round, run
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 ROUNDS = 3
 
 
 def round_of(selector="uniform", aggregator="mean by size", **settings):
-    return make_round(
+    return Round(
         linear_model(),
         SELECTORS[selector](),
-        solvers.sgd(0.1, 2, steps=3),
+        solvers.SGD(0.1, 2, steps=3),
         AGGREGATORS[aggregator](),
         **settings,
     )
@@ -38,7 +42,7 @@ def run_with(selector="uniform", aggregator="mean by size", *, drop_nonfinite=Fa
     return program(jax.random.key(3))
 
 
-DROPOUT = [faults.dropout(0.4)]
+DROPOUT = [faults.Dropout(0.4)]
 
 
 @pytest.mark.parametrize(
@@ -68,16 +72,17 @@ def test_a_coarse_step_rounds_the_update():
     """One member with weight 1 and one round: the model moves by whole steps."""
     limit = 2.0**20
     step = 2.0**-10  # The least power of two above ``limit / 2**31``.
-    round = make_round(
+    round = Round(
         linear_model(),
-        selectors.uniform(1),
-        solvers.sgd(0.1, 2, steps=3),
-        aggregators.mean(),
-        aggregation=uploads.secure(limit),
+        selectors.Uniform(1),
+        solvers.SGD(0.1, 2, steps=3),
+        aggregators.Mean(),
+        aggregation=uploads.Secure(limit),
     )
     start = round.init(jax.random.key(0), DATA)
     state, _ = jax.jit(round.step)(start, DATA)
-    exact, _ = jax.jit(round_of("uniform")._replace(step=_plain_step()).step)(start, DATA)
+    plain = round.replace(aggregation="plain")
+    exact, _ = jax.jit(plain.step)(start, DATA)
     for new, old, near in zip(
         *map(jax.tree.leaves, (state.variables, start.variables, exact.variables)), strict=True
     ):
@@ -86,15 +91,9 @@ def test_a_coarse_step_rounds_the_update():
         assert (np.abs(np.asarray(new - near)) <= step / 2 + 1e-6).all()
 
 
-def _plain_step():
-    return make_round(
-        linear_model(), selectors.uniform(1), solvers.sgd(0.1, 2, steps=3), aggregators.mean()
-    ).step
-
-
 @pytest.mark.parametrize("limit", [1e-3, 2.0])
 def test_an_update_beyond_the_limit_is_not_applied(limit):
-    round = round_of(aggregation=uploads.secure(limit))
+    round = round_of(aggregation=uploads.Secure(limit))
     start = round.init(jax.random.key(0), DATA)
     state, info = jax.jit(round.step)(start, DATA)
     assert info.finite == (limit > 1)
@@ -104,39 +103,50 @@ def test_an_update_beyond_the_limit_is_not_applied(limit):
             ff.fit(round, FEDERATION, rounds=1)
 
 
+class Heavy(Aggregator):
+    """The mean with weights that add up to a factor."""
+
+    sees: ClassVar[Sees] = "sum"
+
+    factor: float
+    mean: aggregators.Mean = aggregators.Mean()
+
+    def weigh(self, state, cohort, context):
+        return self.factor * self.mean.weigh(state, cohort, context)
+
+    def aggregate(self, state, cohort, results, context):
+        return self.mean.aggregate(state, cohort, results, context)
+
+
 def test_weights_of_more_than_one_do_not_wrap():
-    mean = aggregators.mean()
-    weigh = mean.weigh
-    assert weigh is not None
-
-    def heavy(state, cohort, context):
-        return 3 * weigh(state, cohort, context)
-
-    def step(given):
-        round = make_round(
+    def step(factor):
+        round = Round(
             linear_model(),
-            selectors.uniform(3),
-            solvers.sgd(0.1, 2, steps=3),
-            mean._replace(weigh=given),
+            selectors.Uniform(3),
+            solvers.SGD(0.1, 2, steps=3),
+            Heavy(factor),
             aggregation="secure",
         )
         return jax.jit(round.step)(round.init(jax.random.key(0), DATA), DATA)[1]
 
-    assert step(weigh).finite
-    assert not step(heavy).finite
+    assert step(1.0).finite
+    assert not step(3.0).finite
 
 
 def level(role, sees):
-    return role()._replace(sees=sees)
+    """A role that says that it sees less than it does."""
+    kind = type(role)
+    fields = {field.name: getattr(role, field.name) for field in dataclasses.fields(role)}
+    return type(kind.__name__, (kind,), {"sees": sees})(**fields)
 
 
 def traced(selector=None, aggregator=None):
     """A round and what surrounds it, traced under secure aggregation."""
-    round = make_round(
+    round = Round(
         linear_model(),
-        selector or selectors.uniform(3),
-        solvers.sgd(0.1, 2, steps=2),
-        aggregator or aggregators.mean(),
+        selector or selectors.Uniform(3),
+        solvers.SGD(0.1, 2, steps=2),
+        aggregator or aggregators.Mean(),
         aggregation="secure",
     )
     jax.eval_shape(lambda key: round.step(round.init(key, DATA), DATA), jax.random.key(0))
@@ -154,7 +164,7 @@ def test_a_selector_sees_what_it_says(name):
         traced(selector=SELECTORS[name]())
     if sees != "sum" and name not in UNKNOWN:
         with pytest.raises(ValueError, match="it hides"):
-            traced(selector=level(SELECTORS[name], LESS[sees]))
+            traced(selector=level(SELECTORS[name](), LESS[sees]))
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
@@ -164,7 +174,7 @@ def test_an_aggregator_sees_what_it_says(name):
         traced(aggregator=AGGREGATORS[name]())
     if sees != "sum":
         with pytest.raises(ValueError, match="it hides"):
-            traced(aggregator=level(AGGREGATORS[name], LESS[sees]))
+            traced(aggregator=level(AGGREGATORS[name](), LESS[sees]))
 
 
 SUM_ALONE = {
@@ -182,12 +192,12 @@ def test_what_roles_see_is_written_down():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"aggregator": "krum"}, "aggregator: it sees vectors .* such as mean"),
+        ({"aggregator": "krum"}, "aggregator: it sees vectors .* such as Mean"),
         ({"aggregator": "median"}, "aggregator: it sees vectors"),
-        ({"selector": "divfl"}, "selector: it sees vectors .* such as uniform"),
-        ({"faults": [faults.byzantine(0.5, "little")]}, "faults: a liar that knows all updates"),
+        ({"selector": "divfl"}, "selector: it sees vectors .* such as Uniform"),
+        ({"faults": [faults.Byzantine(0.5, "little")]}, "faults: a liar that knows all updates"),
         ({"aggregation": "masked"}, "aggregation='masked': expected one of 'plain', 'secure'"),
-        ({"aggregation": uploads.secure}, "aggregation=<function"),
+        ({"aggregation": uploads.Secure}, "aggregation=<class"),
     ],
 )
 def test_what_contradicts_it_is_refused_by_name(settings, said, as_users_call):
@@ -196,14 +206,14 @@ def test_what_contradicts_it_is_refused_by_name(settings, said, as_users_call):
 
 
 def test_a_liar_of_its_own_lies_on():
-    lie = [faults.byzantine([0, 2, 4], "sign_flip")]
+    lie = [faults.Byzantine([0, 2, 4], "sign_flip")]
     plain, _ = run_with(faults=lie)
     secure, _ = run_with(faults=lie, aggregation="secure")
     chex.assert_trees_all_close(secure.variables, plain.variables, rtol=1e-5, atol=1e-6)
 
 
 def test_who_sends_nan_drops_out_if_asked():
-    lie = [faults.byzantine([0, 2, 4], "nan")]
+    lie = [faults.Byzantine([0, 2, 4], "nan")]
     _, info = run_with(faults=lie, drop_nonfinite=True, aggregation="secure")
     np.testing.assert_array_equal(info.answers, ~np.isin(info.clients, [0, 2, 4]))
     assert info.finite.all()

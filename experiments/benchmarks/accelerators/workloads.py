@@ -20,9 +20,9 @@ from experiments.benchmarks.peers.networks import NETWORKS
 from fedjax_fair.base import Aggregator, Model, Selector
 from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.federated import ClientExamples, FederatedData
-from fedjax_fair.numerics.sketch import count_sketch
+from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.parallel.mesh import over_mesh
-from fedjax_fair.selectors.gradients import stale
+from fedjax_fair.selectors.gradients import Stale
 from fedjax_fair.training.functions import over_runs
 
 __all__ = ["FORMS", "ROUNDS", "WORKLOADS", "Workload", "federation", "program"]
@@ -56,15 +56,15 @@ class Workload:
     cohort: int
     batch: int
     steps: int
-    selector: Callable[[int], Selector] = ff.selectors.uniform
-    aggregator: Callable[[], Aggregator] = field(default=ff.aggregators.mean)
+    selector: Callable[[int], Selector] = ff.selectors.Uniform
+    aggregator: Callable[[], Aggregator] = field(default=ff.aggregators.Mean)
     runs: int = 0
     evaluates: bool = False
 
 
 def _by_pool(cohort_size: int) -> Selector:
-    gradients = stale(count_sketch(32))
-    return ff.selectors.divfl(cohort_size, candidates="all", pool=1000, gradients=gradients)
+    gradients = Stale(CountSketch(32))
+    return ff.selectors.DivFL(cohort_size, candidates="all", pool=1000, gradients=gradients)
 
 
 def _in_bfloat16(workload: Workload) -> Workload:
@@ -86,14 +86,14 @@ WORKLOADS = {
     "mlp_bfloat16": _in_bfloat16(_MLP),
     "w1_bfloat16": _in_bfloat16(_LENET),
     "w5_bfloat16": _in_bfloat16(_RESNET),
-    "subtrunc": replace(_LENET, selector=lambda count: ff.selectors.subtrunc(count, 0.5, 1.1)),
-    "divfl": replace(_LENET, selector=ff.selectors.divfl),
-    "divfl_stale": replace(_LENET, selector=partial(ff.selectors.divfl, gradients="stale")),
-    "equitable": replace(_LENET, aggregator=ff.aggregators.equitable),
+    "subtrunc": replace(_LENET, selector=lambda count: ff.selectors.SubTrunc(count, 0.5, 1.1)),
+    "divfl": replace(_LENET, selector=ff.selectors.DivFL),
+    "divfl_stale": replace(_LENET, selector=partial(ff.selectors.DivFL, gradients="stale")),
+    "equitable": replace(_LENET, aggregator=ff.aggregators.Equitable),
     "sweep": replace(_MLP, runs=64),
     "evaluation": replace(_LENET, evaluates=True),
     "w1_1600": _MANY,
-    "divfl_1600": replace(_MANY, selector=partial(ff.selectors.divfl, gradients="stale")),
+    "divfl_1600": replace(_MANY, selector=partial(ff.selectors.DivFL, gradients="stale")),
     "million": Workload(
         partial(ff.models.logistic, 10), (60,), 1_000_000, 20, 100, 10, 5, selector=_by_pool
     ),
@@ -164,10 +164,10 @@ def program(workload: Workload, form: str, mesh: Mesh | None = None) -> tuple[Ca
         clients_per_batch = min(clients_per_batch, cohort)
 
     def round_of(rate):
-        return ff.make_round(
+        return ff.Round(
             model,
             workload.selector(cohort),
-            ff.solvers.sgd(rate, workload.batch, steps=workload.steps),
+            ff.solvers.SGD(rate, workload.batch, steps=workload.steps),
             workload.aggregator(),
             clients_per_batch=clients_per_batch,
         )

@@ -16,10 +16,10 @@ from fedjax_fair.parallel.mesh import over_mesh, shard_federation
 def selector_of(workload):
     """The selector of a workload."""
     if workload.selector == "divfl":
-        return ff.selectors.divfl(workload.cohort_size, candidates=CANDIDATES)
+        return ff.selectors.DivFL(workload.cohort_size, candidates=CANDIDATES)
     if workload.selector == "subtrunc":
-        return ff.selectors.subtrunc(workload.cohort_size, LAM, B, candidates=CANDIDATES)
-    return ff.selectors.uniform(workload.cohort_size)
+        return ff.selectors.SubTrunc(workload.cohort_size, LAM, B, candidates=CANDIDATES)
+    return ff.selectors.Uniform(workload.cohort_size)
 
 
 def make(workload, path):
@@ -35,11 +35,11 @@ def make(workload, path):
     )
     data = ff.data.on_device(data) if mesh is None else shard_federation(data, mesh)
     model = NETWORKS[workload.network]()
-    round = ff.make_round(
+    round = ff.Round(
         model,
         selector_of(workload),
-        ff.solvers.sgd(workload.learning_rate, workload.batch_size, steps=workload.steps),
-        ff.aggregators.mean(),
+        ff.solvers.SGD(workload.learning_rate, workload.batch_size, steps=workload.steps),
+        ff.aggregators.Mean(),
         clients_per_batch=int(sys.argv[1]) if len(sys.argv) > 1 else None,
     )
 

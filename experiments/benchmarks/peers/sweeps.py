@@ -58,11 +58,11 @@ def as_a_loop() -> None:
 
     @jax.jit
     def whole_run(key, lam, data):
-        round = ff.make_round(
+        round = ff.Round(
             model,
-            ff.selectors.subtrunc(selector.cohort_size, lam, selector.b),
-            ff.solvers.sgd(solver.learning_rate, solver.batch_size, epochs=solver.epochs),
-            ff.aggregators.mean(),
+            ff.selectors.SubTrunc(selector.cohort_size, lam, selector.b),
+            ff.solvers.SGD(solver.learning_rate, solver.batch_size, epochs=solver.epochs),
+            ff.aggregators.Mean(),
         )
 
         def chunk(state, _):

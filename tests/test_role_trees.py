@@ -1,0 +1,240 @@
+"""Aggregators, faults and uploads as pytrees: what is equal, what is a leaf, what is printed."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from fedjax_fair import aggregators, faults, solvers, uploads
+from fedjax_fair.tree import Tree
+
+
+class Case(NamedTuple):
+    """A class of a role.
+
+    Attributes:
+        make: Makes an instance, anew in every call.
+        shown: Its ``repr``, without defaults.
+        numbers: Other values of fields that never recompile.
+        structure: Other values of fields that do.
+    """
+
+    make: Callable[[], Tree]
+    shown: str
+    numbers: dict[str, Any] = {}  # noqa: RUF012 (never changed)
+    structure: dict[str, Any] = {}  # noqa: RUF012 (never changed)
+
+
+def trusted(factor=1.0):
+    return factor * np.arange(6, dtype=np.float32).reshape(2, 3), np.array([0, 1])
+
+
+CASES = {
+    "Mean": Case(
+        lambda: aggregators.Mean("size"), "Mean(weights='size')", structure={"weights": "uniform"}
+    ),
+    "Equitable": Case(
+        lambda: aggregators.Equitable(3, center=True),
+        "Equitable(num_clusters=3, center=True)",
+        structure={"num_clusters": "eigengap", "center": False},
+    ),
+    "FairFed": Case(lambda: aggregators.FairFed(0.5), "FairFed(beta=0.5)", {"beta": 1.0}),
+    "FLTrust": Case(
+        lambda: aggregators.FLTrust(trusted(), solvers.SGD(0.1, 2, steps=1)),
+        "FLTrust(\n    root=([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], [0, 1]),\n"
+        "    solver=SGD(learning_rate=0.1, batch_size=2, steps=1),\n)",
+        {"root": trusted(2.0), "solver": solvers.SGD(0.3, 2, steps=1)},
+        {"solver": solvers.SGD(0.1, 2, steps=2), "seed": 1},
+    ),
+    "GIFAIR": Case(lambda: aggregators.GIFAIR(0.5), "GIFAIR(strength=0.5)", {"strength": 0.25}),
+    "QFedAvg": Case(
+        lambda: aggregators.QFedAvg(2.0, learning_rate=0.1),
+        "QFedAvg(q=2.0, learning_rate=0.1)",
+        {"q": 1.0, "learning_rate": 0.3},
+        {"q": 0.0},
+    ),
+    "Tilted": Case(
+        lambda: aggregators.Tilted(2.0), "Tilted(tilt=2.0)", {"tilt": -1.0}, {"weights": "cohort"}
+    ),
+    "Median": Case(aggregators.Median, "Median()"),
+    "TrimmedMean": Case(
+        lambda: aggregators.TrimmedMean(0.2), "TrimmedMean(trim=0.2)", {"trim": 0.1}, {"trim": 0.0}
+    ),
+    "Krum": Case(
+        lambda: aggregators.Krum(2),
+        "Krum(byzantine=2)",
+        structure={"byzantine": 1, "selected": 2},
+    ),
+    "GeometricMedian": Case(
+        lambda: aggregators.GeometricMedian(iterations=4),
+        "GeometricMedian(iterations=4)",
+        structure={"weights": "size", "iterations": 8},
+    ),
+    "NormClipping": Case(
+        lambda: aggregators.NormClipping(0.5, "size"),
+        "NormClipping(bound=0.5, weights='size')",
+        {"bound": 1.0},
+        {"weights": "uniform"},
+    ),
+    "CenteredClipping": Case(
+        lambda: aggregators.CenteredClipping(iterations=2),
+        "CenteredClipping(iterations=2)",
+        {"bound": 0.5},
+        {"weights": "size", "iterations": 1},
+    ),
+    "Diurnal": Case(
+        lambda: faults.Diurnal(24, lowest=0.1),
+        "Diurnal(period=24, lowest=0.1)",
+        {"lowest": 0.2, "highest": 0.9},
+        {"period": 12},
+    ),
+    "Trace": Case(
+        lambda: faults.Trace([[1, 0, 1], [0, 1, 1]]),
+        "Trace(table=[[True, False, True], [False, True, True]])",
+        {"table": np.ones((2, 3))},
+    ),
+    "Byzantine": Case(
+        lambda: faults.Byzantine([3, 7], "noise", 2.0),
+        "Byzantine(clients=[3, 7], attack='noise', strength=2.0)",
+        {"clients": [1, 2], "strength": 1.5},
+        {"attack": "little", "seed": 1},
+    ),
+    "Dropout": Case(
+        lambda: faults.Dropout(0.1), "Dropout(probability=0.1)", {"probability": np.float32(0.2)}
+    ),
+    "Late": Case(
+        lambda: faults.Late(0.1, rounds=2),
+        "Late(probability=0.1, rounds=2)",
+        {"probability": 0.2},
+        {"rounds": 3},
+    ),
+    "Stragglers": Case(
+        lambda: faults.Stragglers(0.1, deadline_steps=5),
+        "Stragglers(probability=0.1, deadline_steps=5)",
+        {"probability": 0.2},
+        {"deadline_steps": 6},
+    ),
+    "TopK": Case(lambda: uploads.TopK(0.1), "TopK(fraction=0.1)", structure={"fraction": 0.2}),
+    "Quantized": Case(lambda: uploads.Quantized(4), "Quantized(bits=4)", structure={"bits": 8}),
+    "Privacy": Case(
+        lambda: uploads.Privacy(1.0, 0.5),
+        "Privacy(clip=1.0, noise_multiplier=0.5)",
+        {"clip": 2.0, "noise_multiplier": 1.0},
+        {"noise_multiplier": 0.0},
+    ),
+    "AdaptivePrivacy": Case(
+        lambda: uploads.AdaptivePrivacy(0.5, count_noise=2.0),
+        "AdaptivePrivacy(noise_multiplier=0.5, count_noise=2.0)",
+        {"noise_multiplier": 1.0, "initial_clip": 0.2, "quantile": 0.8, "count_noise": 3.0},
+        {"count_noise": None},
+    ),
+    "Secure": Case(lambda: uploads.Secure(4.0), "Secure(limit=4.0)", structure={"limit": 2.0}),
+}
+
+
+def each_case(function):
+    return pytest.mark.parametrize("case", CASES.values(), ids=CASES)(function)
+
+
+def each_change(kind):
+    changes = [
+        pytest.param(case.make, {field: value}, id=f"{name}.{field}")
+        for name, case in CASES.items()
+        for field, value in getattr(case, kind).items()
+    ]
+    return pytest.mark.parametrize(("make", "change"), changes)
+
+
+def test_no_class_is_left_out():
+    names = {*aggregators.__all__, *faults.__all__, *uploads.__all__} - {"epsilon"}
+    assert set(CASES) == names
+
+
+@each_case
+def test_equal_settings_are_equal(case):
+    one, other = case.make(), case.make()
+    assert one is not other
+    assert one == other
+    assert hash(one) == hash(other)
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+
+
+@each_change("numbers")
+def test_another_number_is_another_leaf_only(make, change):
+    role, traced = make(), []
+    changed = role.replace(**change)
+    assert changed != role
+    assert jax.tree.structure(changed) == jax.tree.structure(role)
+    leaves = zip(*map(jax.tree.leaves, (role, changed)), strict=True)
+    assert any(not np.array_equal(old, new) for old, new in leaves)
+
+    @jax.jit
+    def once(role):
+        traced.append(role)
+
+    for one in (role, changed):
+        # Arrays, because a Python number has another type for JAX than a NumPy one.
+        once(jax.tree.map(lambda leaf: np.asarray(leaf, jax.dtypes.result_type(leaf)), one))
+    assert len(traced) == 1
+
+
+@each_change("structure")
+def test_another_size_is_another_structure(make, change):
+    role = make()
+    changed = role.replace(**change)
+    assert changed != role
+    assert jax.tree.structure(changed) != jax.tree.structure(role)
+
+
+@each_case
+def test_a_role_is_what_its_leaves_and_structure_make(case):
+    role = case.make()
+    leaves, structure = jax.tree.flatten(role)
+    assert jax.tree.unflatten(structure, leaves) == role
+    assert not jax.tree.leaves(jax.tree.map(lambda leaf: None, role))
+
+
+@each_case
+def test_defaults_are_not_printed(case):
+    assert repr(case.make()) == case.shown
+
+
+@each_case
+def test_a_role_survives_pickling(case):
+    role = case.make()
+    again = pickle.loads(pickle.dumps(role))
+    assert again == role
+    assert hash(again) == hash(role)
+    assert repr(again) == repr(role)
+
+
+def test_a_server_optimizer_is_compared_by_identity():
+    adam = optax.adam(0.1)
+    assert aggregators.Mean(server_optimizer=adam) == aggregators.Mean(server_optimizer=adam)
+    assert aggregators.Mean(server_optimizer=adam) != aggregators.Mean()
+
+
+def test_settings_are_converted_once():
+    one_each = faults.Dropout([0.0, 0.5])
+    assert one_each.probability.dtype == np.float32
+    assert one_each.replace() == one_each
+    trust = CASES["FLTrust"].make()
+    assert [part.dtype for part in trust.root] == [np.float32, np.int32]
+    assert trust.replace(seed=0) == trust
+    assert faults.Trace([[1, 0]]).table.dtype == bool
+
+
+@pytest.mark.parametrize("attack", ["sign_flip", "scaling", "noise", "nan"])
+def test_a_liar_of_its_own_does_not_collude(attack):
+    assert faults.Byzantine(0.5, attack).collude is None
+    assert faults.Byzantine(0.5, attack).send is not None
+
+
+@pytest.mark.parametrize("attack", ["little", "inner_product"])
+def test_liars_who_collude_send_together(attack):
+    assert faults.Byzantine(0.5, attack).collude is not None
+    assert faults.Byzantine(0.5, attack).send is None

@@ -1,0 +1,228 @@
+"""Laws of the base class of methods and set functions."""
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+
+from fedjax_fair.tree import Integer, Number, Tree, child_fields, stack, stacked_leaves
+
+
+class Scale(Tree):
+    """Scales, with fields of every kind."""
+
+    size: int
+    factor: Number = 1.0
+    table: Float[Array, " size"] | None = None
+    window: Integer = 3
+    name: str = "plain"
+
+
+class Chain(Tree):
+    """Several parts."""
+
+    first: Scale
+    rest: tuple[Scale, ...] = ()
+    function: object = None
+
+
+def add(one, other):
+    return one + other
+
+
+CASES = {
+    "defaults": Scale(2),
+    "numbers": Scale(2, 0.5, window=4),
+    "zero": Scale(2, 0.0),
+    "table": Scale(3, table=jnp.arange(3.0)),
+    "nested": Chain(Scale(2, 0.5), (Scale(3), Scale(4, 2.0))),
+    "function": Chain(Scale(2), function=np.sum),
+    "partial": Chain(Scale(2), function=jax.tree_util.Partial(add, 1.0)),
+}
+
+
+@pytest.fixture(params=CASES, ids=str)
+def tree(request):
+    return CASES[request.param]
+
+
+def test_a_tree_is_rebuilt_from_its_leaves(tree):
+    leaves, structure = jax.tree.flatten(tree)
+    assert jax.tree.unflatten(structure, leaves) == tree
+    assert hash(jax.tree.unflatten(structure, leaves)) == hash(tree)
+
+
+def test_its_structure_stays_whatever_its_leaves_become(tree):
+    leaves, structure = jax.tree.flatten(tree)
+    for other in (0, 0.0, "text", object(), np.ones(2)):
+        assert jax.tree.structure(jax.tree.unflatten(structure, [other] * len(leaves))) == structure
+
+
+def test_copies_are_equal(tree):
+    assert copy.deepcopy(tree) == tree
+    assert pickle.loads(pickle.dumps(tree)) == tree
+    assert tree.replace() == tree
+
+
+def test_what_a_tree_prints_makes_it_again():
+    for name in ("defaults", "numbers", "zero", "nested"):
+        assert eval(repr(CASES[name])) == CASES[name]
+    assert repr(Scale(2)) == "Scale(size=2)"
+    assert repr(Scale(2, jnp.float32(0.5))) == "Scale(size=2, factor=0.5)"
+
+
+def test_a_long_tree_prints_a_field_a_line():
+    text = repr(Chain(Scale(2, 0.123456, name="a" * 40), (Scale(3, name="b" * 40),)))
+    assert text.splitlines()[0] == "Chain("
+    assert len(text.splitlines()) == 4
+
+
+def test_annotations_decide_what_is_a_child():
+    assert child_fields(Scale(2)) == ("factor", "window")
+    assert child_fields(Scale(2, 0.0)) == ("window",)  # A plain zero is structure.
+    assert child_fields(Scale(2, jnp.float32(0))) == ("factor", "window")
+    assert child_fields(Scale(2, np.float32(0))) == ("factor", "window")
+    assert child_fields(Chain(Scale(2))) == ("first",)
+    assert child_fields(CASES["nested"]) == ("first", "rest")
+    assert child_fields(CASES["function"]) == ("first",)
+    assert child_fields(CASES["partial"]) == ("first", "function")
+
+
+def test_annotations_count_as_strings_and_as_types():
+    class Written(Tree):
+        factor: "Number" = 1.0
+        table: "Float[Array, ' n'] | None" = None
+
+    class Evaluated(Tree):
+        factor: Number = 1.0
+        table: Float[Array, " n"] | None = None
+
+    for kind in (Written, Evaluated):
+        assert child_fields(kind(2.0, jnp.ones(3))) == ("factor", "table")
+
+
+def test_trees_of_other_values_differ():
+    assert Scale(2) != Scale(3)
+    assert Scale(2, 0.5) != Scale(2, 0.25)
+    assert Scale(2, 0.0) != Scale(2, 1.0)
+    assert Scale(2, table=jnp.ones(2)) != Scale(2, table=jnp.zeros(2))
+    assert Scale(2) != "Scale(size=2)"
+    assert jax.tree.structure(Scale(2, 0.5)) == jax.tree.structure(Scale(2, 0.25))
+    assert jax.tree.structure(Scale(2)) != jax.tree.structure(Scale(3))
+
+
+def test_fields_are_frozen():
+    with pytest.raises(FrozenInstanceError):
+        Scale(2).size = 3
+
+
+def test_another_number_does_not_trace_again():
+    traced = []
+
+    @jax.jit
+    def factor(scale):
+        traced.append(scale)
+        return scale.factor * jnp.ones(scale.size)
+
+    assert factor(Scale(2, 0.5)).tolist() == [0.5, 0.5]
+    assert factor(Scale(2, 0.25)).tolist() == [0.25, 0.25]
+    assert len(traced) == 1
+    factor(Scale(3, 0.5))
+    assert len(traced) == 2
+
+
+def test_a_stack_is_a_batch_axis():
+    trees = [Chain(Scale(2, factor), (Scale(3, 5.0),)) for factor in (0.0, 0.5, 2)]
+    together = stack(trees)
+    assert together.first.factor.tolist() == [0.0, 0.5, 2.0]
+    assert together.first.factor.dtype == jnp.float32
+    assert together.rest[0].factor == 5.0  # The same in all.
+    _, leaves, varied = stacked_leaves(trees)
+    assert sum(varied) == 1
+    axes = jax.tree.unflatten(jax.tree.structure(together), [0 if own else None for own in varied])
+    doubled = jax.vmap(lambda chain: 2 * chain.first.factor, (axes,))(together)
+    assert doubled.tolist() == [0.0, 1.0, 4.0]
+    assert len(leaves) == len(varied)
+
+
+def test_arrays_are_stacked_too():
+    together = stack([Scale(2, table=jnp.ones(2)), Scale(2, table=jnp.zeros(2))])
+    assert together.table.tolist() == [[1.0, 1.0], [0.0, 0.0]]
+
+
+def test_one_tree_is_its_own_stack():
+    assert stack([CASES["nested"]]) == CASES["nested"]
+
+
+@pytest.mark.parametrize(
+    ("trees", "message"),
+    [
+        ([Scale(2), Scale(3)], r"Scale\.size: 2 and 3 differ"),
+        ([Chain(Scale(2)), Chain(Scale(2, name="x"))], r"Chain\.first\.name: 'plain' and 'x'"),
+        ([Scale(2), Chain(Scale(2))], "differ in structure"),
+        ([Scale(2, table=jnp.ones(2)), Scale(2)], r"Scale\.table"),
+        ([Scale(2, table=jnp.ones(2)), Scale(2, table=jnp.ones(3))], r"Scale\.table"),
+        ([Chain(Scale(2), (Scale(2),)), Chain(Scale(2))], r"Chain\.rest"),
+    ],
+)
+def test_other_structure_cannot_be_stacked(trees, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        stack(trees)
+    assert "\n" not in str(caught.value)
+
+
+class Needy(Tree):
+    """Checks its own field."""
+
+    count: int
+
+    def __post_init__(self):
+        if self.count < 0:
+            raise ValueError(f"count={self.count}: expected at least 0.")
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Scale(2.0), r"Scale\.size=2\.0: expected an integer"),
+        (lambda: Scale(np.arange(2)), r"Scale\.size is an array.*annotate it as an array type"),
+        (lambda: Scale(2, name=["a"]), r"Scale\.name=\['a'\]: a list .*expected a tuple"),
+        (lambda: Chain(Scale(2), function={}), r"Chain\.function={}: a dict"),
+        (lambda: jax.jit(Scale)(2), r"Scale\.size is traced.*Number, Integer or an array type"),
+        (lambda: jax.jit(Needy)(2), r"Needy\.count is traced"),
+        (lambda: Needy(-1), "count=-1: expected at least 0"),
+        (lambda: Needy(1).replace(count=-1), "count=-1"),
+    ],
+)
+def test_a_field_that_cannot_be_structure_is_named(make, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_method_that_is_missing_is_named():
+    from fedjax_fair.base import Selector
+
+    class Forgetful(Selector):
+        cohort_size: int
+
+    with pytest.raises(ValueError, match="Forgetful: expected a method select"):
+        Forgetful(2)
+
+
+def test_checks_do_not_run_when_a_tree_is_rebuilt():
+    class Positive(Tree):
+        factor: Number
+
+        def __post_init__(self):
+            assert self.factor > 0
+
+    tree = Positive(1.0)
+    assert jax.tree.map(lambda factor: -factor, tree).factor == -1.0
+    assert jax.eval_shape(lambda tree: tree, tree).factor.shape == ()
