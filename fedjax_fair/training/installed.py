@@ -61,8 +61,12 @@ def has_installed_code(value: types.FunctionType | types.ModuleType | type) -> b
     if isinstance(value, types.ModuleType):
         return _is_known_file(getattr(value, "__file__", None), value.__name__)
     if isinstance(value, types.FunctionType):
-        return _is_known_file(value.__code__.co_filename, value.__module__)
-    # A class that is made by a function has the module of that function.
+        file = value.__code__.co_filename
+        if not file.startswith("<"):
+            return _is_known_file(file, value.__module__)
+        if value.__globals__.keys() <= {"__builtins__"}:  # It refers to nothing that may change.
+            return True
+    # A class that is made by a function, and a function of generated code, have a module too.
     name = value.__module__
     return _is_known_file(getattr(sys.modules.get(name), "__file__", None), name)
 
