@@ -1,0 +1,373 @@
+"""Runs of federated training whose results are kept.
+
+A case is a function without arguments that returns NumPy arrays by name. Runs are compiled, so that
+their results are reproduced bit for bit on a machine of the same kind.
+"""
+
+import warnings
+from dataclasses import replace
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import fedjax_fair as ff
+from fedjax_fair import aggregators, data, faults, models, selectors, solvers, uploads
+from fedjax_fair.app import presets, registry
+from fedjax_fair.app.build import build, largest_client, method_round
+from fedjax_fair.app.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    SelectorConfig,
+    SolverConfig,
+    TrainingConfig,
+)
+from fedjax_fair.app.variants import relevant
+from fedjax_fair.numerics.sketch import count_sketch
+from fedjax_fair.submodular import facility_location_from_features, modular, scaled, sum_of
+
+SEEDS = (0, 1)
+ROUNDS, EVAL_EVERY = 6, 3
+CONFIG = presets.resolve(
+    Config(
+        data=DataConfig(name="digits", partition="dirichlet", alpha=0.5, clients=12, min_size=20),
+        model=ModelConfig(hidden=(4,)),
+        solver=SolverConfig(learning_rate=0.1, batch_size=10, steps=3),
+        selector=SelectorConfig(cohort_size=5),
+        training=TrainingConfig(rounds=ROUNDS, eval_every=EVAL_EVERY, seeds=SEEDS),
+        devices=1,
+    )
+)
+PLANTED = replace(
+    CONFIG, data=DataConfig(name="digits", partition="planted_clusters", clusters="digits")
+)
+
+
+@cache
+def federation(config=CONFIG):
+    """Twelve clients of unequal sizes; ten clients in known groups for ``PLANTED``."""
+    return build(relevant(replace(config, methods=("fedavg",)))).data
+
+
+@cache  # Runs of one model share the program of the evaluation.
+def network():
+    return models.mlp(10, hidden=CONFIG.model.hidden)
+
+
+DESCRIPTIONS = ("train_examples", "test_examples")
+SUMMARIES = ("accuracy_", "sigma_acc", "train_loss_mean", "test_loss_mean", "clients_reached",
+             "participation_gini")  # fmt: skip
+
+
+def numeric(dataset, summaries=False):
+    """The numeric variables of a Dataset, without those that describe the federation.
+
+    Summaries follow from the values of all clients, and are kept for the methods alone.
+    """
+    left_out = DESCRIPTIONS if summaries else DESCRIPTIONS + SUMMARIES
+    found = {name: dataset[name].values for name in dataset.data_vars}
+    return {
+        name: values
+        for name, values in found.items()
+        if values.dtype.kind in "biuf" and not name.startswith(left_out)
+    }
+
+
+def trained(round, config=CONFIG, summaries=False, **settings):
+    """The results of a short run and the trained parameters of both seeds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Some of the faults cause updates that are not finite.
+        result = ff.train(
+            round, federation(config), rounds=ROUNDS, seeds=SEEDS, eval_every=EVAL_EVERY, **settings
+        )
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(result.variables)]
+    params = np.concatenate([leaf.reshape(len(SEEDS), -1) for leaf in leaves], axis=1)
+    return numeric(result.dataset, summaries) | {"params": params}
+
+
+def method(name, config=CONFIG):
+    """A run of a method by its name, with the settings of ``config``."""
+    own = relevant(replace(config, methods=(name,)))
+    owners = federation(config)
+    round = method_round(own, name, owners.num_classes, largest_client(owners), network())
+    return trained(round, config, summaries=True)
+
+
+def roles(selector=None, solver=None, aggregator=None, on_nonfinite="raise", **settings):
+    """A run of roles from the Python API; each is FedAvg's unless it is given."""
+    round = ff.make_round(
+        network(),
+        selectors.uniform(5) if selector is None else selector,
+        solvers.sgd(0.1, 10, steps=3) if solver is None else solver,
+        aggregators.mean() if aggregator is None else aggregator,
+        **settings,
+    )
+    return trained(round, on_nonfinite=on_nonfinite)
+
+
+def with_promotion(run):
+    """A run of an optimizer from optax that divides floats by an integer count."""
+    with jax.numpy_dtype_promotion("standard"):
+        return run()
+
+
+METHODS = {
+    f"method-{name}": partial(method, name, PLANTED if name == "gifair" else CONFIG)
+    for name in registry.METHODS
+}
+METHODS |= {
+    "method-divfl+equitable": partial(method, "divfl+equitable"),
+    "method-equitable-oracle": partial(method, "equitable:groups=oracle", PLANTED),
+}
+
+
+def represented_losses(context):
+    """Facility location of gradients plus the losses of the chosen clients."""
+    known = context.gradients(context.variables)
+    return sum_of(
+        scaled(facility_location_from_features(known.gradient), 1 / context.num_clients),
+        modular(known.loss),
+    )
+
+
+SELECTORS = {
+    "by_size": lambda: roles(selectors.by_size(5)),
+    "power_of_choice-cpow": lambda: roles(
+        selectors.power_of_choice(5, 8, variant="cpow", loss_examples=4)
+    ),
+    "power_of_choice-rpow": lambda: roles(selectors.power_of_choice(5, 8, variant="rpow")),
+    "clustered_by_similarity-l1": lambda: roles(
+        selectors.clustered_by_similarity(4, measure="l1", ward_input="distances")
+    ),
+    "divfl-all": lambda: roles(selectors.divfl(5, candidates="all", scale="sum")),
+    "divfl-candidates": lambda: roles(selectors.divfl(5, candidates=3)),
+    "divfl-last_layer": lambda: roles(
+        selectors.divfl(5, gradients=selectors.gradients.fresh(selectors.gradients.last_layer()))
+    ),
+    "divfl-count_sketch": lambda: roles(
+        selectors.divfl(5, gradients=selectors.gradients.fresh(count_sketch(16, seed=3)))
+    ),
+    "divfl-stale": lambda: roles(selectors.divfl(5, gradients="stale")),
+    "divfl-refresh_every": lambda: roles(
+        selectors.divfl(5, gradients=selectors.gradients.refresh_every(2))
+    ),
+    "divfl-updates": lambda: roles(
+        selectors.divfl(5, gradients=selectors.gradients.updates(0.1, count_sketch(16)))
+    ),
+    "divfl-pool": lambda: roles(selectors.divfl(5, pool=8)),
+    "divfl-points": lambda: roles(
+        selectors.divfl(5, pool=6, points=4, gradients=selectors.gradients.stale(count_sketch(16)))
+    ),
+    "subtrunc-identity": lambda: roles(
+        selectors.subtrunc(5, 0.8, 2.0, phi="identity", candidates="all")
+    ),
+    "subtrunc-phi": lambda: roles(selectors.subtrunc(5, 0.8, 2.0, phi=jnp.sqrt, scale="sum")),
+    "subtrunc-points": lambda: roles(selectors.subtrunc(5, pool=7, points=4, candidates=6)),
+    "unionfl-pool": lambda: roles(
+        selectors.unionfl(5, 0.5, 2, pool=8, gradients="stale", candidates="all")
+    ),
+    "unionfl-updates": lambda: roles(
+        selectors.unionfl(5, 0.2, 3, gradients=selectors.gradients.updates(0.1))
+    ),
+    "submodular": lambda: roles(selectors.submodular(represented_losses, 5)),
+    "submodular-candidates": lambda: roles(
+        selectors.submodular(represented_losses, 5, candidates=4)
+    ),
+    "agnostic": lambda: roles(selectors.agnostic(0.3), aggregator=aggregators.mean("cohort")),
+    "drfa": lambda: roles(selectors.drfa(0.3, cohort_size=4, local_steps=3)),
+    "drfa-epochs": lambda: roles(
+        selectors.drfa(0.3, cohort_size=4, local_steps=2), solvers.sgd(0.1, 10, epochs=1)
+    ),
+}
+
+SOLVERS = {
+    "sgd-momentum": lambda: roles(solver=solvers.sgd(0.05, 10, steps=4, momentum=0.9)),
+    "sgd-weight_decay-prox": lambda: roles(
+        solver=solvers.sgd(0.1, 7, steps=4, weight_decay=0.01, prox=0.5)
+    ),
+    "sgd-schedule": lambda: roles(
+        solver=solvers.sgd(lambda round: 0.2 / (1 + round).astype(jnp.float32), 10, steps=3)
+    ),
+    "sgd-adam": lambda: with_promotion(
+        lambda: roles(solver=solvers.sgd(0.01, 10, steps=3, prox=0.1, optimizer=optax.adam))
+    ),
+    "sgd-replacement": lambda: roles(solver=solvers.sgd(0.1, 30, steps=3, replacement=True)),
+    "sgd-epochs": lambda: roles(solver=solvers.sgd(0.1, 16, epochs=2, momentum=0.5)),
+    "clients_per_batch": lambda: roles(clients_per_batch=2),
+}
+
+
+def trusted():
+    train = federation().train
+    return train.features[:40], train.labels[:40]
+
+
+AGGREGATORS = {
+    "mean-size": lambda: roles(aggregator=aggregators.mean("size")),
+    "mean-cohort": lambda: roles(
+        selectors.divfl(5, candidates="all"), aggregator=aggregators.mean("cohort")
+    ),
+    "mean-server_optimizer": lambda: roles(
+        aggregator=aggregators.mean("size", server_optimizer=optax.sgd(0.5, momentum=0.9))
+    ),
+    "mean-server_adam": lambda: with_promotion(
+        lambda: roles(aggregator=aggregators.mean(server_optimizer=optax.adam(0.01)))
+    ),
+    "equitable-eigengap": lambda: roles(
+        aggregator=aggregators.equitable(
+            "eigengap", layer="logits", examples="last_batch", center=True
+        )
+    ),
+    "equitable-received": lambda: roles(
+        aggregator=aggregators.equitable(3, model="received", cosine=True)
+    ),
+    "fairfed": lambda: roles(aggregator=aggregators.fairfed(0.5)),
+    "q_fedavg": lambda: roles(aggregator=aggregators.q_fedavg(2.0, learning_rate=0.1)),
+    "tilted-uniform": lambda: roles(aggregator=aggregators.tilted(0.5, "uniform")),
+    "tilted-cohort": lambda: roles(
+        selectors.by_size(5), aggregator=aggregators.tilted(-1.0, "cohort")
+    ),
+    "fltrust": lambda: roles(
+        aggregator=aggregators.fltrust(trusted(), solvers.sgd(0.1, 10, epochs=1), seed=2)
+    ),
+    "trimmed_mean": lambda: roles(aggregator=aggregators.trimmed_mean(0.25)),
+    "krum-several": lambda: roles(aggregator=aggregators.krum(1, selected=2)),
+    "geometric_median-size": lambda: roles(
+        aggregator=aggregators.geometric_median("size", iterations=3)
+    ),
+    "norm_clipping-size": lambda: roles(aggregator=aggregators.norm_clipping(0.2, "size")),
+    "centered_clipping": lambda: roles(aggregator=aggregators.centered_clipping(0.2, iterations=3)),
+}
+
+AVAILABLE = np.random.default_rng(0).random((4, 12)) < 0.7
+FAULTS = {
+    "dropout": lambda: roles(faults=faults.dropout(0.4)),
+    "dropout-by-client": lambda: roles(
+        selectors.unionfl(5, 0.5, 2), faults=faults.dropout(np.linspace(0, 0.9, 12))
+    ),
+    "stragglers": lambda: roles(faults=faults.stragglers(0.5, deadline_steps=1)),
+    "late": lambda: roles(faults=faults.late(0.6, rounds=2)),
+    "byzantine-sign_flip": lambda: roles(faults=faults.byzantine(0.4, "sign_flip", seed=1)),
+    "byzantine-scaling": lambda: roles(faults=faults.byzantine([0, 3, 7], "scaling", 3.0)),
+    "byzantine-noise": lambda: roles(faults=faults.byzantine(0.4, "noise")),
+    "byzantine-nan-drop": lambda: roles(faults=faults.byzantine(0.3, "nan"), on_nonfinite="drop"),
+    "byzantine-nan-keep": lambda: roles(
+        selectors.divfl(5), faults=faults.byzantine([2], "nan"), on_nonfinite="keep"
+    ),
+    "byzantine-little": lambda: roles(
+        aggregator=aggregators.median(), faults=faults.byzantine(0.4, "little")
+    ),
+    "byzantine-inner_product": lambda: roles(
+        aggregator=aggregators.krum(1), faults=faults.byzantine(0.4, "inner_product", 0.5)
+    ),
+    "diurnal": lambda: roles(faults=faults.diurnal(4, lowest=0.2, highest=0.9)),
+    "trace": lambda: roles(selectors.divfl(3), faults=faults.trace(AVAILABLE)),
+    "trace-power_of_choice": lambda: roles(
+        selectors.power_of_choice(3, 5), faults=faults.trace(AVAILABLE)
+    ),
+    "several-faults": lambda: roles(
+        faults=[
+            faults.diurnal(4, lowest=0.5),
+            faults.late(0.5, rounds=2),
+            faults.stragglers(0.5, deadline_steps=2),
+            faults.dropout(0.2),
+        ]
+    ),
+}
+
+UPLOADS = {
+    "top_k": lambda: roles(compression=uploads.top_k(0.1)),
+    "quantized": lambda: roles(
+        aggregator=aggregators.mean("size"), compression=uploads.quantized(4)
+    ),
+    "secure": lambda: roles(aggregator=aggregators.mean("size"), aggregation="secure"),
+    "secure-limit-dropout": lambda: roles(
+        aggregation=uploads.secure(4.0), faults=faults.dropout(0.3)
+    ),
+    "privacy": lambda: roles(privacy=uploads.privacy(0.1, 0.5)),
+    "adaptive_privacy": lambda: roles(
+        privacy=uploads.adaptive_privacy(0.5, initial_clip=0.2, quantile=0.6, count_noise=0.3)
+    ),
+    "privacy-quantized": lambda: roles(
+        privacy=uploads.privacy(0.1, 0.5), compression=uploads.quantized(6)
+    ),
+    "privacy-secure": lambda: roles(privacy=uploads.privacy(0.1, 0.5), aggregation="secure"),
+}
+
+
+def centralized():
+    solver = solvers.sgd(0.1, 10, steps=6, momentum=0.9)
+    return trained(ff.make_centralized(network(), solver))
+
+
+def run_by_rounds():
+    """The states and infos of ``run``, without an evaluation."""
+    round = ff.make_round(
+        network(), selectors.power_of_choice(5), solvers.sgd(0.1, 10, epochs=1), aggregators.mean()
+    )
+
+    @jax.jit
+    def solve(key, owners):
+        state, info = ff.run(round, round.init(key, owners), owners, 3)
+        return jax.tree.leaves(state.variables), state.participation, info.clients, info.loss
+
+    variables, participation, clients, loss = solve(jax.random.key(3), federation())
+    arrays = {f"variables{place}": leaf for place, leaf in enumerate(variables)}
+    return arrays | {"participation": participation, "clients": clients, "loss": loss}
+
+
+def sweep(name, **varied):
+    own = relevant(replace(CONFIG, methods=(name,)))
+    own = replace(own, training=replace(own.training, rounds=4, eval_every=2))
+    return numeric(ff.sweep(own, seeds=SEEDS, **varied))
+
+
+def batch():
+    """Two numbers of a selector, an aggregator and a fault, one seed each."""
+
+    def method(point):
+        return ff.make_round(
+            network(),
+            selectors.unionfl(5, point["mu"], 2, candidates="all"),
+            solvers.sgd(point["rate"], 10, steps=3, prox=point["prox"]),
+            aggregators.tilted(point["tilt"]),
+            faults=faults.dropout(point["dropout"]),
+        )
+
+    points = {
+        "mu": np.array([0.1, 1.0], np.float32),
+        "rate": np.array([0.1, 0.05], np.float32),
+        "prox": np.array([0.0, 0.5], np.float32),
+        "tilt": np.array([0.5, 2.0], np.float32),
+        "dropout": np.array([0.1, 0.3], np.float32),
+    }
+    return numeric(ff.fit_batch(method, points, federation(), rounds=4, seeds=(0, 5), eval_every=2))
+
+
+def partition_per_seed():
+    """A run in which each seed has a partition of its own, without training losses."""
+    round = ff.make_round(
+        network(), selectors.uniform(5), solvers.sgd(0.1, 10, steps=3), aggregators.mean()
+    )
+    owners = data.load("digits", data.iid(8), seed=(0, 1))
+    return numeric(ff.fit(round, owners, rounds=2, seeds=SEEDS, eval_every=1, train_loss=False))
+
+
+OTHERS = {
+    "centralized": centralized,
+    "run": run_by_rounds,
+    "partition-per-seed": partition_per_seed,
+    "sweep-fedprox-prox": lambda: sweep("fedprox", prox=[0.0, 0.5]),
+    "sweep-subtrunc-lam": lambda: sweep("subtrunc", lam=[0.1, 1.0]),
+    "sweep-fedavg-cohort_size": lambda: sweep("fedavg", cohort_size=[3, 5]),
+    "fit_batch": batch,
+}
+
+GROUPS = {
+    "methods": METHODS,
+    "roles": SELECTORS | SOLVERS | AGGREGATORS,
+    "conditions": FAULTS | UPLOADS | OTHERS,
+}
