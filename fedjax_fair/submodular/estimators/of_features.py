@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedjax_fair.submodular.arrays import as_mask, as_non_negative
 from fedjax_fair.submodular.base import SetFunction
-from fedjax_fair.submodular.coverage import Concave, as_weights, coverage, feature_based
+from fedjax_fair.submodular.Coverage import Concave, as_weights, coverage, feature_based
 from fedjax_fair.submodular.estimators.base import Picker, Problem
 
 __all__ = ["FeatureBased", "MaxCoverage"]
@@ -64,7 +64,7 @@ class FeatureBased(_OfFeatures):
 
 
 def _feature_based(features: Array, weights: Array, concave: str | Concave) -> SetFunction:
-    return feature_based(features, concave, weights)
+    return FeatureBased(features, concave, weights)
 
 
 class MaxCoverage(_OfFeatures):

@@ -13,7 +13,7 @@ from fedjax_fair import checks
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.submodular.arrays import as_non_negative, as_symmetric
 from fedjax_fair.submodular.base import SetFunction
-from fedjax_fair.submodular.coverage import saturated_coverage
+from fedjax_fair.submodular.Coverage import saturated_coverage
 from fedjax_fair.submodular.diversity import as_kernel, graph_cut, log_det
 from fedjax_fair.submodular.estimators.base import Picker, Problem
 from fedjax_fair.submodular.estimators.metrics import (
@@ -322,4 +322,4 @@ class LogDet(_OfSimilarities):
 
 
 def _log_det(rows: Array, metric: str) -> SetFunction:
-    return log_det(similarities(rows, metric))
+    return LogDet(similarities(rows, metric))
