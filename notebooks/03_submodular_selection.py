@@ -81,12 +81,12 @@ most = owned.argmax(axis=1)
 # losses. Triangles mark the selected clients.
 
 # %%
-represented = submodular.scaled(submodular.facility_location_from_distances(distances), 1 / 50)
+represented = submodular.Scaled(submodular.facility_location_from_distances(distances), 1 / 50)
 
 
 def subtrunc(lam, b=20.0):
     bonus = submodular.truncated_modular(jnp.log1p(known.loss), bound=b, scale=lam)
-    return submodular.greedy(submodular.sum_of(represented, bonus), 10)
+    return submodular.greedy(submodular.Sum((represented, bonus)), 10)
 
 
 selection.chosen(distances, subtrunc(lam=0).items, group=most)

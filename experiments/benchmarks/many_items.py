@@ -68,13 +68,13 @@ def batches(number: int) -> Iterator[np.ndarray]:
 
 def benchmark_stream(number: int, epsilon: float) -> None:
     """The time of a stream, and by how much memory grows after its first batches."""
-    sm.sieve_batches(sm.feature_based, batches(2), K, epsilon)  # Which compiles.
+    sm.sieve_batches(sm.FeatureBased, batches(2), K, epsilon)  # Which compiles.
     Path("/proc/self/clear_refs").write_text("5")  # Forgets the peak.
     print("| rows | s | rows a second | memory beyond that of two batches, MiB | value |")
     print("|---|---|---|---|---|")
     for batch_count in sorted({number // 10, number}):
         before, start = resident("VmHWM"), time.perf_counter()
-        chosen = sm.sieve_batches(sm.feature_based, batches(batch_count), K, epsilon)
+        chosen = sm.sieve_batches(sm.FeatureBased, batches(batch_count), K, epsilon)
         value, seconds = float(chosen.value), time.perf_counter() - start
         grown = (resident("VmHWM") - before) / MIB
         total = batch_count * BATCH

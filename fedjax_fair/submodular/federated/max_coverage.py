@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import as_mask
-from fedjax_fair.submodular.Coverage import Coverage
+from fedjax_fair.submodular.coverage import Coverage
 from fedjax_fair.submodular.federated.facility_location import sparse_facility_location
 from fedjax_fair.submodular.federated.problem import ClientFunction, Problem, family
 from fedjax_fair.submodular.federated.sparse import SparseScores
