@@ -20,6 +20,7 @@ from experiments.benchmarks.memory import MIB, resident
 from experiments.benchmarks.peers.environment import Worker
 from experiments.benchmarks.timing import environment
 from fedjax_fair import submodular as sm
+from fedjax_fair.submodular import estimators
 
 K = 100
 BATCH, FEATURES = 10_000, 64
@@ -34,7 +35,7 @@ def benchmark_neighbors(points: int, count: int, repeats: int, cache: Path) -> N
     near = (distances.max() - distances).astype(np.float32)
     starts = np.arange(points + 1) * count
     matrix = sparse.csr_matrix((near.ravel(), items.ravel(), starts), shape=(points, points))
-    model, worker = sm.FacilityLocation(K, metric="precomputed"), Worker("apricot", cache)
+    model, worker = estimators.FacilityLocation(K, metric="precomputed"), Worker("apricot", cache)
     model.fit(matrix)  # Which compiles.
     before, ours, theirs = resident("VmHWM"), [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +81,7 @@ def benchmark_stream(number: int, epsilon: float) -> None:
         total = batch_count * BATCH
         print(f"| {total:,} | {seconds:.0f} | {total / seconds:,.0f} | {grown:.1f} | {value:.1f} |")
     rows = np.concatenate(list(batches(number // 10)))
-    whole = sm.FeatureBased(K).fit(rows).gains_.astype(float).sum()
+    whole = estimators.FeatureBased(K).fit(rows).gains_.astype(float).sum()
     print(f"\nGreedy on the first {len(rows):,} rows: {whole:.1f}")
 
 

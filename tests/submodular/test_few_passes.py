@@ -148,8 +148,8 @@ def test_memory_of_a_stream_does_not_grow_with_it():
         def solve(weights):
             return sm.sieve_streaming(sm.Modular(weights), 3, 0.2)
 
-        jaxpr = jax.make_jaxpr(solve)(jnp.zeros(size))
-        (scan,) = [e for e in jaxpr.eqns if e.primitive.name == "scan"]
+        (call,) = jax.make_jaxpr(solve)(jnp.zeros(size)).eqns
+        (scan,) = [e for e in call.params["jaxpr"].eqns if e.primitive.name == "scan"]
         carried = scan.params["num_carry"]
         return [v.aval.shape for v in scan.outvars[:carried]]
 
