@@ -169,7 +169,9 @@ def child_fields(tree: Tree) -> tuple[str, ...]:
         annotated = _annotated(type(tree))
         names = (field.name for field in dataclasses.fields(tree))
         known = tuple(
-            name for name in names if _is_child(tree.__dict__[name], annotated=name in annotated)
+            name
+            for name in names
+            if _is_child(tree.__dict__.get(name), annotated=name in annotated)
         )
         # Kept, because what JAX puts in place of a child need not look like one.
         tree.__dict__[_CHILDREN] = known
@@ -301,7 +303,7 @@ def _check_not_traced(tree: Tree) -> None:
     if missing := _abstract(cls):
         raise ValueError(f"{cls.__name__}: expected a method {missing[0]}, which is not defined.")
     for field in dataclasses.fields(tree):
-        value = tree.__dict__[field.name]
+        value = tree.__dict__.get(field.name)  # Of `init=False`, `__post_init__` sets it later.
         if isinstance(value, Tracer) and field.name not in _annotated(cls):
             raise ValueError(
                 f"{cls.__name__}.{field.name} is traced, but it is structure; annotate it as "

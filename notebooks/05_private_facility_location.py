@@ -44,7 +44,7 @@ closeness.shape
 # compilation.
 
 # %%
-five = matroids.uniform(5, len(sites))
+five = matroids.Uniform(5, len(sites))
 
 
 @jax.jit

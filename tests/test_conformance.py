@@ -20,7 +20,7 @@ from conftest import linear_model, make_federation
 from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.simulate import Round, run
-from fedjax_fair.submodular import modular
+from fedjax_fair.submodular import Modular
 
 SELECTORS = {
     "uniform": partial(selectors.Uniform, 3),
@@ -61,7 +61,7 @@ SELECTORS = {
         selectors.UnionFL, 3, candidates=4, gradients=selectors.gradients.Updates(0.1)
     ),
     "submodular": partial(
-        selectors.Submodular, lambda context: modular(context.losses(context.variables)), 3
+        selectors.Submodular, lambda context: Modular(context.losses(context.variables)), 3
     ),
     "agnostic": partial(selectors.Agnostic, 0.1),
     "drfa": partial(selectors.DRFA, 0.1, cohort_size=3, local_steps=2),

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse import csr_array
 
 from fedjax_fair import (
     Round,
@@ -52,9 +53,9 @@ _MODULES = (
     uploads,
 )
 _OTHERS = (
-    matroids.uniform,
+    matroids.Uniform,
     matroids.allocation,
-    matroids.from_oracle,
+    matroids.Oracle,
     multilinear.sample_size,
     CountSketch,
     bytes_per_round,
@@ -142,7 +143,7 @@ _EITHER = (("steps", "epochs"), ("candidates", "epsilon"), ("kappa", "epsilon"))
 @cache  # And no constants, which would start JAX in those who only import this.
 def given() -> dict[str, Any]:
     """An argument for every required parameter, by its name."""
-    function = sets.modular(np.ones(3, np.float32))
+    function = sets.Modular(np.ones(3, np.float32))
     problem = federated.facility_location(np.ones((2, 3), np.float32))
     selector, solver = selectors.Full(), solvers.SGD(0.1, 1, steps=1)
     return {
@@ -168,7 +169,7 @@ def given() -> dict[str, Any]:
         "function": function,
         "function_of_context": lambda context: function,
         "history": np.ones(3, bool),
-        "independent": lambda mask: True,
+        "oracle": lambda mask: True,
         "items": [0],
         "k": 1,
         "key": jax.random.key(0),
@@ -176,7 +177,7 @@ def given() -> dict[str, Any]:
         "learning_rate": 0.1,
         "local_steps": 1,
         "make": lambda point: None,
-        "matroid": matroids.uniform(1, 3),
+        "matroid": matroids.Uniform(1, 3),
         "messages": federated.Messages((jnp.array([0]),), (jnp.ones(1),), (jnp.array([0]),)),
         "model": models.logistic(2),
         "mu": 1.0,
@@ -228,6 +229,7 @@ def _own() -> dict[Callable[..., Any], dict[str, Any]]:
             "validation": 0.5,
         },
         federated.feature_selection: {"features": [np.ones((4, 1), int)], "labels": [_LABELS]},
+        sets.SparseGraphCut: {"similarity": sets.sparse_similarity(csr_array(np.eye(3)))},
         sets.stochastic_greedy: {"k": 2, "candidates": 1},
         federated.discrete_greedy: {"kappa": 1.0},
     }

@@ -132,7 +132,7 @@ def settings(instance: Instance) -> Iterator[Setting]:
 
 def run_missing(name: str, instance: Instance, k: int, seeds: tuple[int, ...], file: Path) -> None:
     """Runs the settings of an instance that the file does not hold, and adds them one by one."""
-    matroid = matroids.uniform(k, instance.size)
+    matroid = matroids.Uniform(k, instance.size)
     factors = None
     for setting in settings(instance):
         if _key(name, k, setting) in _done(file, seeds):

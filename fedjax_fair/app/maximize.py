@@ -165,7 +165,7 @@ def solve(task: Task, config: Maximize, show: Callable[[str], None] = _ignore) -
         What ``comparison.compare`` gives, with the ``label`` of every item and its ``picture``.
     """
     check(config, task)
-    matroid = matroids.uniform(config.k, len(task.labels))
+    matroid = matroids.Uniform(config.k, len(task.labels))
     factors = jax.jit(lambda scores: fed.importance_factors(task.make(scores)).factors)(task.scores)
     answers = min(config.cohort, int(np.count_nonzero(factors)))
     chosen = comparison.references() | comparison.methods(

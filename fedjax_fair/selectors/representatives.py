@@ -25,12 +25,12 @@ from fedjax_fair.selectors.gradients import GradientSource
 from fedjax_fair.selectors.uniform import draw
 from fedjax_fair.submodular import (
     SetFunction,
+    Sum,
     facility_location_from_distances,
     facility_location_from_features,
     greedy,
-    scaled,
+    Scaled,
     stochastic_greedy,
-    sum_of,
 )
 
 __all__ = ["Representatives"]
@@ -147,9 +147,9 @@ class Representatives(Selector):
             finite if context.available is None else finite & context.available[sample.clients]
         )
         factor = 1 / context.num_clients if self.scale == "mean" else 1.0
-        function = represent = scaled(representation, factor)
+        function = represent = Scaled(representation, factor)
         if (added := self.term(own, context, known.loss[sample.items], items)) is not None:
-            function = sum_of(represent, added)
+            function = Sum((represent, added))
         chosen = self._maximize(key, function, eligible[sample.items])
         clients, rows = items[chosen.items], sample.items[chosen.items]
         mask = jnp.zeros(function.size, bool).at[chosen.items].set(True)

@@ -33,9 +33,9 @@ class Submodular(Selector):
     Examples:
         Clients whose losses add up to the most, each counted up to one nat:
 
-        >>> from fedjax_fair.submodular import modular
+        >>> from fedjax_fair.submodular import Modular
         >>> def capped_losses(context):
-        ...     return modular(jnp.minimum(context.losses(context.variables), 1.0))
+        ...     return Modular(jnp.minimum(context.losses(context.variables), 1.0))
         >>> Submodular(capped_losses, cohort_size=10)
         Submodular(function_of_context=capped_losses, cohort_size=10)
     """

@@ -124,7 +124,7 @@ def compared():
         f"{name}, few": method
         for name, method in comparison.methods(rounds=6, local_steps=3, cohort=5, kappa=8.0).items()
     }
-    four = matroids.uniform(4, 12)
+    four = matroids.Uniform(4, 12)
     ways = comparison.references() | chosen
     return comparison.compare(fed.facility_location, SCORES, four, ways, seeds=(0, 1))
 

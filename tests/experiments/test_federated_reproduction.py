@@ -61,7 +61,7 @@ def test_communities_are_harder_for_popular_groups():
     instance = script.communities()
     assert (instance.num_clients, instance.size) == (2000, 600)
     problem = instance.make(instance.data)
-    matroid = matroids.uniform(10, 600)
+    matroid = matroids.Uniform(10, 600)
     best = jax.jit(lambda: fed.centralized_greedy(problem, matroid).values[-1])()
     popular = problem.value(fed.popular_base(problem, matroid))
     assert popular < 0.6 * best

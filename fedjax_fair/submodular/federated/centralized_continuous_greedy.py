@@ -50,7 +50,7 @@ def centralized_continuous_greedy(
         >>> import jax
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
-        >>> matroid, key = matroids.uniform(1, 3), jax.random.key(0)
+        >>> matroid, key = matroids.Uniform(1, 3), jax.random.key(0)
         >>> centralized_continuous_greedy(key, problem, matroid, 4).x.tolist()
         [1.0, 0.0, 0.0]
     """

@@ -31,7 +31,7 @@ def centralized_greedy(
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
-        >>> centralized_greedy(problem, matroids.uniform(2, 3)).items.tolist()
+        >>> centralized_greedy(problem, matroids.Uniform(2, 3)).items.tolist()
         [0, 1]
     """
     check_sizes(problem, matroid)

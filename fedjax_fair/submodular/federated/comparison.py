@@ -149,7 +149,7 @@ def compare(
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
         >>> scores = jnp.array([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
-        >>> one = matroids.uniform(1, 3)
+        >>> one = matroids.Uniform(1, 3)
         >>> side = compare(federated.facility_location, scores, one, references(), seeds=(0,))
         >>> side["found"].sel(algorithm=["centralized", "popular"]).values.tolist()
         [[1.5], [1.5]]

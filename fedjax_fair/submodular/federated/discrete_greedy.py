@@ -118,7 +118,7 @@ def discrete_greedy(
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.max_coverage(jnp.array([[True, False], [True, True]]))
-        >>> run = discrete_greedy(jax.random.key(0), problem, matroids.uniform(1, 2), kappa=2.0)
+        >>> run = discrete_greedy(jax.random.key(0), problem, matroids.Uniform(1, 2), kappa=2.0)
         >>> run.items.tolist(), run.values.tolist()
         ([0], [0.0, 1.0])
     """

@@ -15,7 +15,7 @@ from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import as_finite
 from fedjax_fair.submodular.base import SetFunction
-from fedjax_fair.submodular.facility_location import facility_location as total_facility_location
+from fedjax_fair.submodular.facility_location import FacilityLocation
 from fedjax_fair.submodular.federated.problem import ClientFunction, Extensions, Problem, family
 from fedjax_fair.submodular.federated.sparse import (
     SparseScores,
@@ -81,7 +81,7 @@ def facility_location(scores: ArrayLike | SparseScores) -> Problem:
         OFFERS,
         size=matrix.shape[1],
         exact=True,
-        total=lambda weights: total_facility_location(matrix * weights[:, None]),
+        total=lambda weights: FacilityLocation(matrix * weights[:, None]),
     )
 
 

@@ -80,7 +80,7 @@ def fedcg(
         >>> import jax
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
-        >>> run = fedcg(jax.random.key(0), problem, matroids.uniform(1, 3), rounds=4)
+        >>> run = fedcg(jax.random.key(0), problem, matroids.Uniform(1, 3), rounds=4)
         >>> run.x.tolist()
         [0.5, 0.5, 0.0]
         >>> run.communication.bits_up().tolist()

@@ -84,7 +84,7 @@ def fedcg_plus(
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
-        >>> run = fedcg_plus(jax.random.key(0), problem, matroids.uniform(1, 3), 2, local_steps=3)
+        >>> run = fedcg_plus(jax.random.key(0), problem, matroids.Uniform(1, 3), 2, local_steps=3)
         >>> run.x.tolist()
         [0.5, 0.5, 0.0]
     """

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import as_mask
-from fedjax_fair.submodular.coverage import coverage
+from fedjax_fair.submodular.coverage import Coverage
 from fedjax_fair.submodular.federated.facility_location import sparse_facility_location
 from fedjax_fair.submodular.federated.problem import ClientFunction, Problem, family
 from fedjax_fair.submodular.federated.sparse import SparseScores
@@ -50,5 +50,5 @@ def max_coverage(membership: ArrayLike | SparseScores) -> Problem:
         _COVERED,
         size=covers.shape[1],
         exact=True,
-        total=lambda weights: coverage(covers.T, weights),
+        total=lambda weights: Coverage(covers.T, weights),
     )

@@ -19,7 +19,7 @@ def random_base(key: Key[Array, ""], matroid: Matroid) -> Bool[Array, " size"]:
 
     Examples:
         >>> from fedjax_fair.submodular import matroids
-        >>> int(random_base(jax.random.key(0), matroids.uniform(2, 5)).sum())
+        >>> int(random_base(jax.random.key(0), matroids.Uniform(2, 5)).sum())
         2
     """
     return matroid.max_weight_base(jax.random.uniform(key, (matroid.size,)))
@@ -33,7 +33,7 @@ def popular_base(
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
-        >>> popular_base(problem, matroids.uniform(2, 3)).tolist()
+        >>> popular_base(problem, matroids.Uniform(2, 3)).tolist()
         [True, True, False]
     """
     check_sizes(problem, matroid)

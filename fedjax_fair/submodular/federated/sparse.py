@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 from fedjax_fair import checks
 from fedjax_fair.submodular.federated.problem import Bases, Gains
 from fedjax_fair.submodular.federated.secure import Messages
-from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.submodular.matroids import Matroid, Uniform
 
 __all__ = ["SparseScores", "entries", "sparse_scores"]
 
@@ -215,7 +215,7 @@ def per_client_max(
 
 
 def _bases(sparse: SparseScores, amounts: Float[Array, " entries"], matroid: Matroid) -> Bases:
-    if matroid.name == "uniform":
+    if isinstance(matroid, Uniform):
         return _largest(sparse, amounts, matroid.rank)
 
     def choose(client):

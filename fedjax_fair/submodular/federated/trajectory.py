@@ -252,7 +252,7 @@ def to_dataset(run: ContinuousRun | GreedyRun, seeds: tuple[int, ...] | None = N
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0], [0.0, 2.0]])
-        >>> run = federated.centralized_greedy(problem, matroids.uniform(2, 2))
+        >>> run = federated.centralized_greedy(problem, matroids.Uniform(2, 2))
         >>> to_dataset(run)["values"].values.tolist()
         [0.0, 1.5, 2.5]
     """
