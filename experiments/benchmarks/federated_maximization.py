@@ -143,7 +143,7 @@ def _mean_gradient(scores, x):
 
 def benchmark_fedcg(ratings: Ratings, repeats: int) -> None:
     """Whole runs; ours also computes values, bounds and progress of every round."""
-    by_numpy, sparse, matroid = ByNumpy(ratings), ratings.sparse(), matroids.uniform(K, ITEMS)
+    by_numpy, sparse, matroid = ByNumpy(ratings), ratings.sparse(), matroids.Uniform(K, ITEMS)
 
     def solve(sparse):
         return fed.fedcg(jax.random.key(0), fed.facility_location(sparse), matroid, ROUNDS)
@@ -166,7 +166,7 @@ def benchmark_fedcg(ratings: Ratings, repeats: int) -> None:
 def benchmark_greedy(ratings: Ratings, repeats: int, cache: Path) -> None:
     """Selection alone; submodlib gets the matrix, of which it makes a copy beforehand."""
     k, by_numpy, matrix = 50, ByNumpy(ratings), ratings.matrix()
-    matroid = matroids.uniform(k, ITEMS)
+    matroid = matroids.Uniform(k, ITEMS)
 
     def solve(sparse):
         return fed.centralized_greedy(fed.facility_location(sparse), matroid).items
@@ -217,7 +217,7 @@ def measure_memory() -> None:
         size=size,
     )
     del items, starts
-    matroid, key = matroids.uniform(K, size), jax.random.key(0)
+    matroid, key = matroids.Uniform(K, size), jax.random.key(0)
 
     def solve(sparse):
         problem = fed.facility_location(sparse)

@@ -49,9 +49,9 @@ def welfare_and_projects(seed: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
     valuations = rng.gamma(0.5, size=(AGENTS, NEEDS, ITEMS)).astype(np.float32)
     projects = fed.combinatorial_public_projects(valuations)
-    divided = fed.welfare(projects)
+    divided = fed.Welfare(projects)
     rows = voted("welfare", seed, divided, matroids.allocation(ITEMS, AGENTS), 1 / AGENTS)
-    chosen = matroids.uniform(ITEMS // 4, ITEMS)
+    chosen = matroids.Uniform(ITEMS // 4, ITEMS)
     return rows + voted("public projects", seed, projects, chosen, 1 / 4)
 
 
@@ -98,7 +98,7 @@ def features(seed: int) -> list[dict[str, Any]]:
         [binary[place] for place in places], [labels[place] for place in places], drawn=500
     )
     pooled = fed.feature_selection([binary], [labels], drawn=5000)
-    matroid, key = matroids.uniform(FEATURES, measured.shape[1]), jax.random.key(seed)
+    matroid, key = matroids.Uniform(FEATURES, measured.shape[1]), jax.random.key(seed)
     factors = np.asarray(jax.jit(lambda: fed.importance_factors(own).factors)())
     kappa = fed.kappa_of_answers(factors, HOSPITALS // 2)
 

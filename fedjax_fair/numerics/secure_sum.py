@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from fedjax_fair import checks
+from fedjax_fair.tree import Tree
 
 __all__ = [
     "SLACK",
@@ -37,7 +38,7 @@ _LEAST_EXPONENT = -100  # Float32 resolves no less.
 SLACK = 1e-3  # Weights that add up to 1 do so up to rounding.
 
 
-class Secure(NamedTuple):
+class Secure(Tree):
     """Settings of secure aggregation.
 
     Attributes:

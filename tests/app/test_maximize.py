@@ -124,9 +124,9 @@ def compared():
         f"{name}, few": method
         for name, method in comparison.methods(rounds=6, local_steps=3, cohort=5, kappa=8.0).items()
     }
-    four = matroids.uniform(4, 12)
+    four = matroids.Uniform(4, 12)
     ways = comparison.references() | chosen
-    return comparison.compare(fed.facility_location, SCORES, four, ways, seeds=(0, 1))
+    return comparison.compare(fed.facility_location(SCORES), four, ways, seeds=(0, 1))
 
 
 def test_bits_are_counted_as_the_algorithms_send_them(compared):

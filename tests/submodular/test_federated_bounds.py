@@ -63,19 +63,19 @@ def solver(make, matroid):
     return solve
 
 
-LAMINAR = matroids.laminar([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1]], [1, 2])
-GRAPHIC = matroids.graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3]])
+LAMINAR = matroids.Laminar([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1]], [1, 2])
+GRAPHIC = matroids.Graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3]])
 LOOKED_UP = solver(looked_up, GRAPHIC)  # Compiled once for both.
 
 # name: (data of all instances, how they are solved)
 PROBLEMS = {
     "facility_location": (
         lambda: RNG.gamma(0.3, size=(INSTANCES, CLIENTS, N)),
-        solver(fed.facility_location, matroids.uniform(2, N)),
+        solver(fed.facility_location, matroids.Uniform(2, N)),
     ),
     "max_coverage": (
         lambda: RNG.random((INSTANCES, CLIENTS, N)) < 0.3,
-        solver(fed.max_coverage, matroids.partition([0, 0, 0, 1, 1, 1], [1, 2])),
+        solver(fed.max_coverage, matroids.Partition([0, 0, 0, 1, 1, 1], [1, 2])),
     ),
     "combinatorial_public_projects": (
         lambda: RNG.gamma(0.3, size=(INSTANCES, CLIENTS, 3, N)),
@@ -84,7 +84,7 @@ PROBLEMS = {
     "welfare": (
         lambda: RNG.gamma(0.3, size=(INSTANCES, 2, 2, 3)),
         solver(
-            lambda values: fed.welfare(fed.combinatorial_public_projects(values)),
+            lambda values: fed.Welfare(fed.combinatorial_public_projects(values)),
             matroids.allocation(3, 2),
         ),
     ),
@@ -154,7 +154,7 @@ def test_theorems_with_few_clients_hold_as_often_as_they_say():
     values = np.where(SETS[:, None], scores, 0).max(axis=2).mean(axis=1)
     optimum, matroid, delta = (
         float(values[SETS.sum(axis=1) <= 2].max()),
-        matroids.uniform(2, N),
+        matroids.Uniform(2, N),
         0.2,
     )
 
@@ -213,7 +213,7 @@ def test_formulas_by_hand():
 
 def test_theorem_5_1_on_random_instances():
     scores = RNG.gamma(0.3, size=(40, 300, N)).astype(np.float32)
-    matroid, epsilon = matroids.uniform(2, N), 0.4
+    matroid, epsilon = matroids.Uniform(2, N), 0.4
 
     @jax.jit
     @jax.vmap
@@ -239,7 +239,7 @@ def test_theorem_4_3_says_nothing_where_gradients_are_estimated():
     @partial(jax.jit, static_argnums=0)
     def solve(local_steps):
         return fed.fedcg_plus(
-            jax.random.key(0), problem, matroids.uniform(2, N), 2, local_steps,
+            jax.random.key(0), problem, matroids.Uniform(2, N), 2, local_steps,
             gradient="sampled", sigma=0.9, delta=0.9,
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ CLIENTS, N, COHORT, SEEDS = 7, 6, 3, 4000
 RNG = np.random.default_rng(0)
 SCORES = RNG.gamma(0.3, size=(CLIENTS, N)).astype(np.float32)
 WEIGHTS = RNG.dirichlet(np.ones(CLIENTS)).astype(np.float32)
-PARTITION = matroids.partition([0, 1, 0, 1, 0, 1], [1, 2])
+PARTITION = matroids.Partition([0, 1, 0, 1, 0, 1], [1, 2])
 
 
 @pytest.fixture(params=[1, 4], scope="module")

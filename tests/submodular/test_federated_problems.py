@@ -86,7 +86,7 @@ PROBLEMS = {
     ),
     "welfare": (
         VALUES,
-        lambda values: fed.welfare(fed.combinatorial_public_projects(values)),
+        lambda values: fed.Welfare(fed.combinatorial_public_projects(values)),
         lambda mask: [
             best(own)(mask.reshape(-1, AGENTS)[:, i]).sum() for i, own in enumerate(VALUES)
         ],
@@ -105,9 +105,9 @@ PROBLEMS = {
 
 
 MATROIDS = {
-    "uniform": matroids.uniform(3, N),
-    "partition": matroids.partition([0, 0, 1, 1, 1, 2], [1, 2, 1]),
-    "graphic": matroids.graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3]]),
+    "uniform": matroids.Uniform(3, N),
+    "partition": matroids.Partition([0, 0, 1, 1, 1, 2], [1, 2, 1]),
+    "graphic": matroids.Graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3]]),
 }
 POINTS = np.concatenate(
     [np.zeros((1, N)), np.ones((1, N)), RNG.choice([0, 0.25, 0.5, 1], (6, N)), RNG.random((4, N))]
@@ -324,7 +324,7 @@ def test_many_long_and_short_runs_vote_as_rows_do(together, monkeypatch):
 
         def vote(x):
             gradients = problem.extensions(jax.random.key(0), x).gradients
-            bases = [gradients.bases(matroids.uniform(k, 20)) for k in (1, 7, 20)]
+            bases = [gradients.bases(matroids.Uniform(k, 20)) for k in (1, 7, 20)]
             return [fed.secure_aggregate(own.messages(weights), 20) for own in bases]
 
         return jax.lax.map(vote, points)

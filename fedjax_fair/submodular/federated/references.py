@@ -6,8 +6,8 @@ import jax
 from jaxtyping import Array, Bool, Key
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.federated.importance_factors import importance_factors
-from fedjax_fair.submodular.federated.problem import Problem
+from fedjax_fair.submodular.federated.importance_factors import factors_of
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
 from fedjax_fair.submodular.federated.trajectory import check_sizes
 from fedjax_fair.submodular.matroids import Matroid
 
@@ -19,9 +19,14 @@ def random_base(key: Key[Array, ""], matroid: Matroid) -> Bool[Array, " size"]:
 
     Examples:
         >>> from fedjax_fair.submodular import matroids
-        >>> int(random_base(jax.random.key(0), matroids.uniform(2, 5)).sum())
+        >>> int(random_base(jax.random.key(0), matroids.Uniform(2, 5)).sum())
         2
     """
+    return _random_base(key, matroid)
+
+
+@jax.jit
+def _random_base(key, matroid):
     return matroid.max_weight_base(jax.random.uniform(key, (matroid.size,)))
 
 
@@ -33,8 +38,13 @@ def popular_base(
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
-        >>> popular_base(problem, matroids.uniform(2, 3)).tolist()
+        >>> popular_base(problem, matroids.Uniform(2, 3)).tolist()
         [True, True, False]
     """
     check_sizes(problem, matroid)
-    return matroid.max_weight_base(importance_factors(problem, client_weights).singles)
+    return _popular_base(problem, matroid, as_client_weights(problem, client_weights))
+
+
+@jax.jit
+def _popular_base(problem, matroid, weights):
+    return matroid.max_weight_base(factors_of(problem, weights).singles)

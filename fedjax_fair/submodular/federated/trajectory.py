@@ -15,6 +15,7 @@ from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.federated.problem import Gains, Problem
 from fedjax_fair.submodular.federated.secure import secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.tree import Number
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -129,7 +130,7 @@ def ascend(
     weights: Float[Array, " clients"],
     key: Key[Array, ""],
     rounds: int,
-    step: float,
+    step: Number,
     communicate: Callable[[Key[Array, ""], Key[Array, ""], Float[Array, " size"], Gains], Sent],
     costs: tuple[int, int, int],
 ) -> ContinuousRun:
@@ -213,7 +214,7 @@ def step_size(step: float | None, rounds: int) -> float:
         raise ValueError(
             f"{step=}, {rounds=}: expected step * rounds <= 1, got {step * rounds:.6g}."
         )
-    return step
+    return float(step)
 
 
 def draw_cohort(
@@ -252,7 +253,7 @@ def to_dataset(run: ContinuousRun | GreedyRun, seeds: tuple[int, ...] | None = N
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0], [0.0, 2.0]])
-        >>> run = federated.centralized_greedy(problem, matroids.uniform(2, 2))
+        >>> run = federated.centralized_greedy(problem, matroids.Uniform(2, 2))
         >>> to_dataset(run)["values"].values.tolist()
         [0.0, 1.5, 2.5]
     """
