@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Self, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-__all__ = ["Integer", "Number", "Tree", "stack"]
+__all__ = ["Integer", "Number", "Tree", "child_fields", "stack", "stacked_leaves"]
 
 Number = float | Float[Array, ""]
 """A setting that only enters arithmetic. As a field it is a child: another value never recompiles,
@@ -30,11 +30,9 @@ _CHILD_TYPES = ("Number", "Integer", "Array", "PyTree")
 _CHILDREN = "__children__"
 _MAX_LINE = 88
 _MAX_SHOWN = 6
-_TRACED = "{name} is traced, but it is structure: annotate it as Number, Integer or an array."
-_FIXES = {
-    np.ndarray: "{name} is an array, but it is structure: annotate it as an array type.",
-    jax.Array: "{name} is an array, but it is structure: annotate it as an array type.",
-}
+
+# Not ``Self``, which beartype takes in decorated classes alone.
+_Tree = TypeVar("_Tree", bound="Tree")
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -74,13 +72,14 @@ class Tree:
             cls, _flatten_with_keys, functools.partial(_unflatten, cls), _flatten
         )
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self: _Tree, **changes: Any) -> _Tree:
         """Returns a copy with other values of some fields, which is checked like a new one."""
         return dataclasses.replace(self, **changes)
 
     def _convert(self, **values: Any) -> None:
         """Sets fields to what their values were converted to; only for ``__post_init__``."""
         self.__dict__.update(values)
+        self.__dict__.pop(_CHILDREN, None)  # A converted value may be a child where None was not.
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -92,23 +91,18 @@ class Tree:
     def __hash__(self) -> int:
         return hash((type(self), jax.tree.structure(self)))
 
-    def __copy__(self) -> Self:
+    def __copy__(self: _Tree) -> _Tree:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self: _Tree, memo: Any) -> _Tree:
         return self
 
     def __repr__(self) -> str:
-        shown = [
-            f"{field.name}={_shown(getattr(self, field.name))}"
-            for field in dataclasses.fields(self)
-            if field.repr and not _is_default(field, getattr(self, field.name))
-        ]
-        name = type(self).__qualname__.rpartition(".")[2]
-        line = f"{name}({', '.join(shown)})"
+        name, fields = _name(self), _shown_fields(self)
+        line = f"{name}({', '.join(fields)})"
         if len(line) <= _MAX_LINE and "\n" not in line:
             return line
-        indented = (f"    {one},".replace("\n", "\n    ") for one in shown)
+        indented = (f"    {one},".replace("\n", "\n    ") for one in fields)
         return "\n".join((f"{name}(", *indented, ")"))
 
 
@@ -134,7 +128,36 @@ def stack(trees: Sequence[Any]) -> Any:
         >>> stack([Scale(3, 0.0), Scale(3, 0.5)]).factor.tolist()
         [0.0, 0.5]
     """
-    return _stack("", list(trees))
+    tree, leaves, varied = stacked_leaves(trees)
+    return jax.tree.unflatten(
+        tree,
+        [jnp.asarray(leaf) if own else leaf for leaf, own in zip(leaves, varied, strict=True)],
+    )
+
+
+def stacked_leaves(trees: Sequence[Any]) -> tuple[Any, tuple[Any, ...], tuple[bool, ...]]:
+    """Returns what ``stack`` makes, in parts.
+
+    Args:
+        trees: One or more instances.
+
+    Returns:
+        Structure, leaves, and which leaves are NumPy arrays with a leading axis because they differ
+        between the instances.
+
+    Raises:
+        ValueError: As ``stack``.
+    """
+    leaves, tree = jax.tree.flatten(_stack("", list(trees)))
+    values = tuple(leaf.array if isinstance(leaf, _Varied) else leaf for leaf in leaves)
+    return tree, values, tuple(isinstance(leaf, _Varied) for leaf in leaves)
+
+
+class _Varied:
+    """Marks a leaf that differs between the stacked instances."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
 
 
 def child_fields(tree: Tree) -> tuple[str, ...]:
@@ -144,7 +167,9 @@ def child_fields(tree: Tree) -> tuple[str, ...]:
         annotated = _annotated(type(tree))
         names = (field.name for field in dataclasses.fields(tree))
         known = tuple(
-            name for name in names if _is_child(tree.__dict__[name], annotated=name in annotated)
+            name
+            for name in names
+            if _is_child(tree.__dict__.get(name), annotated=name in annotated)
         )
         # Kept, because what JAX puts in place of a child need not look like one.
         tree.__dict__[_CHILDREN] = known
@@ -176,18 +201,24 @@ def _stack(place: str, values: list[Any]) -> Any:
         if all(_same(first, value) for value in values[1:]):
             return first
         if len({np.shape(value) for value in values}) == 1:
-            return jnp.stack([jnp.asarray(value) for value in values])
+            return _Varied(_joined(values))
     treedefs = {jax.tree.structure(value) for value in values}
     if len(treedefs) == 1 and not jax.tree_util.treedef_is_leaf(treedefs.pop()):
         return jax.tree.map(lambda *leaves: _stack(place, list(leaves)), *values)
     return _only(place, values)
 
 
+def _joined(values: list[Any]) -> np.ndarray:
+    """Joins scalars or arrays to one array of the type that JAX gives each of them."""
+    kind = jnp.result_type(*(jnp.result_type(value) for value in values))
+    return np.stack([np.asarray(value, kind) for value in values])
+
+
 def _only(place: str, values: list[Any]) -> Any:
     for value in values[1:]:
         if type(value) is not type(values[0]) or value != values[0]:
             raise ValueError(
-                f"{place}: {_shown(values[0])} and {_shown(value)} differ in structure and cannot "
+                f"{place}: {shown(values[0])} and {shown(value)} differ in structure and cannot "
                 "be stacked; expected one value, or a field annotated as Number or an array."
             )
     return values[0]
@@ -243,49 +274,57 @@ def _unflatten(cls: type, structure: Any, children: Any) -> Tree:
 
 
 def _check_when_made(cls: type) -> None:
-    """Makes the constructor of a class check its structure, before ``__post_init__`` does more."""
-    post_init = getattr(cls, "__post_init__", None)
-    init = cls.__init__
+    """Makes the constructor of a class check structure before and after its ``__post_init__``."""
+    init, post_init = cls.__init__, vars(cls).get("__post_init__")
 
     @functools.wraps(init)
     def checked(self, *args, **kwargs):
         init(self, *args, **kwargs)
-        if post_init is None:
-            _check(self)
+        if not hasattr(cls, "__post_init__"):
+            _check_not_traced(self)
+        _check_structure(self)
 
-    if post_init is not None and "__post_init__" in vars(cls):
+    cls.__init__ = checked
+    if post_init is not None:
 
         @functools.wraps(post_init)
-        def checked_first(self, *args):
-            _check(self)
-            post_init(self, *args)
+        def checked_first(self):
+            _check_not_traced(self)
+            post_init(self)
 
         cls.__post_init__ = checked_first  # pyright: ignore[reportAttributeAccessIssue]
-    cls.__init__ = checked
 
 
-def _check(tree: Tree) -> None:
+def _check_not_traced(tree: Tree) -> None:
     cls = type(tree)
     if missing := _abstract(cls):
-        raise ValueError(
-            f"{cls.__name__}: expected a method {missing[0]}, which it does not define."
-        )
+        raise ValueError(f"{cls.__name__}: expected a method {missing[0]}, which is not defined.")
+    for field in dataclasses.fields(tree):
+        value = tree.__dict__.get(field.name)  # Of `init=False`, `__post_init__` sets it later.
+        if isinstance(value, Tracer) and field.name not in _annotated(cls):
+            raise ValueError(
+                f"{cls.__name__}.{field.name} is traced, but it is structure; annotate it as "
+                "Number, Integer or an array type."
+            )
+
+
+def _check_structure(tree: Tree) -> None:
+    cls = type(tree)
+    tree.__dict__.pop(_CHILDREN, None)
     children = child_fields(tree)
     for field in dataclasses.fields(tree):
         if field.name in children:
             continue
         value, name = tree.__dict__[field.name], f"{cls.__name__}.{field.name}"
-        for leaf in jax.tree.leaves(value) if isinstance(value, (tuple, list, dict)) else [value]:
-            if isinstance(leaf, Tracer):
-                raise ValueError(_TRACED.format(name=name))
-            for kind, fix in _FIXES.items():
-                if isinstance(leaf, kind):
-                    raise ValueError(fix.format(name=name))
+        if any(isinstance(leaf, (np.ndarray, jax.Array)) for leaf in jax.tree.leaves(value)):
+            raise ValueError(
+                f"{name} is an array, but it is structure; annotate it as an array type."
+            )
         try:
             hash(value)
         except TypeError:
             raise ValueError(
-                f"{name}={_shown(value)}: a {type(value).__name__} can change and is not hashable; "
+                f"{name}={shown(value)}: a {type(value).__name__} can change and is not hashable; "
                 "expected a tuple or another immutable value."
             ) from None
         if str(field.type) in ("int", "<class 'int'>") and isinstance(value, float):
@@ -324,16 +363,43 @@ def _is_default(field: dataclasses.Field, value: Any) -> bool:
     return _same(value, default)
 
 
-def _shown(value: Any) -> str:
+def _name(value: Any) -> str:
+    return type(value).__qualname__.rpartition(".")[2].lstrip("_")
+
+
+def _shown_fields(value: Any) -> list[str]:
+    """Fields that are not their defaults; those that are given by position come first."""
+    fields = sorted(dataclasses.fields(value), key=lambda field: field.kw_only)
+    return [
+        f"{field.name}={shown(getattr(value, field.name))}"
+        for field in fields
+        if field.repr and not _is_default(field, getattr(value, field.name))
+    ]
+
+
+def shown(value: Any) -> str:
+    """Returns what stands for a value where an instance is printed."""
     if isinstance(value, (Tracer, jax.ShapeDtypeStruct)):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, (jax.Array, np.ndarray)):
         if value.size > _MAX_SHOWN or jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             return f"{value.dtype}{list(value.shape)}"
         return repr(value.tolist())
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        inner = ", ".join(map(_shown, value))
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {shown(one)}' for key, one in value.items())}}}"
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        fields = value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
+        inner = ", ".join(f"{name}={shown(one)}" for name, one in fields.items())
+        return f"{_name(value)}({inner})"
+    if isinstance(value, tuple):
+        inner = ", ".join(map(shown, value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if callable(value) and not isinstance(value, Tree) and hasattr(value, "__qualname__"):
         return value.__qualname__
+    if isinstance(value, functools.partial):
+        named = (f"{name}={shown(one)}" for name, one in value.keywords.items())
+        return f"partial({', '.join([*map(shown, (value.func, *value.args)), *named])})"
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, Tree)):
+        # Flax modules print themselves on many lines.
+        return f"{_name(value)}({', '.join(_shown_fields(value))})"
     return repr(value)

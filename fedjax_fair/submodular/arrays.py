@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
@@ -23,6 +24,7 @@ __all__ = [
     "as_items",
     "as_mask",
     "as_non_negative",
+    "as_partial",
     "as_probabilities",
     "as_symmetric",
     "is_traced",
@@ -32,6 +34,11 @@ __all__ = [
 def is_traced(values: Any) -> bool:
     """Whether any of the values is unknown before the compiled function runs."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
+
+
+def as_partial(function: Callable) -> Partial:
+    """A function as a pytree, whose structure it is unless it is a ``Partial`` already."""
+    return function if isinstance(function, Partial) else Partial(function)
 
 
 def as_finite(name: str, values: Any, shape: str) -> Array:

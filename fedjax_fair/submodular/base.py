@@ -2,38 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import abc
 from typing import NamedTuple
 
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from fedjax_fair.tree import Tree
+
 __all__ = ["Maximized", "SetFunction"]
 
 
-class SetFunction(NamedTuple):
+class SetFunction(Tree):
     """A function of subsets of ``{0, ..., size - 1}`` that is 0 at the empty set.
 
     A maximizer adds items one by one and carries a memo, the function's summary of the set so far.
     ``value`` is the definition, and the incremental ``gains``, ``gain`` and ``add`` agree with it.
-    All of them are pure, and may close over traced arrays. A function made inside ``jax.jit`` from
-    the arrays given to it is compiled once for all arrays of that shape.
+    All of them are pure.
 
-    Attributes:
-        size: Number of items.
-        value: ``value(mask) -> scalar`` of the set given by a mask over all items.
-        init: ``init() -> memo`` of the empty set.
-        gains: ``gains(memo) -> [size]``, the marginal gain of each item. Entries of items that are
-            already in the set are meaningless.
-        gain: ``gain(memo, item) -> scalar``, the gain of one item.
-        add: ``add(memo, item) -> memo`` of the set with the item.
+    A subclass declares its arrays and numbers as fields. These are children of a pytree, so that
+    functions of the same class and shapes share compiled maximizers, and several functions can be
+    stacked and mapped. A callable in a field is structure, equal only to itself, unless it is a
+    ``jax.tree_util.Partial``.
+
+    Examples:
+        >>> class Square(SetFunction):
+        ...     weights: Float[Array, " n"]
+        ...
+        ...     @property
+        ...     def size(self):
+        ...         return self.weights.shape[-1]
+        ...
+        ...     def value(self, mask):
+        ...         return jnp.sum(self.weights, where=mask) ** 2
+        ...
+        ...     def init(self):
+        ...         return jnp.zeros(())
+        ...
+        ...     def gains(self, memo):
+        ...         return (memo + self.weights) ** 2 - memo**2
+        ...
+        ...     def gain(self, memo, item):
+        ...         return self.gains(memo)[item]
+        ...
+        ...     def add(self, memo, item):
+        ...         return memo + self.weights[item]
+        >>> from fedjax_fair.submodular import greedy
+        >>> greedy(Square(jnp.array([1.0, 3.0, 2.0])), 2).items.tolist()
+        [1, 2]
     """
 
-    size: int
-    value: Callable[[Bool[Array, " size"]], Float[Array, ""]]
-    init: Callable[[], PyTree]
-    gains: Callable[[PyTree], Float[Array, " size"]]
-    gain: Callable[[PyTree, Int[Array, ""]], Float[Array, ""]]
-    add: Callable[[PyTree, Int[Array, ""]], PyTree]
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """Number of items."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        """Returns the value of the set given by a mask over all items."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def init(self) -> PyTree:
+        """Returns the memo of the empty set."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        """Returns the marginal gain of each item; entries of items of the set are meaningless."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        """Returns the marginal gain of one item."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        """Returns the memo of the set with the item."""
+        raise NotImplementedError
 
 
 class Maximized(NamedTuple):

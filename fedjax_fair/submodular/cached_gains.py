@@ -7,31 +7,16 @@ would go through all of them at every step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import abc
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from fedjax_fair.submodular.base import SetFunction
 
-__all__ = ["Memo", "Passes", "caching_gains"]
-
-
-class Passes(NamedTuple):
-    """Sums over a block of points, for every item.
-
-    Attributes:
-        served: ``served(points, best) -> [items]``, ``sum_i max(s_ij - best_i, 0)``.
-        lost: ``lost(points, old, new) -> [items]``, ``sum_i clip(s_ij, old_i, new_i) - old_i``: by
-            how much these sums decrease when ``best`` rises from ``old`` to ``new``.
-        block: Number of points.
-    """
-
-    served: Callable[..., Float[Array, " items"]]
-    lost: Callable[..., Float[Array, " items"]]
-    block: int
+__all__ = ["CachedGains", "Memo"]
 
 
 class Memo(NamedTuple):
@@ -41,41 +26,59 @@ class Memo(NamedTuple):
     gains: Float[Array, " items"]
 
 
-def caching_gains(
-    size: int,
-    floor: Float[Array, " points"],
-    column: Callable[[Int[Array, ""]], Float[Array, " points"]],
-    value: Callable[[Bool[Array, " items"]], Float[Array, ""]],
-    passes: Passes,
-) -> SetFunction:
+class CachedGains(SetFunction):
     """Facility location, ``sum_i max(floor_i, max_{j in S} s_ij) - floor_i``.
 
-    Args:
-        size: Number of items.
-        floor: The similarity of each point to the empty set.
-        column: ``column(item) -> [points]``, the similarity of each point to the item.
-        value: The function itself, of a mask over items.
-        passes: Sums over points for all items.
+    A subclass defines similarities, and sums over a block of points for every item.
     """
-    num_points, block = floor.shape[0], passes.block
-    lanes = jnp.arange(block, dtype=jnp.int32)
 
-    def all_gains(best):
-        def body(i, gains):
-            places = i * block + lanes
-            points = jnp.minimum(places, num_points - 1)
-            # Places beyond the end gain nothing.
-            return gains + passes.served(
-                points, jnp.where(places < num_points, best[points], jnp.inf)
-            )
+    @property
+    @abc.abstractmethod
+    def _block(self) -> int:
+        """Number of points of a block."""
+        raise NotImplementedError
 
-        return jax.lax.fori_loop(0, -(-num_points // block), body, jnp.zeros(size))
+    @abc.abstractmethod
+    def _floor(self) -> Float[Array, " points"]:
+        """Returns the similarity of each point to the empty set."""
+        raise NotImplementedError
 
-    def init():
-        return Memo(floor, all_gains(floor))
+    @abc.abstractmethod
+    def _column(self, item: Int[Array, ""]) -> Float[Array, " points"]:
+        """Returns the similarity of each point to an item."""
+        raise NotImplementedError
 
-    def add(memo, item):
-        offered = column(item)
+    @abc.abstractmethod
+    def _served(
+        self, points: Int[Array, " block"], best: Float[Array, " block"]
+    ) -> Float[Array, " items"]:
+        """Returns ``sum_i max(s_ij - best_i, 0)``."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def _lost(
+        self, points: Int[Array, " block"], old: Float[Array, " block"], new: Float[Array, " block"]
+    ) -> Float[Array, " items"]:
+        """Returns by how much ``_served`` decreases when ``best`` rises from ``old`` to ``new``.
+
+        It is ``sum_i clip(s_ij, old_i, new_i) - old_i``.
+        """
+        raise NotImplementedError
+
+    def init(self) -> PyTree:
+        floor = self._floor()
+        return Memo(floor, self._all_gains(floor))
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return memo.gains
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return jnp.sum(jnp.maximum(self._column(item) - memo.best, 0.0))
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        num_points, block = memo.best.shape[0], self._block
+        lanes = jnp.arange(block, dtype=jnp.int32)
+        offered = self._column(item)
         best = jnp.maximum(memo.best, offered)
         ranks = jnp.cumsum(offered > memo.best, dtype=jnp.int32)
         count = ranks[-1]
@@ -87,21 +90,26 @@ def caching_gains(
                 points = jnp.searchsorted(ranks, jnp.minimum(places + 1, count))
                 old = memo.best[points]
                 new = jnp.where(places < count, best[points], old)
-                return gains - passes.lost(points, old, new)
+                return gains - self._lost(points, old, new)
 
             return jax.lax.fori_loop(0, -(-count // block), body, memo.gains)
 
         # Where most points change, recomputing is no more work, and it discards the rounding errors
         # of former subtractions: without it some of a hundred items differ from those of double
         # precision.
-        gains = jax.lax.cond(3 * count > 2 * num_points, lambda: all_gains(best), subtract)
+        gains = jax.lax.cond(3 * count > 2 * num_points, lambda: self._all_gains(best), subtract)
         return Memo(best, gains)
 
-    return SetFunction(
-        size=size,
-        value=value,
-        init=init,
-        gains=lambda memo: memo.gains,
-        gain=lambda memo, item: jnp.sum(jnp.maximum(column(item) - memo.best, 0.0)),
-        add=add,
-    )
+    def _all_gains(self, best: Float[Array, " points"]) -> Float[Array, " size"]:
+        num_points, block = best.shape[0], self._block
+        lanes = jnp.arange(block, dtype=jnp.int32)
+
+        def body(i, gains):
+            places = i * block + lanes
+            points = jnp.minimum(places, num_points - 1)
+            # Places beyond the end gain nothing.
+            return gains + self._served(
+                points, jnp.where(places < num_points, best[points], jnp.inf)
+            )
+
+        return jax.lax.fori_loop(0, -(-num_points // block), body, jnp.zeros(self.size))

@@ -8,50 +8,65 @@ from functools import reduce
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
-from numpy.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_mask
 from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.tree import Number
 
-__all__ = ["restricted", "scaled", "sum_of", "truncated"]
+__all__ = ["Restricted", "Scaled", "Sum", "Truncated"]
 
 
-def sum_of(*functions: SetFunction) -> SetFunction:
+class Sum(SetFunction):
     """The sum of functions of the same items; submodular (and monotone) where all of them are.
+
+    Args:
+        functions: A tuple of functions.
 
     Raises:
         ValueError: If there is none, or they differ in size.
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> function = sum_of(modular(jnp.array([1.0, 2.0])), modular(jnp.array([0.5, -1.0])))
+        >>> from fedjax_fair.submodular import Modular
+        >>> function = Sum((Modular([1.0, 2.0]), Modular([0.5, -1.0])))
         >>> function.gains(function.init()).tolist()
         [1.5, 1.0]
     """
-    sizes = {function.size for function in functions}
-    if len(sizes) != 1:
-        raise ValueError(f"functions: expected one size, got {sorted(sizes) or 'no function'}.")
-    return SetFunction(
-        size=sizes.pop(),
-        value=lambda mask: _sum(function.value(mask) for function in functions),
-        init=lambda: tuple(function.init() for function in functions),
-        gains=lambda memo: _sum(f.gains(own) for f, own in zip(functions, memo, strict=True)),
-        gain=lambda memo, item: _sum(
-            f.gain(own, item) for f, own in zip(functions, memo, strict=True)
-        ),
-        add=lambda memo, item: tuple(
-            f.add(own, item) for f, own in zip(functions, memo, strict=True)
-        ),
-    )
+
+    functions: tuple[SetFunction, ...]
+
+    def __post_init__(self) -> None:
+        checks.instance("functions", self.functions, tuple, "(function, other)")
+        sizes = {function.size for function in self.functions}
+        if len(sizes) != 1:
+            raise ValueError(f"functions: expected one size, got {sorted(sizes) or 'no function'}.")
+
+    @property
+    def size(self) -> int:
+        return self.functions[0].size
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        return _sum(function.value(mask) for function in self.functions)
+
+    def init(self) -> PyTree:
+        return tuple(function.init() for function in self.functions)
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return _sum(f.gains(own) for f, own in zip(self.functions, memo, strict=True))
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return _sum(f.gain(own, item) for f, own in zip(self.functions, memo, strict=True))
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        return tuple(f.add(own, item) for f, own in zip(self.functions, memo, strict=True))
 
 
 def _sum(arrays: Iterable[Array]) -> Array:
     return reduce(operator.add, arrays)
 
 
-def scaled(function: SetFunction, factor: float | Float[Array, ""]) -> SetFunction:
+class Scaled(SetFunction):
     """A multiple of a function; submodular and monotone as it is.
 
     Args:
@@ -62,23 +77,39 @@ def scaled(function: SetFunction, factor: float | Float[Array, ""]) -> SetFuncti
         ValueError: If the factor is negative.
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> function = scaled(modular(jnp.array([1.0, 2.0])), 3.0)
+        >>> from fedjax_fair.submodular import Modular
+        >>> function = Scaled(Modular([1.0, 2.0]), 3.0)
         >>> function.gains(function.init()).tolist()
         [3.0, 6.0]
     """
-    checks.non_negative("factor", factor)
-    return SetFunction(
-        size=function.size,
-        value=lambda mask: factor * function.value(mask),
-        init=function.init,
-        gains=lambda memo: factor * function.gains(memo),
-        gain=lambda memo, item: factor * function.gain(memo, item),
-        add=function.add,
-    )
+
+    function: SetFunction
+    factor: Number
+
+    def __post_init__(self) -> None:
+        checks.non_negative("factor", self.factor)
+
+    @property
+    def size(self) -> int:
+        return self.function.size
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        return self.factor * self.function.value(mask)
+
+    def init(self) -> PyTree:
+        return self.function.init()
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return self.factor * self.function.gains(memo)
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return self.factor * self.function.gain(memo, item)
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        return self.function.add(memo, item)
 
 
-def truncated(function: SetFunction, bound: float | Float[Array, ""]) -> SetFunction:
+class Truncated(SetFunction):
     """``min(bound, value)``; monotone submodular where the function is both.
 
     Args:
@@ -89,34 +120,43 @@ def truncated(function: SetFunction, bound: float | Float[Array, ""]) -> SetFunc
         ValueError: If the bound is negative.
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> function = truncated(modular(jnp.array([1.0, 2.0])), 2.5)
+        >>> from fedjax_fair.submodular import Modular
+        >>> function = Truncated(Modular([1.0, 2.0]), 2.5)
         >>> float(function.value(jnp.array([True, True])))
         2.5
     """
-    checks.non_negative("bound", bound)
 
-    def raised(total, gain):
-        return jnp.minimum(bound, total + gain) - jnp.minimum(bound, total)
+    function: SetFunction
+    bound: Number
 
-    def init():
-        return jnp.zeros(()), function.init()
+    def __post_init__(self) -> None:
+        checks.non_negative("bound", self.bound)
 
-    def add(memo, item):
+    @property
+    def size(self) -> int:
+        return self.function.size
+
+    def _increase(self, total: Float[Array, ""], gain: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.minimum(self.bound, total + gain) - jnp.minimum(self.bound, total)
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        return jnp.minimum(self.bound, self.function.value(mask))
+
+    def init(self) -> PyTree:
+        return jnp.zeros(()), self.function.init()
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return self._increase(memo[0], self.function.gains(memo[1]))
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return self._increase(memo[0], self.function.gain(memo[1], item))
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
         total, own = memo
-        return total + function.gain(own, item), function.add(own, item)
-
-    return SetFunction(
-        size=function.size,
-        value=lambda mask: jnp.minimum(bound, function.value(mask)),
-        init=init,
-        gains=lambda memo: raised(memo[0], function.gains(memo[1])),
-        gain=lambda memo, item: raised(memo[0], function.gain(memo[1], item)),
-        add=add,
-    )
+        return total + self.function.gain(own, item), self.function.add(own, item)
 
 
-def restricted(function: SetFunction, mask: ArrayLike) -> SetFunction:
+class Restricted(SetFunction):
     """The value of the items of the set that are in ``mask``; the others contribute nothing.
 
     Submodular and monotone as the function is.
@@ -129,25 +169,37 @@ def restricted(function: SetFunction, mask: ArrayLike) -> SetFunction:
         ValueError: If the mask has another length than the function has items.
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> function = restricted(modular(jnp.array([1.0, 2.0])), jnp.array([True, False]))
+        >>> from fedjax_fair.submodular import Modular
+        >>> function = Restricted(Modular([1.0, 2.0]), [True, False])
         >>> function.gains(function.init()).tolist()
         [1.0, 0.0]
     """
-    counted = as_mask("mask", mask)
-    if counted.shape != (function.size,):
-        raise ValueError(f"mask: expected shape ({function.size},), got {counted.shape}.")
 
-    def add(memo, item):
-        return jax.tree.map(
-            lambda new, old: jnp.where(counted[item], new, old), function.add(memo, item), memo
-        )
+    function: SetFunction
+    mask: Bool[Array, " size"]
 
-    return SetFunction(
-        size=function.size,
-        value=lambda chosen: function.value(chosen & counted),
-        init=function.init,
-        gains=lambda memo: jnp.where(counted, function.gains(memo), 0.0),
-        gain=lambda memo, item: jnp.where(counted[item], function.gain(memo, item), 0.0),
-        add=add,
-    )
+    def __post_init__(self) -> None:
+        counted = as_mask("mask", self.mask)
+        if counted.shape != (self.size,):
+            raise ValueError(f"mask: expected shape ({self.size},), got {counted.shape}.")
+        self._convert(mask=counted)
+
+    @property
+    def size(self) -> int:
+        return self.function.size
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        return self.function.value(mask & self.mask)
+
+    def init(self) -> PyTree:
+        return self.function.init()
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return jnp.where(self.mask, self.function.gains(memo), 0.0)
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return jnp.where(self.mask[item], self.function.gain(memo, item), 0.0)
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        counts, added = self.mask[item], self.function.add(memo, item)
+        return jax.tree.map(lambda new, old: jnp.where(counts, new, old), added, memo)

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
@@ -15,15 +15,17 @@ from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_mask, as_non_negative, as_probabilities
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, is_sparse
-from fedjax_fair.submodular.sparse_functions import saturated_of_lists
+from fedjax_fair.submodular.sparse_functions import SparseSaturatedCoverage
+from fedjax_fair.tree import Number
 
 __all__ = [
     "CONCAVE",
     "Concave",
+    "Coverage",
+    "FeatureBased",
+    "ProbabilisticCoverage",
+    "SaturatedCoverage",
     "as_weights",
-    "coverage",
-    "feature_based",
-    "probabilistic_coverage",
     "saturated_coverage",
 ]
 
@@ -40,7 +42,7 @@ def as_weights(weights: ArrayLike | None, count: int, of: str) -> Float[Array, "
     return worth
 
 
-def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunction:
+class Coverage(SetFunction):
     """The weight of all topics that at least one item of the set covers: monotone submodular.
 
     Args:
@@ -51,32 +53,49 @@ def coverage(membership: ArrayLike, weights: ArrayLike | None = None) -> SetFunc
         ValueError: If shapes do not fit, a membership is not 0 or 1, or a weight is negative.
 
     Examples:
-        >>> membership = jnp.array([[1, 1, 0], [0, 1, 1]], bool)
-        >>> function = coverage(membership)
+        >>> function = Coverage([[1, 1, 0], [0, 1, 1]])
         >>> function.gains(function.add(function.init(), 0)).tolist()
         [0.0, 1.0]
     """
-    covers = as_mask("membership", membership)
-    if covers.ndim != 2 or 0 in covers.shape:
-        raise ValueError(f"membership: expected shape [items, topics], got {covers.shape}.")
-    worth = as_weights(weights, covers.shape[1], "topics")
-    return SetFunction(
-        size=covers.shape[0],
-        value=lambda mask: jnp.sum(worth, where=(covers & mask[:, None]).any(axis=0)),
-        init=lambda: worth,
-        gains=lambda uncovered: product(covers.astype(worth.dtype), uncovered),
-        gain=lambda uncovered, item: jnp.sum(uncovered, where=covers[item]),
-        add=lambda uncovered, item: jnp.where(covers[item], 0.0, uncovered),
-    )
+
+    membership: Bool[Array, "items topics"]
+    weights: Float[Array, " topics"] | None = None
+
+    def __post_init__(self) -> None:
+        covers = as_mask("membership", self.membership)
+        if covers.ndim != 2 or 0 in covers.shape:
+            raise ValueError(f"membership: expected shape [items, topics], got {covers.shape}.")
+        self._convert(
+            membership=covers, weights=as_weights(self.weights, covers.shape[1], "topics")
+        )
+
+    @property
+    def size(self) -> int:
+        return self.membership.shape[-2]
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        covered = (self.membership & mask[:, None]).any(axis=0)
+        return jnp.sum(_known(self.weights), where=covered)
+
+    # The memo is the weight of each topic that is not yet covered.
+    def init(self) -> PyTree:
+        return self.weights
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return product(self.membership.astype(memo.dtype), memo)
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return jnp.sum(memo, where=self.membership[item])
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        return jnp.where(self.membership[item], 0.0, memo)
 
 
-def probabilistic_coverage(
-    probabilities: ArrayLike, weights: ArrayLike | None = None
-) -> SetFunction:
+class ProbabilisticCoverage(SetFunction):
     r"""``sum_u w_u * (1 - prod_{j in S} (1 - p_ju))``: monotone submodular.
 
     The expected weight of the topics that at least one item covers, if each item covers each topic
-    independently of all others. With probabilities of 0 and 1 it is ``coverage``.
+    independently of all others. With probabilities of 0 and 1 it is ``Coverage``.
 
     Args:
         probabilities: That each item covers each topic, ``[items, topics]``, in [0, 1].
@@ -86,33 +105,50 @@ def probabilistic_coverage(
         ValueError: If shapes do not fit, or a number is out of range.
 
     Examples:
-        >>> function = probabilistic_coverage(jnp.array([[0.5, 0.0], [0.5, 1.0]]))
+        >>> function = ProbabilisticCoverage([[0.5, 0.0], [0.5, 1.0]])
         >>> function.gains(function.add(function.init(), 1)).tolist()[0]
         0.25
     """
-    covers = as_probabilities("probabilities", probabilities, "items topics")
-    worth = as_weights(weights, covers.shape[1], "topics")
-    return SetFunction(
-        size=covers.shape[0],
-        value=lambda mask: jnp.sum(worth * (1 - jnp.prod(1 - covers, axis=0, where=mask[:, None]))),
-        init=lambda: worth,
-        gains=lambda uncovered: product(covers, uncovered),
-        gain=lambda uncovered, item: jnp.sum(covers[item] * uncovered),
-        add=lambda uncovered, item: uncovered * (1 - covers[item]),
-    )
+
+    probabilities: Float[Array, "items topics"]
+    weights: Float[Array, " topics"] | None = None
+
+    def __post_init__(self) -> None:
+        covers = as_probabilities("probabilities", self.probabilities, "items topics")
+        self._convert(
+            probabilities=covers, weights=as_weights(self.weights, covers.shape[1], "topics")
+        )
+
+    @property
+    def size(self) -> int:
+        return self.probabilities.shape[-2]
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        missed = jnp.prod(1 - self.probabilities, axis=0, where=mask[:, None])
+        return jnp.sum(_known(self.weights) * (1 - missed))
+
+    # The memo is the weight of each topic times the probability that it is not yet covered.
+    def init(self) -> PyTree:
+        return self.weights
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return product(self.probabilities, memo)
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return jnp.sum(self.probabilities[item] * memo)
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        return memo * (1 - self.probabilities[item])
 
 
-def saturated_coverage(
-    similarity: ArrayLike | SparseSimilarity | Any, saturation: float | Float[Array, ""]
-) -> SetFunction:
+class SaturatedCoverage(SetFunction):
     r"""``sum_i min(sum_{j in S} s_ij, saturation * sum_j s_ij)``: monotone submodular.
 
     Each point contributes its total similarity to the set, capped at a share of its total
     similarity to all items (Lin and Bilmes, ACL 2011).
 
     Args:
-        similarity: Of every point to every item, ``[points, items]``, >= 0; may be sparse, as for
-            ``facility_location``.
+        similarity: Of every point to every item, ``[points, items]``, >= 0.
         saturation: The share, >= 0; may be traced.
 
     Raises:
@@ -122,33 +158,51 @@ def saturated_coverage(
         Greedy picks as in double precision where gains differ by more than 1e-6 of the value.
 
     Examples:
-        >>> function = saturated_coverage(jnp.array([[1.0, 1.0], [0.0, 2.0]]), saturation=0.5)
+        >>> function = SaturatedCoverage([[1.0, 1.0], [0.0, 2.0]], saturation=0.5)
         >>> function.gains(function.init()).tolist()
         [1.0, 2.0]
     """
-    checks.non_negative("saturation", saturation)
+
+    similarity: Float[Array, "points items"]
+    saturation: Number
+
+    def __post_init__(self) -> None:
+        checks.non_negative("saturation", self.saturation)
+        self._convert(similarity=as_non_negative("similarity", self.similarity, "points items"))
+
+    @property
+    def size(self) -> int:
+        return self.similarity.shape[-1]
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        totals = product(self.similarity, mask.astype(self.similarity.dtype))
+        return jnp.sum(jnp.minimum(totals, self.init()))
+
+    # The memo is what every point still takes, rather than a difference of two totals: these are so
+    # much larger than the gains that in single precision they would decide between items.
+    def init(self) -> PyTree:
+        return self.saturation * jnp.sum(self.similarity, axis=1)
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return jnp.sum(jnp.minimum(self.similarity, memo[:, None]), axis=0)
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return jnp.sum(jnp.minimum(self.similarity[:, item], memo))
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        return jnp.maximum(memo - self.similarity[:, item], 0)
+
+
+def saturated_coverage(
+    similarity: ArrayLike | SparseSimilarity | Any, saturation: float | Float[Array, ""]
+) -> SaturatedCoverage | SparseSaturatedCoverage:
+    """Returns ``SaturatedCoverage`` of a matrix that may be sparse: see ``facility_location``."""
     if is_sparse(similarity):
-        return saturated_of_lists(as_sparse(similarity), saturation)
-    matrix = as_non_negative("similarity", similarity, "points items")
-    cap = saturation * jnp.sum(matrix, axis=1)
-
-    # Sums of what every point still takes, rather than differences of two totals: these are so much
-    # larger than the gains that in single precision they would decide between items.
-    return SetFunction(
-        size=matrix.shape[1],
-        value=lambda mask: jnp.sum(jnp.minimum(product(matrix, mask.astype(matrix.dtype)), cap)),
-        init=lambda: cap,
-        gains=lambda room: jnp.sum(jnp.minimum(matrix, room[:, None]), axis=0),
-        gain=lambda room, item: jnp.sum(jnp.minimum(matrix[:, item], room)),
-        add=lambda room, item: jnp.maximum(room - matrix[:, item], 0),
-    )
+        return SparseSaturatedCoverage(as_sparse(similarity), saturation)
+    return SaturatedCoverage(similarity, saturation)
 
 
-def feature_based(
-    features: ArrayLike,
-    concave: str | Concave = "sqrt",
-    weights: ArrayLike | None = None,
-) -> SetFunction:
+class FeatureBased(SetFunction):
     r"""``sum_u w_u * concave(sum_{j in S} x_ju)``: monotone submodular.
 
     Args:
@@ -161,30 +215,55 @@ def feature_based(
         ValueError: If a number is negative or not finite, or shapes do not fit.
 
     Notes:
-        As for ``saturated_coverage``, greedy picks as in double precision where gains differ by
+        As for ``SaturatedCoverage``, greedy picks as in double precision where gains differ by
         more than 1e-6 of the value.
 
     Examples:
-        >>> function = feature_based(jnp.array([[4.0, 0.0], [0.0, 9.0], [5.0, 0.0]]))
+        >>> function = FeatureBased([[4.0, 0.0], [0.0, 9.0], [5.0, 0.0]])
         >>> function.gains(function.add(function.init(), 0)).tolist()[1:]
         [3.0, 1.0]
     """
-    if not callable(concave):
-        checks.one_of("concave", concave, tuple(CONCAVE))
-        concave = CONCAVE[concave]
-    amounts = as_non_negative("features", features, "items features")
-    worth = as_weights(weights, amounts.shape[1], "features")
 
-    def raised(before, after):
+    features: Float[Array, "items features"]
+    concave: str | Concave = "sqrt"
+    weights: Float[Array, " features"] | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.concave):
+            checks.one_of("concave", self.concave, tuple(CONCAVE))
+        amounts = as_non_negative("features", self.features, "items features")
+        self._convert(
+            features=amounts, weights=as_weights(self.weights, amounts.shape[1], "features")
+        )
+
+    @property
+    def size(self) -> int:
+        return self.features.shape[-2]
+
+    def _increase(
+        self, before: Float[Array, " features"], after: Float[Array, " features"]
+    ) -> Float[Array, ""]:
+        concave = CONCAVE[self.concave] if isinstance(self.concave, str) else self.concave
         # Differences feature by feature; that of two totals would be lost in rounding.
-        return jnp.sum((concave(after) - concave(before)) * worth, axis=-1)
+        return jnp.sum((concave(after) - concave(before)) * _known(self.weights), axis=-1)
 
-    nothing = jnp.zeros(amounts.shape[1], amounts.dtype)
-    return SetFunction(
-        size=amounts.shape[0],
-        value=lambda mask: raised(nothing, product(mask.astype(amounts.dtype), amounts)),
-        init=lambda: nothing,
-        gains=lambda sums: jax.vmap(lambda own: raised(sums, sums + own))(amounts),
-        gain=lambda sums, item: raised(sums, sums + amounts[item]),
-        add=lambda sums, item: sums + amounts[item],
-    )
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        sums = product(mask.astype(self.features.dtype), self.features)
+        return self._increase(self.init(), sums)
+
+    def init(self) -> PyTree:
+        return jnp.zeros(self.features.shape[-1], self.features.dtype)
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return jax.vmap(lambda own: self._increase(memo, memo + own))(self.features)
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return self._increase(memo, memo + self.features[item])
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        return memo + self.features[item]
+
+
+def _known(weights: Float[Array, " columns"] | None) -> Float[Array, " columns"]:
+    assert weights is not None  # The constructor replaces None.
+    return weights

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.submodular.matroids import Matroid, heaviest_base
 
-__all__ = ["TOLERANCE", "Decomposition", "decompose"]
+__all__ = ["TOLERANCE", "Decomposition", "decompose", "decomposed", "padded"]
 
 # Differences of sums in single precision up to this count as rounding errors.
 TOLERANCE = 1e-5
@@ -52,32 +51,42 @@ def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
 
     Examples:
         >>> from fedjax_fair.submodular import matroids
-        >>> found = decompose(matroids.uniform(1, 3), [0.5, 0.25, 0.25])
+        >>> found = decompose(matroids.Uniform(1, 3), [0.5, 0.25, 0.25])
         >>> found.weights.tolist()
         [0.5, 0.25, 0.25]
     """
+    bases, weights = decomposed(matroid, x)
+    # Unlike `jnp.asarray` this compiles nothing for another number of bases.
+    return Decomposition(*jax.device_put((bases, weights)))
+
+
+def decomposed(
+    matroid: Matroid, x: ArrayLike
+) -> tuple[Bool[np.ndarray, "bases size"], Float[np.ndarray, " bases"]]:
+    """Bases and weights of ``decompose``, as arrays of NumPy."""
     point = np.asarray(x, np.float64)
     if point.shape != (matroid.size,):
         raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")
     if not (point.min() >= -TOLERANCE and point.max() <= 1 + TOLERANCE):
         raise ValueError(f"x: expected numbers in [0, 1], got {point.min()} to {point.max()}.")
     point = np.clip(point, 0, 1)
-    find = _by_sliding if matroid.order is not None else _by_adding
-    sets, weights = find(matroid, point)
+    order = matroid.order
+    sets, weights = _by_adding(matroid, point) if order is None else _by_sliding(order, point)
     bases = _completed(matroid, sets, point)
     # What is above the point completes bases, and is nothing where the point is not short of one.
     off = (point - weights @ bases).max()
     if off > 100 * TOLERANCE:
-        raise ValueError(f"x: expected a point of the {matroid.name} polytope, but it is {off:.2g} "
-                         "away from any mean of bases.")  # fmt: skip
-    return Decomposition(jnp.asarray(bases), jnp.asarray(weights, jnp.float32))
+        raise ValueError(
+            f"x: expected a point of the polytope of a {type(matroid).__name__} matroid, but it is "
+            f"{off:.2g} away from any mean of bases."
+        )
+    return bases, weights.astype(np.float32)
 
 
 def _by_sliding(
-    matroid: Matroid, x: np.ndarray
+    order: Int[np.ndarray, " size"], x: np.ndarray
 ) -> tuple[Bool[np.ndarray, "sets size"], np.ndarray]:
-    assert matroid.order is not None
-    present = matroid.order[x[matroid.order] > 0]
+    present = order[x[order] > 0]
     ends = np.cumsum(x[present])
     starts = np.append(0, ends)[:-1]
     cuts = np.unique(np.append(ends % 1, [0.0, 1.0]))
@@ -85,7 +94,7 @@ def _by_sliding(
     lengths = np.diff(cuts)
     cuts, lengths = cuts[:-1][lengths > TOLERANCE / 10], lengths[lengths > TOLERANCE / 10]
     teeth = (cuts + lengths / 2)[:, None]
-    sets = np.zeros((cuts.size, matroid.size), bool)
+    sets = np.zeros((cuts.size, x.size), bool)
     sets[:, present] = np.floor(ends - teeth) > np.floor(starts - teeth)
     return sets, lengths / lengths.sum()
 
@@ -93,10 +102,8 @@ def _by_sliding(
 def _by_adding(matroid: Matroid, x: np.ndarray) -> tuple[Bool[np.ndarray, "sets size"], np.ndarray]:
     from scipy.optimize import nnls
 
-    lmo = jax.jit(matroid.max_weight_base)
-
     def heaviest(weights):  # Of all independent sets, not only bases.
-        return np.asarray(lmo(jnp.asarray(weights, jnp.float32))) & (weights > 0)
+        return np.asarray(heaviest_base(matroid, weights.astype(np.float32))) & (weights > 0)
 
     sets, weights = heaviest(x)[None], np.ones(1)
     for _ in range(4 * matroid.size):
@@ -116,11 +123,20 @@ def _completed(
     matroid: Matroid, sets: Bool[np.ndarray, "sets size"], x: np.ndarray
 ) -> Bool[np.ndarray, "sets size"]:
     """Bases that contain the sets, or most of a set that rounding errors made too large."""
-    # One after another: together they would be compiled again for every number of sets.
-    independent, lmo = jax.jit(matroid.independent), jax.jit(matroid.max_weight_base)
-    allowed = np.array([independent(mask) for mask in sets], bool)
+    allowed = np.asarray(_independent(matroid, padded(sets)))[: len(sets)]
     bases = sets.copy()
     for i in np.flatnonzero(~allowed | (sets.sum(axis=1) != matroid.rank)):
         # More than 1 for every item of the set.
-        bases[i] = lmo(jnp.asarray(2 * sets[i] + x, jnp.float32))
+        bases[i] = heaviest_base(matroid, (2 * sets[i] + x).astype(np.float32))
     return bases
+
+
+def padded(array: np.ndarray) -> np.ndarray:
+    """Adds rows of zeros up to a power of two, so that few numbers of rows are compiled for."""
+    missing = (1 << (len(array) - 1).bit_length()) - len(array)
+    return np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])
+
+
+@jax.jit
+def _independent(matroid: Matroid, masks: Bool[Array, "sets size"]) -> Bool[Array, " sets"]:
+    return jax.lax.map(matroid.independent, masks)

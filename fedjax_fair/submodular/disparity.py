@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
-from numpy.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_symmetric
 from fedjax_fair.submodular.base import SetFunction
 
-__all__ = ["disparity_min", "disparity_sum"]
+__all__ = ["DisparityMin", "DisparitySum"]
 
 
-def disparity_sum(distances: ArrayLike) -> SetFunction:
+class DisparitySum(SetFunction):
     """The sum of the distances between all pairs of the set, each counted once.
 
     Monotone and supermodular: gains grow with the set, so that no bound for submodular functions
@@ -35,28 +34,40 @@ def disparity_sum(distances: ArrayLike) -> SetFunction:
     Examples:
         >>> from fedjax_fair.submodular import greedy
         >>> line = jnp.array([0.0, 1.0, 10.0, 11.0])
-        >>> chosen = greedy(disparity_sum(jnp.abs(line[:, None] - line[None])), 3)
+        >>> chosen = greedy(DisparitySum(jnp.abs(line[:, None] - line[None])), 3)
         >>> chosen.items.tolist(), chosen.gains.tolist()
         ([0, 3, 1], [0.0, 11.0, 11.0])
     """
-    matrix = as_symmetric("distances", distances)
-    matrix = jnp.where(jnp.eye(matrix.shape[0], dtype=bool), 0, matrix)
 
-    def value(mask):
-        chosen = mask.astype(matrix.dtype)
-        return product(chosen, product(matrix, chosen)) / 2
+    distances: Float[Array, "n n"]
 
-    return SetFunction(
-        size=matrix.shape[0],
-        value=value,
-        init=lambda: jnp.zeros(matrix.shape[0], matrix.dtype),
-        gains=lambda sums: sums,
-        gain=lambda sums, item: sums[item],
-        add=lambda sums, item: sums + matrix[item],
-    )
+    def __post_init__(self) -> None:
+        matrix = as_symmetric("distances", self.distances)
+        own = jnp.eye(matrix.shape[0], dtype=bool)
+        self._convert(distances=jnp.where(own, 0, matrix))
+
+    @property
+    def size(self) -> int:
+        return self.distances.shape[-1]
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        chosen = mask.astype(self.distances.dtype)
+        return product(chosen, product(self.distances, chosen)) / 2
+
+    def init(self) -> PyTree:
+        return jnp.zeros(self.size, self.distances.dtype)
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return memo
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return memo[item]
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        return memo + self.distances[item]
 
 
-def disparity_min(distances: ArrayLike) -> SetFunction:
+class DisparityMin(SetFunction):
     """The smallest distance between two items of the set; 0 for fewer than two.
 
     Neither monotone nor submodular: from the third item on no gain is positive. ``greedy`` is then
@@ -77,33 +88,43 @@ def disparity_min(distances: ArrayLike) -> SetFunction:
     Examples:
         >>> from fedjax_fair.submodular import greedy
         >>> line = jnp.array([0.0, 1.0, 4.0, 11.0])
-        >>> chosen = greedy(disparity_min(jnp.abs(line[:, None] - line[None])), 3)
+        >>> chosen = greedy(DisparityMin(jnp.abs(line[:, None] - line[None])), 3)
         >>> chosen.items.tolist(), chosen.gains.tolist()
         ([0, 3, 2], [0.0, 11.0, -7.0])
     """
-    matrix = as_symmetric("distances", distances)
-    nothing = jnp.full(matrix.shape[0], jnp.inf, matrix.dtype)
-    apart = ~jnp.eye(matrix.shape[0], dtype=bool)
+
+    distances: Float[Array, "n n"]
+
+    def __post_init__(self) -> None:
+        self._convert(distances=as_symmetric("distances", self.distances))
+
+    @property
+    def size(self) -> int:
+        return self.distances.shape[-1]
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        pairs = jnp.outer(mask, mask) & ~jnp.eye(self.size, dtype=bool)
+        return _finite(jnp.min(self.distances, where=pairs, initial=jnp.inf))
 
     # The memo is the value, infinite below two items, and the distance of each item to the set.
-    def gains(memo):
-        smallest, nearest = memo
-        return _finite(jnp.minimum(smallest, nearest)) - _finite(smallest)
+    def init(self) -> PyTree:
+        dtype = self.distances.dtype
+        return jnp.array(jnp.inf, dtype), jnp.full(self.size, jnp.inf, dtype)
 
-    def add(memo, item):
-        smallest, nearest = memo
-        return jnp.minimum(smallest, nearest[item]), jnp.minimum(nearest, matrix[item])
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return _decrease(*memo)
 
-    return SetFunction(
-        size=matrix.shape[0],
-        value=lambda mask: _finite(
-            jnp.min(matrix, where=jnp.outer(mask, mask) & apart, initial=jnp.inf)
-        ),
-        init=lambda: (jnp.array(jnp.inf, matrix.dtype), nothing),
-        gains=gains,
-        gain=lambda memo, item: gains((memo[0], memo[1][item])),
-        add=add,
-    )
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        smallest, nearest = memo
+        return _decrease(smallest, nearest[item])
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        smallest, nearest = memo
+        return jnp.minimum(smallest, nearest[item]), jnp.minimum(nearest, self.distances[item])
+
+
+def _decrease(smallest: Float[Array, ""], nearest: Float[Array, "..."]) -> Float[Array, "..."]:
+    return _finite(jnp.minimum(smallest, nearest)) - _finite(smallest)
 
 
 def _finite(distance: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
@@ -15,21 +16,20 @@ from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_symmetric
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, is_sparse
-from fedjax_fair.submodular.sparse_functions import cut_of_lists
+from fedjax_fair.submodular.sparse_functions import SparseGraphCut
+from fedjax_fair.tree import Number
 
-__all__ = ["as_kernel", "graph_cut", "log_det"]
+__all__ = ["GraphCut", "LogDet", "as_kernel", "graph_cut"]
 
 
-def graph_cut(
-    similarity: ArrayLike | SparseSimilarity | Any, tradeoff: float | Float[Array, ""] = 1.0
-) -> SetFunction:
+class GraphCut(SetFunction):
     r"""``tradeoff * sum_{i, j in S} s_ij - sum_{i in S, j in S} s_ij``, ``i`` over all items.
 
     Submodular. At ``tradeoff=1`` it is the weight of the edges that leave the set; from 2 on it is
     monotone.
 
     Args:
-        similarity: ``[n, n]``, symmetric, >= 0; may be sparse, as for ``facility_location``.
+        similarity: ``[n, n]``, symmetric, >= 0.
         tradeoff: Weight of the similarity to all items against that within the set, >= 0; may be
             traced.
 
@@ -37,32 +37,54 @@ def graph_cut(
         ValueError: If the matrix is not square, symmetric and non-negative.
 
     Examples:
-        >>> function = graph_cut(jnp.array([[0.0, 3.0], [3.0, 0.0]]))
+        >>> function = GraphCut([[0.0, 3.0], [3.0, 0.0]])
         >>> float(function.value(jnp.array([True, False])))
         3.0
     """
-    checks.non_negative("tradeoff", tradeoff)
+
+    similarity: Float[Array, "n n"]
+    tradeoff: Number = 1.0
+    # The gain of each item beside the empty set, read at every step.
+    _alone: Float[Array, " n"] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checks.non_negative("tradeoff", self.tradeoff)
+        matrix = as_symmetric("similarity", self.similarity)
+        alone = self.tradeoff * jnp.sum(matrix, axis=1) - jnp.diagonal(matrix)
+        self._convert(similarity=matrix, _alone=alone)
+
+    @property
+    def size(self) -> int:
+        return self.similarity.shape[-1]
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        chosen = mask.astype(self.similarity.dtype)
+        similar = product(self.similarity, chosen)
+        return self.tradeoff * jnp.sum(similar) - product(chosen, similar)
+
+    def init(self) -> PyTree:
+        return jnp.zeros(self.size)
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return self._alone - 2 * memo
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return self._alone[item] - 2 * memo[item]
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        return memo + self.similarity[item]
+
+
+def graph_cut(
+    similarity: ArrayLike | SparseSimilarity | Any, tradeoff: float | Float[Array, ""] = 1.0
+) -> GraphCut | SparseGraphCut:
+    """Returns ``GraphCut`` of a matrix that may be sparse, as for ``facility_location``."""
     if is_sparse(similarity):
-        return cut_of_lists(as_sparse(similarity), tradeoff)
-    matrix = as_symmetric("similarity", similarity)
-    alone = tradeoff * jnp.sum(matrix, axis=1) - jnp.diagonal(matrix)
-
-    def value(mask):
-        chosen = mask.astype(matrix.dtype)
-        similar = product(matrix, chosen)
-        return tradeoff * jnp.sum(similar) - product(chosen, similar)
-
-    return SetFunction(
-        size=matrix.shape[0],
-        value=value,
-        init=lambda: jnp.zeros(matrix.shape[0]),
-        gains=lambda inside: alone - 2 * inside,
-        gain=lambda inside, item: alone[item] - 2 * inside[item],
-        add=lambda inside, item: inside + matrix[item],
-    )
+        return SparseGraphCut(as_sparse(similarity), tradeoff)
+    return GraphCut(similarity, tradeoff)
 
 
-def log_det(kernel: ArrayLike) -> SetFunction:
+class LogDet(SetFunction):
     """``log det(I + K_S)``, the volume of a set: monotone submodular.
 
     The gain of an item is the logarithm of its conditional variance given the set, computed from a
@@ -79,36 +101,42 @@ def log_det(kernel: ArrayLike) -> SetFunction:
         Chen, Zhang, Zhou, *Fast Greedy MAP Inference for Determinantal Point Process*, NeurIPS 2018
 
     Examples:
-        >>> function = log_det(jnp.diag(jnp.array([1.0, 3.0])))
+        >>> function = LogDet(jnp.diag(jnp.array([1.0, 3.0])))
         >>> [round(float(gain), 4) for gain in function.gains(function.init())]
         [0.6931, 1.3863]
     """
-    matrix = as_kernel("kernel", kernel)
-    size = matrix.shape[0]
-    matrix = matrix + jnp.eye(size, dtype=matrix.dtype)
 
-    def value(mask):
-        outside = jnp.eye(size, dtype=matrix.dtype)
-        return jnp.linalg.slogdet(jnp.where(jnp.outer(mask, mask), matrix, outside))[1]
+    kernel: Float[Array, "n n"]
 
-    def init() -> tuple[Int[Array, ""], Float[Array, "n n"], Float[Array, " n"]]:
-        return jnp.zeros((), jnp.int32), jnp.zeros_like(matrix), jnp.diagonal(matrix)
+    def __post_init__(self) -> None:
+        self._convert(kernel=as_kernel("kernel", self.kernel))
 
-    def add(memo, item):
+    @property
+    def size(self) -> int:
+        return self.kernel.shape[-1]
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        identity = jnp.eye(self.size, dtype=self.kernel.dtype)
+        inside = jnp.where(jnp.outer(mask, mask), self.kernel + identity, identity)
+        return jnp.linalg.slogdet(inside)[1]
+
+    def init(self) -> tuple[Int[Array, ""], Float[Array, "n n"], Float[Array, " n"]]:
+        variance = jnp.diagonal(self.kernel) + 1
+        return jnp.zeros((), jnp.int32), jnp.zeros_like(self.kernel), variance
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return jnp.log(memo[2])
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return jnp.log(memo[2][item])
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
         count, factor, variance = memo
-        row = (matrix[item] - product(factor[:, item], factor)) / jnp.sqrt(variance[item])
+        row = self.kernel[item].at[item].add(1)
+        row = (row - product(factor[:, item], factor)) / jnp.sqrt(variance[item])
         # At least 1 in exact arithmetic, because of the identity.
         left = jnp.maximum(variance - row**2, 1.0)
         return count + 1, factor.at[count].set(row), left
-
-    return SetFunction(
-        size=size,
-        value=value,
-        init=init,
-        gains=lambda memo: jnp.log(memo[2]),
-        gain=lambda memo, item: jnp.log(memo[2][item]),
-        add=add,
-    )
 
 
 def as_kernel(name: str, values: ArrayLike) -> Float[Array, "n n"]:

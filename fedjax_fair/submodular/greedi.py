@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
@@ -53,8 +55,8 @@ def greedi(
         Barbosa, Ene, Nguyen, Ward, *The Power of Randomization*, ICML 2015
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> greedi(modular(jnp.array([2.0, 5.0, 3.0, 4.0])), 2, parts=2).items.tolist()
+        >>> from fedjax_fair.submodular import Modular
+        >>> greedi(Modular(jnp.array([2.0, 5.0, 3.0, 4.0])), 2, parts=2).items.tolist()
         [1, 3]
     """
     size = function.size
@@ -62,17 +64,25 @@ def greedi(
     checks.positive_int("parts", parts, at_most=size)
     if mesh is not None:
         checks.instance("mesh", mesh, Mesh, "jax.make_mesh((4,), ('devices',))")
+    return _greedi(function, key, k, parts, mesh)
+
+
+@partial(jax.jit, static_argnums=(2, 3, 4))
+def _greedi(
+    function: SetFunction, key: Key[Array, ""] | None, k: int, parts: int, mesh: Mesh | None
+) -> Maximized:
+    size = function.size
     owners = jnp.arange(size, dtype=jnp.int32) % parts
     if key is not None:
         owners = jax.random.randint(key, (size,), 0, parts)
-    empty, _, _ = begin(function, None, None)
 
-    def among(allowed):
-        limits = Limits(lambda mask: allowed & ~mask)
-        items, gains, calls = grow_greedily(function, k, empty, limits, None)
-        return Maximized(items, gains, jnp.sum(gains), calls)
+    def rounds(numbers, function, owners):
+        empty, _ = begin(function)
 
-    def rounds(numbers):
+        def among(allowed):
+            items, gains, calls = grow_greedily(function, k, empty, Limits(allowed=allowed), None)
+            return Maximized(items, gains, jnp.sum(gains), calls)
+
         own = jax.lax.map(lambda part: among(owners == part), numbers)
         if mesh is not None:
             own = jax.lax.all_gather(own, _PARTS, tiled=True)
@@ -84,7 +94,7 @@ def greedi(
         return found._replace(calls=merged.calls + jnp.sum(own.calls))
 
     if mesh is None:
-        return rounds(jnp.arange(parts, dtype=jnp.int32))
+        return rounds(jnp.arange(parts, dtype=jnp.int32), function, owners)
     line = Mesh(mesh.devices.ravel(), (_PARTS,))
     # Devices that would be short of a part have one without items.
     numbers = jnp.arange(-(-parts // line.size) * line.size, dtype=jnp.int32)
@@ -92,8 +102,8 @@ def greedi(
     shared = jax.shard_map(
         rounds,
         mesh=line,
-        in_specs=PartitionSpec(_PARTS),
+        in_specs=(PartitionSpec(_PARTS), PartitionSpec(), PartitionSpec()),
         out_specs=PartitionSpec(),
         check_vma=False,
     )
-    return shared(numbers)
+    return shared(numbers, function, owners)

@@ -3,22 +3,23 @@
 With ``k`` alone they return exactly ``k`` different items, also where gains are negative or equal;
 ties go to the smallest index. With a matroid, a budget or a gain at which to stop there may be
 fewer: shapes are fixed, and places that stay empty hold item -1 and gain 0. They can be jitted,
-mapped and scanned; outside of ``jax.jit`` every call compiles again.
+mapped and scanned. Outside of ``jax.jit`` a function of another shape or class compiles again.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular.base import Maximized, SetFunction
 from fedjax_fair.submodular.limits import Limits, as_limits
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.submodular.selection import Selection, begin, best_item, grow
+from fedjax_fair.submodular.selection import Selection, as_start, begin, best_item, grow
 
 __all__ = ["by_gain_and_by_ratio", "greedy", "grow_greedily", "lazy_greedy", "score"]
 
@@ -65,18 +66,30 @@ def greedy(
             a budget, or ``start`` is not allowed.
 
     Examples:
-        >>> from fedjax_fair.submodular import matroids, modular
-        >>> function = modular(jnp.array([2.0, -1.0, 3.0]))
+        >>> from fedjax_fair.submodular import Modular, matroids
+        >>> function = Modular(jnp.array([2.0, -1.0, 3.0]))
         >>> chosen = greedy(function, 2)
         >>> chosen.items.tolist(), float(chosen.value)
         ([2, 0], 5.0)
-        >>> greedy(function, matroid=matroids.partition([0, 1, 0], [1, 1]), stop=0).items.tolist()
+        >>> greedy(function, matroid=matroids.Partition([0, 1, 0], [1, 1]), stop=0).items.tolist()
         [2, -1]
         >>> greedy(function, costs=[1, 1, 2], budget=2).items.tolist()
         [2, -1, -1]
     """
-    state, before, _ = begin(function, available, start)
-    k, limits = as_limits(function.size, k, start, matroid, costs, budget, stop)
+    allowed, chosen = as_start(function.size, available, start)
+    steps, limits = as_limits(function.size, k, start, matroid, costs, budget, stop)
+    return _greedy(function, steps, allowed, chosen, limits)
+
+
+@partial(jax.jit, static_argnums=1)
+def _greedy(
+    function: SetFunction,
+    k: int,
+    available: Bool[Array, " size"] | None,
+    start: Int[Array, " start"] | None,
+    limits: Limits | None,
+) -> Maximized:
+    state, before = begin(function, available, start)
     if limits is not None:
         return by_gain_and_by_ratio(grow_greedily, function, k, state, limits, before)
 
@@ -134,14 +147,25 @@ def lazy_greedy(
         Minoux, *Accelerated Greedy Algorithms for Maximizing Submodular Set Functions*, 1978
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> chosen = lazy_greedy(modular(jnp.array([2.0, -1.0, 3.0])), 2)
+        >>> from fedjax_fair.submodular import Modular
+        >>> chosen = lazy_greedy(Modular(jnp.array([2.0, -1.0, 3.0])), 2)
         >>> chosen.items.tolist(), int(chosen.calls)
         ([2, 0], 4)
     """
-    state, before, _ = begin(function, available, start)
-    k, limits = as_limits(function.size, k, start, matroid, costs, budget, stop)
-    limits = limits or Limits(jnp.logical_not)
+    allowed, chosen = as_start(function.size, available, start)
+    steps, limits = as_limits(function.size, k, start, matroid, costs, budget, stop)
+    return _lazy_greedy(function, steps, allowed, chosen, limits or Limits())
+
+
+@partial(jax.jit, static_argnums=1)
+def _lazy_greedy(
+    function: SetFunction,
+    k: int,
+    available: Bool[Array, " size"] | None,
+    start: Int[Array, " start"] | None,
+    limits: Limits,
+) -> Maximized:
+    state, before = begin(function, available, start)
     return by_gain_and_by_ratio(_grow_lazily, function, k, state, limits, before)
 
 

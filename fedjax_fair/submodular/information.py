@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
-from numpy.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair.submodular.arrays import as_items
 from fedjax_fair.submodular.base import SetFunction
 
-__all__ = ["conditional_gain", "conditional_mutual_information", "mutual_information"]
+__all__ = ["ConditionalGain", "ConditionalMutualInformation", "MutualInformation"]
 
 
-def conditional_gain(function: SetFunction, private: ArrayLike) -> SetFunction:
+class ConditionalGain(SetFunction):
     """``f(S | P) = f(S or P) - f(P)``: what a set adds to private items.
 
     Submodular and monotone as the function is.
@@ -35,16 +34,84 @@ def conditional_gain(function: SetFunction, private: ArrayLike) -> SetFunction:
         Applications in Machine Learning*, ALT 2021
 
     Examples:
-        >>> from fedjax_fair.submodular import coverage
-        >>> topics = coverage(jnp.array([[1, 1, 0], [0, 1, 1], [1, 0, 0]]))
-        >>> function = conditional_gain(topics, private=[0])
+        >>> from fedjax_fair.submodular import Coverage
+        >>> function = ConditionalGain(Coverage([[1, 1, 0], [0, 1, 1], [1, 0, 0]]), private=[0])
         >>> function.gains(function.init()).tolist()
         [0.0, 1.0, 0.0]
     """
-    return _given(function, as_items("private", private, function.size))
+
+    function: SetFunction
+    private: Int[Array, " private"]
+
+    def __post_init__(self) -> None:
+        self._convert(private=as_items("private", self.private, self.size))
+
+    @property
+    def size(self) -> int:
+        return self.function.size
+
+    @property
+    def _beyond(self) -> _Given:
+        return _Given(self.function, self.private)
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        return self._beyond.value(mask)
+
+    def init(self) -> PyTree:
+        return self._beyond.init()
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return self._beyond.gains(memo)
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return self._beyond.gain(memo, item)
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        return self._beyond.add(memo, item)
 
 
-def mutual_information(function: SetFunction, query: ArrayLike) -> SetFunction:
+class _Common(SetFunction):
+    """What a set has in common with a query: the difference of two conditional gains."""
+
+    function: SetFunction
+    query: Int[Array, " query"]
+
+    def __post_init__(self) -> None:
+        self._convert(query=as_items("query", self.query, self.size))
+
+    @property
+    def size(self) -> int:
+        return self.function.size
+
+    @property
+    def _private(self) -> Int[Array, " private"]:
+        return jnp.zeros(0, jnp.int32)
+
+    @property
+    def _beyond(self) -> _Given:
+        return _Given(self.function, self._private)
+
+    @property
+    def _beyond_both(self) -> _Given:
+        return _Given(self.function, jnp.append(self._private, self.query))
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        return self._beyond.value(mask) - self._beyond_both.value(mask)
+
+    def init(self) -> PyTree:
+        return self._beyond.init(), self._beyond_both.init()
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return self._beyond.gains(memo[0]) - self._beyond_both.gains(memo[1])
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return self._beyond.gain(memo[0], item) - self._beyond_both.gain(memo[1], item)
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        return self._beyond.add(memo[0], item), self._beyond_both.add(memo[1], item)
+
+
+class MutualInformation(_Common):
     """``f(S) + f(Q) - f(S or Q)``: what a set has in common with a query.
 
     Monotone where the function is monotone and submodular; for items outside of the query it is
@@ -60,24 +127,20 @@ def mutual_information(function: SetFunction, query: ArrayLike) -> SetFunction:
         ValueError: If they are not different items.
 
     References:
-        As for ``conditional_gain``.
+        As for ``ConditionalGain``.
 
     Examples:
-        >>> from fedjax_fair.submodular import coverage
-        >>> topics = coverage(jnp.array([[1, 1, 0], [0, 1, 1], [1, 0, 0]]))
-        >>> function = mutual_information(topics, query=[0])
+        >>> from fedjax_fair.submodular import Coverage
+        >>> function = MutualInformation(Coverage([[1, 1, 0], [0, 1, 1], [1, 0, 0]]), query=[0])
         >>> function.gains(function.init()).tolist()
         [2.0, 1.0, 1.0]
     """
-    return conditional_mutual_information(function, query, private=[])
 
 
-def conditional_mutual_information(
-    function: SetFunction, query: ArrayLike, private: ArrayLike
-) -> SetFunction:
+class ConditionalMutualInformation(_Common):
     """``f(S | P) + f(Q | P) - f(S or Q | P)``: what else a set has in common with a query.
 
-    Monotone and submodular as ``mutual_information``.
+    Monotone and submodular as ``MutualInformation``.
 
     Args:
         function: What to measure with.
@@ -88,50 +151,65 @@ def conditional_mutual_information(
         ValueError: If either are not different items.
 
     References:
-        As for ``conditional_gain``.
+        As for ``ConditionalGain``.
 
     Examples:
-        >>> from fedjax_fair.submodular import coverage
-        >>> topics = coverage(jnp.array([[1, 1, 0], [0, 1, 1], [1, 0, 0]]))
-        >>> function = conditional_mutual_information(topics, query=[0], private=[2])
+        >>> from fedjax_fair.submodular import Coverage
+        >>> topics = Coverage([[1, 1, 0], [0, 1, 1], [1, 0, 0]])
+        >>> function = ConditionalMutualInformation(topics, query=[0], private=[2])
         >>> function.gains(function.init()).tolist()
         [1.0, 1.0, 0.0]
     """
-    known = as_items("private", private, function.size)
-    queried = as_items("query", query, function.size)
-    beyond, beyond_both = _given(function, known), _given(function, jnp.append(known, queried))
-    return SetFunction(
-        size=function.size,
-        value=lambda mask: beyond.value(mask) - beyond_both.value(mask),
-        init=lambda: (beyond.init(), beyond_both.init()),
-        gains=lambda memo: beyond.gains(memo[0]) - beyond_both.gains(memo[1]),
-        gain=lambda memo, item: beyond.gain(memo[0], item) - beyond_both.gain(memo[1], item),
-        add=lambda memo, item: (beyond.add(memo[0], item), beyond_both.add(memo[1], item)),
-    )
+
+    private: Int[Array, " private"]
+
+    def __post_init__(self) -> None:
+        self._convert(
+            private=as_items("private", self.private, self.size),
+            query=as_items("query", self.query, self.size),
+        )
+
+    @property
+    def _private(self) -> Int[Array, " private"]:
+        return self.private
 
 
-def _given(function: SetFunction, items: Int[Array, " items"]) -> SetFunction:
+class _Given(SetFunction):
     """``f(S | items)``; they may repeat."""
-    inside = jnp.zeros(function.size, bool).at[items].set(True)
 
-    def grow(memo, item, joins):
-        added = function.add(memo, item)
-        return jax.tree.map(lambda new, old: jnp.where(joins, new, old), added, memo)
+    function: SetFunction
+    items: Int[Array, " items"]
 
-    def init():
+    @property
+    def size(self) -> int:
+        return self.function.size
+
+    @property
+    def _inside(self) -> Bool[Array, " size"]:
+        return jnp.zeros(self.size, bool).at[self.items].set(True)
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        inside = self._inside
+        return self.function.value(mask | inside) - self.function.value(inside)
+
+    def init(self) -> PyTree:
         def step(carry, item):
             memo, taken = carry
-            return (grow(memo, item, ~taken[item]), taken.at[item].set(True)), None
+            return (self._grow(memo, item, ~taken[item]), taken.at[item].set(True)), None
 
-        empty = function.init(), jnp.zeros(function.size, bool)
-        (memo, _), _ = jax.lax.scan(step, empty, items)
+        empty = self.function.init(), jnp.zeros(self.size, bool)
+        (memo, _), _ = jax.lax.scan(step, empty, self.items)
         return memo
 
-    return SetFunction(
-        size=function.size,
-        value=lambda mask: function.value(mask | inside) - function.value(inside),
-        init=init,
-        gains=lambda memo: jnp.where(inside, 0, function.gains(memo)),
-        gain=lambda memo, item: jnp.where(inside[item], 0, function.gain(memo, item)),
-        add=lambda memo, item: grow(memo, item, ~inside[item]),
-    )
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return jnp.where(self._inside, 0, self.function.gains(memo))
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return jnp.where(self._inside[item], 0, self.function.gain(memo, item))
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        return self._grow(memo, item, ~self._inside[item])
+
+    def _grow(self, memo: PyTree, item: Int[Array, ""], joins: Bool[Array, ""]) -> PyTree:
+        added = self.function.add(memo, item)
+        return jax.tree.map(lambda new, old: jnp.where(joins, new, old), added, memo)

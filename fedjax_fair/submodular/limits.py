@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +11,7 @@ from numpy.typing import ArrayLike
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_non_negative, is_traced
 from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.tree import Number, Tree
 
 __all__ = ["Limits", "as_limits", "check_matroid", "priced"]
 
@@ -21,18 +19,32 @@ __all__ = ["Limits", "as_limits", "check_matroid", "priced"]
 _SLACK = 1e-6
 
 
-class Limits(NamedTuple):
+class Limits(Tree):
     """What may join a set.
 
-    Attributes:
-        addable: ``addable(mask) -> [size]``, the items outside of a set that can join it.
+    Args:
+        matroid: The set has to stay independent.
         stop: Items that gain at most so much are not chosen; None where any gain will do.
         costs: Cost of each item, ``[size]``, where there is a budget.
+        budget: The largest sum of costs.
+        allowed: Mask of the items that may be chosen, ``[size]``; by default all.
     """
 
-    addable: Callable[[Bool[Array, " size"]], Bool[Array, " size"]]
-    stop: float | Float[Array, ""] | None = None
+    matroid: Matroid | None = None
+    stop: Number | None = None
     costs: Float[Array, " size"] | None = None
+    budget: Number | None = None
+    allowed: Bool[Array, " size"] | None = None
+
+    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+        """Returns the items outside of a set that can join it."""
+        free = ~mask if self.matroid is None else self.matroid.addable(mask)
+        if self.allowed is not None:
+            free = free & self.allowed
+        if self.costs is None or self.budget is None:
+            return free
+        spent = jnp.sum(self.costs, where=mask)
+        return free & (spent + self.costs <= self.budget * (1 + _SLACK))
 
     def worth(self, gains: Float[Array, " size"]) -> Bool[Array, " size"]:
         """Whether each item gains enough to be chosen."""
@@ -61,37 +73,31 @@ def as_limits(
         checks.finite("stop", stop)
     if matroid is not None:
         check_matroid(matroid, size, "start", start)
-    prices, most = None, jnp.inf
+    prices = None
     if costs is not None or budget is not None:
-        prices, most = priced(size, costs, budget)
-
-    def addable(mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
-        free = ~mask if matroid is None else matroid.addable(mask)
-        return free if prices is None else free & affordable(mask, prices, most)
-
-    if start is not None and prices is not None and not is_traced((start, costs, budget)):
-        with jax.ensure_compile_time_eval():
-            if np.asarray(prices)[np.asarray(start)].sum() > most * (1 + _SLACK):
+        prices = priced(size, costs, budget)
+        if start is not None and not is_traced((start, costs, budget)):
+            spent = np.asarray(prices)[np.asarray(start)].sum()
+            if spent > np.asarray(budget) * (1 + _SLACK):
                 raise ValueError(f"{start=}: expected items that cost at most {budget=}.")
-    return steps, Limits(addable, stop, prices)
+    return steps, Limits(matroid, stop, prices, budget)
 
 
 def check_matroid(matroid: Matroid, size: int, name: str, items: ArrayLike | None) -> None:
     """Requires a matroid of so many items in which some of them, where they are known, may be."""
     if matroid.size != size:
         raise ValueError(f"matroid: expected {size} items, got {matroid.size}.")
-    if items is None or is_traced(items):
+    if items is None or is_traced((items, matroid)):
         return
     with jax.ensure_compile_time_eval():
-        mask = jnp.asarray(np.isin(np.arange(size), np.asarray(items)))
-        if not bool(matroid.independent(mask)):
+        if not bool(_independent(matroid, np.isin(np.arange(size), np.asarray(items)))):
             raise ValueError(f"{name}={items}: expected an independent set.")
 
 
 def priced(
     size: int, costs: ArrayLike | None, budget: float | Float[Array, ""] | None
-) -> tuple[Float[Array, " size"], Any]:
-    """The costs and their budget, checked."""
+) -> Float[Array, " size"]:
+    """The costs, checked, as is their budget."""
     if costs is None or budget is None:
         missing = "budget" if budget is None else "costs"
         raise ValueError(f"{missing}=None: expected both costs and a budget, or neither.")
@@ -99,13 +105,9 @@ def priced(
     prices = as_non_negative("costs", costs, "items")
     if prices.shape[0] != size:
         raise ValueError(f"costs: expected {size} items, got {prices.shape[0]}.")
-    return prices, budget
+    return prices
 
 
-def affordable(
-    mask: Bool[Array, " size"],
-    prices: Float[Array, " size"],
-    budget: float | Float[Array, ""],
-) -> Bool[Array, " size"]:
-    """The items for which what a set leaves of the budget is enough."""
-    return ~mask & (jnp.sum(prices, where=mask) + prices <= budget * (1 + _SLACK))
+@jax.jit
+def _independent(matroid: Matroid, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
+    return matroid.independent(mask)

@@ -1,13 +1,15 @@
 """Matroids: which sets a maximizer may choose.
 
-Everything here is traceable: it can be jitted, mapped and scanned. Only a ``from_oracle`` matroid
-whose oracle is not written in JAX needs a ``jax.pure_callback`` of its own.
+Everything here is traceable: it can be jitted, mapped and scanned. Only an ``Oracle`` matroid whose
+oracle is not written in JAX needs a ``jax.pure_callback`` of its own.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,72 +18,156 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.tree import Tree
 
-__all__ = ["Matroid", "allocation", "from_oracle", "graphic", "laminar", "partition", "uniform"]
+__all__ = [
+    "Graphic",
+    "Laminar",
+    "Matroid",
+    "Oracle",
+    "Partition",
+    "Uniform",
+    "allocation",
+    "heaviest_base",
+]
 
 
-class Matroid(NamedTuple):
+class Matroid(Tree):
     """The independent subsets of ``{0, ..., size - 1}``; sets are masks over all items.
 
-    Attributes:
-        name: The function that made it.
-        size: Number of items.
-        rank: Items of a base, a largest independent set; at least 1.
-        independent: ``independent(mask) -> bool``.
-        addable: ``addable(mask) -> [size]``, the items outside an independent set that can join it.
-        max_weight_base: ``max_weight_base(weights) -> mask`` of the heaviest base; weights may be
-            negative or zero, of equal ones the smallest index is taken first.
-        exchangeable: ``exchangeable(base, other, item) -> [size]``, for an ``item`` of ``base``
-            only: the items of ``other`` only that can be exchanged for it such that both stay
-            bases. There is always one.
-        order: The items in an order for which every constraint is on neighbors, ``[size]``, or
-            None where there is no such order.
-        blocks: The block of each item, ``[size]``, where all constraints are on the number of items
-            of a block, or None.
+    A subclass declares its arrays as fields, which are children of a pytree: matroids of the same
+    class, shapes and rank share compiled functions.
     """
 
-    name: str
-    size: int
-    rank: int
-    independent: Callable[[Bool[Array, " size"]], Bool[Array, ""]]
-    addable: Callable[[Bool[Array, " size"]], Bool[Array, " size"]]
-    max_weight_base: Callable[[Float[Array, " size"]], Bool[Array, " size"]]
-    exchangeable: Callable[..., Bool[Array, " size"]]
-    order: Int[np.ndarray, " size"] | None
-    blocks: Int[np.ndarray, " size"] | None
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """Number of items."""
+        raise NotImplementedError
+
+    @property
+    @abc.abstractmethod
+    def rank(self) -> int:
+        """Number of items of a base, a largest independent set; at least 1."""
+        raise NotImplementedError
+
+    @property
+    def order(self) -> Int[np.ndarray, " size"] | None:
+        """The items in an order for which every constraint is on neighbors, if there is one."""
+        return None
+
+    @property
+    def item_blocks(self) -> Int[Array, " size"] | Int[np.ndarray, " size"] | None:
+        """The block of each item, where all constraints are on the number of items of a block."""
+        return None
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks, 0 where there are no such blocks."""
+        return 0
+
+    @abc.abstractmethod
+    def independent(self, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
+        """Returns whether a set is independent."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+        """Returns the items outside of an independent set that can join it."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def max_weight_base(self, weights: Float[Array, " size"]) -> Bool[Array, " size"]:
+        """Returns the heaviest base.
+
+        Weights may be negative or zero; of equal ones the smallest index is taken first.
+        """
+        raise NotImplementedError
+
+    def exchangeable(
+        self, base: Bool[Array, " size"], other: Bool[Array, " size"], item: Int[Array, ""]
+    ) -> Bool[Array, " size"]:
+        """Returns the items that can be exchanged for one, of which there is always at least one.
+
+        Args:
+            base: A base.
+            other: Another base.
+            item: An item of ``base`` only.
+
+        Returns:
+            The items of ``other`` only for which both sets stay bases.
+        """
+        items = jnp.arange(self.size, dtype=jnp.int32)
+        into_base = self.addable(base.at[item].set(False))
+        into_other = jax.vmap(lambda out: self.addable(other.at[out].set(False))[item])(items)
+        return other & ~base & into_base & into_other
 
 
-def uniform(k: int, size: int) -> Matroid:
-    """All sets of at most ``k`` of ``size`` items.
+@jax.jit
+def heaviest_base(matroid: Matroid, weights: Float[Array, " size"]) -> Bool[Array, " size"]:
+    """Returns ``matroid.max_weight_base(weights)``, compiled once for equal shapes."""
+    return matroid.max_weight_base(weights)
+
+
+class Uniform(Matroid):
+    """All sets of at most ``k`` items.
+
+    Args:
+        k: Items of a base.
+        num_items: Number of items.
 
     Raises:
-        ValueError: If ``k`` is not in ``[1, size]``.
+        ValueError: If ``k`` is not in ``[1, num_items]``.
 
     Examples:
-        >>> uniform(2, 4).max_weight_base(jnp.array([1.0, 3.0, 3.0, 3.0])).tolist()
+        >>> Uniform(2, 4).max_weight_base(jnp.array([1.0, 3.0, 3.0, 3.0])).tolist()
         [False, True, True, False]
     """
-    checks.positive_int("size", size)
-    checks.positive_int("k", k, at_most=size)
 
-    def max_weight_base(weights):
-        _, heaviest = jax.lax.top_k(weights, k)
-        return jnp.zeros(size, bool).at[heaviest].set(True)
+    k: int
+    num_items: int
 
-    return Matroid(
-        name="uniform",
-        size=size,
-        rank=k,
-        independent=lambda mask: jnp.sum(mask) <= k,
-        addable=lambda mask: ~mask & (jnp.sum(mask) < k),
-        max_weight_base=max_weight_base,
-        exchangeable=lambda base, other, item: other & ~base,
-        order=np.arange(size),
-        blocks=np.zeros(size, np.int32),
-    )
+    def __post_init__(self) -> None:
+        checks.positive_int("num_items", self.num_items)
+        checks.positive_int("k", self.k, at_most=self.num_items)
+
+    @property
+    def size(self) -> int:
+        return self.num_items
+
+    @property
+    def rank(self) -> int:
+        return self.k
+
+    @property
+    def order(self) -> Int[np.ndarray, " size"]:
+        return np.arange(self.size)
+
+    @property
+    def item_blocks(self) -> Int[np.ndarray, " size"]:
+        return np.zeros(self.size, np.int32)
+
+    @property
+    def num_blocks(self) -> int:
+        return 1
+
+    def independent(self, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
+        return jnp.sum(mask) <= self.k
+
+    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+        return ~mask & (jnp.sum(mask) < self.k)
+
+    def max_weight_base(self, weights: Float[Array, " size"]) -> Bool[Array, " size"]:
+        _, heaviest = jax.lax.top_k(weights, self.k)
+        return jnp.zeros(self.size, bool).at[heaviest].set(True)
+
+    def exchangeable(
+        self, base: Bool[Array, " size"], other: Bool[Array, " size"], item: Int[Array, ""]
+    ) -> Bool[Array, " size"]:
+        return other & ~base
 
 
-def partition(blocks: ArrayLike, capacities: ArrayLike) -> Matroid:
+class Partition(Matroid):
     """Sets with at most a given number of items of each block.
 
     Args:
@@ -93,51 +179,81 @@ def partition(blocks: ArrayLike, capacities: ArrayLike) -> Matroid:
         ValueError: If a block does not exist, a capacity is out of range, or all of them are 0.
 
     Examples:
-        >>> matroid = partition([0, 0, 1, 1], [1, 2])
+        >>> matroid = Partition([0, 0, 1, 1], [1, 2])
         >>> matroid.max_weight_base(jnp.array([1.0, 3.0, 0.0, 0.0])).tolist()
         [False, True, True, True]
     """
-    owner, room = _integers("blocks", blocks), _integers("capacities", capacities)
-    if owner.size and not 0 <= owner.min() <= owner.max() < room.size:
-        raise ValueError(f"blocks: expected numbers in [0, {room.size}), got {_span(owner)}.")
-    members = np.bincount(owner, minlength=room.size)
-    for block in np.flatnonzero((room < 0) | (room > members)):
-        raise ValueError(
-            f"capacities[{block}]={room[block]}: expected a number in [0, {members[block]}], "
-            f"as many as block {block} has items."
+
+    # Of NumPy, so that a matroid made while a function is traced is known there.
+    blocks: Int[Array, " size"] | Int[np.ndarray, " size"]
+    capacities: Int[Array, " blocks"] | Int[np.ndarray, " blocks"]
+    _starts: Int[Array, " blocks"] | Int[np.ndarray, " blocks"] = field(init=False, repr=False)
+    _rank: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        blocks, room = _integers("blocks", self.blocks), _integers("capacities", self.capacities)
+        if not 0 <= blocks.min() <= blocks.max() < room.size:
+            raise ValueError(f"blocks: expected numbers in [0, {room.size}), got {_span(blocks)}.")
+        members = np.bincount(blocks, minlength=room.size)
+        for block in np.flatnonzero((room < 0) | (room > members)):
+            raise ValueError(
+                f"capacities[{block}]={room[block]}: expected a number in [0, {members[block]}], "
+                f"as many as block {block} has items."
+            )
+        self._convert(
+            blocks=blocks,
+            capacities=room,
+            _starts=(np.cumsum(members) - members).astype(np.int32),
+            _rank=_positive_rank(int(room.sum())),
         )
-    rank = _rank(int(room.sum()))
-    size, order = owner.size, np.argsort(owner, kind="stable")
-    starts, allowed, of = jnp.asarray(np.cumsum(members) - members), jnp.asarray(room), owner
 
-    def taken(mask):
-        return jax.ops.segment_sum(mask.astype(jnp.int32), of, room.size)
+    @property
+    def size(self) -> int:
+        return self.blocks.shape[-1]
 
-    def max_weight_base(weights):
-        items = jnp.arange(size, dtype=jnp.int32)
-        in_order = (jnp.asarray(of), -weights, items)
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def order(self) -> Int[np.ndarray, " size"]:
+        return np.argsort(np.asarray(self.blocks), kind="stable")
+
+    @property
+    def item_blocks(self) -> Int[Array, " size"] | Int[np.ndarray, " size"]:
+        return self.blocks
+
+    @property
+    def num_blocks(self) -> int:
+        return self.capacities.shape[-1]
+
+    def _taken(self, mask: Bool[Array, " size"]) -> Int[Array, " blocks"]:
+        return jax.ops.segment_sum(
+            mask.astype(jnp.int32), jnp.asarray(self.blocks), self.num_blocks
+        )
+
+    def independent(self, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
+        return (self._taken(mask) <= self.capacities).all()
+
+    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+        return ~mask & (self._taken(mask) < self.capacities)[self.blocks]
+
+    def max_weight_base(self, weights: Float[Array, " size"]) -> Bool[Array, " size"]:
+        places = jnp.arange(self.size, dtype=jnp.int32)
+        in_order = (jnp.asarray(self.blocks), -weights, places)
         block, _, items = jax.lax.sort(in_order, num_keys=3)
-        return (
-            jnp.zeros(size, bool)
-            .at[items]
-            .set(jnp.arange(size, dtype=jnp.int32) - starts[block] < allowed[block])
-        )
+        starts, allowed = jnp.asarray(self._starts), jnp.asarray(self.capacities)
+        return jnp.zeros(self.size, bool).at[items].set(places - starts[block] < allowed[block])
 
-    return Matroid(
-        name="partition",
-        size=size,
-        rank=rank,
-        independent=lambda mask: (taken(mask) <= allowed).all(),
-        addable=lambda mask: ~mask & (taken(mask) < allowed)[of],
-        max_weight_base=max_weight_base,
-        exchangeable=lambda base, other, item: other & ~base & (of == jnp.asarray(of)[item]),
-        order=order,
-        blocks=owner,
-    )
+    def exchangeable(
+        self, base: Bool[Array, " size"], other: Bool[Array, " size"], item: Int[Array, ""]
+    ) -> Bool[Array, " size"]:
+        blocks = jnp.asarray(self.blocks)
+        return other & ~base & (blocks == blocks[item])
 
 
-def allocation(num_items: int, num_agents: int) -> Matroid:
-    """Every item is assigned to at most one agent: the constraint of welfare problems.
+def allocation(num_items: int, num_agents: int) -> Partition:
+    """Returns the constraint of welfare problems: every item is assigned to at most one agent.
 
     The ground set is all pairs of an item and an agent, numbered ``item * num_agents + agent``.
 
@@ -150,10 +266,10 @@ def allocation(num_items: int, num_agents: int) -> Matroid:
     """
     checks.positive_int("num_items", num_items)
     checks.positive_int("num_agents", num_agents)
-    return partition(np.repeat(np.arange(num_items), num_agents), np.ones(num_items, int))
+    return Partition(np.repeat(np.arange(num_items), num_agents), np.ones(num_items, int))
 
 
-def laminar(sets: ArrayLike, capacities: ArrayLike) -> Matroid:
+class Laminar(Matroid):
     """At most a given number of items of each set of a family of nested or disjoint sets.
 
     Args:
@@ -164,48 +280,64 @@ def laminar(sets: ArrayLike, capacities: ArrayLike) -> Matroid:
         ValueError: If two sets cross, shapes do not fit, or nothing is allowed.
 
     Examples:
-        >>> matroid = laminar([[1, 1, 0, 0], [1, 1, 1, 1]], [1, 2])
+        >>> matroid = Laminar([[1, 1, 0, 0], [1, 1, 1, 1]], [1, 2])
         >>> matroid.max_weight_base(jnp.array([4.0, 3.0, 2.0, 1.0])).tolist()
         [True, False, True, False]
     """
-    family = np.asarray(sets)
-    room = _integers("capacities", capacities)
-    if family.ndim != 2 or 0 in family.shape or family.shape[0] != room.size:
-        raise ValueError(f"sets: expected shape [{room.size}, n], got {family.shape}.")
-    if not np.isin(family, (0, 1)).all():
-        raise ValueError(f"sets: expected masks of 0 and 1, got {_span(family)}.")
-    family = family.astype(bool)
-    if room.min() < 0:
-        raise ValueError(f"capacities={room.tolist()}: expected numbers >= 0.")
-    for i, j in np.argwhere(_crossing(family)):
-        raise ValueError(f"sets {i} and {j}: expected nested or disjoint sets, but they cross.")
-    size = family.shape[1]
-    # Sorted by the largest sets first, so that each of them is contiguous.
-    order = np.lexsort(~family[np.argsort(family.sum(axis=1), kind="stable")])
-    inside, allowed = jnp.asarray(family), jnp.asarray(room)
 
-    def full(mask):
-        return (inside & mask[None]).sum(axis=1) >= allowed
+    sets: Bool[Array, "sets size"] | Bool[np.ndarray, "sets size"]
+    capacities: Int[Array, " sets"] | Int[np.ndarray, " sets"]
+    _rank: int = field(init=False, repr=False)
 
-    def take(counts, item):
-        accepted = ~((counts >= allowed) & inside[:, item]).any()
-        return counts + (inside[:, item] & accepted).astype(counts.dtype), accepted
+    def __post_init__(self) -> None:
+        family = np.asarray(self.sets)
+        room = _integers("capacities", self.capacities)
+        if family.ndim != 2 or 0 in family.shape or family.shape[0] != room.size:
+            raise ValueError(f"sets: expected shape [{room.size}, n], got {family.shape}.")
+        if not np.isin(family, (0, 1)).all():
+            raise ValueError(f"sets: expected masks of 0 and 1, got {_span(family)}.")
+        family = family.astype(bool)
+        if room.min() < 0:
+            raise ValueError(f"capacities={room.tolist()}: expected numbers >= 0.")
+        for i, j in np.argwhere(_crossing(family)):
+            raise ValueError(f"sets {i} and {j}: expected nested or disjoint sets, but they cross.")
+        self._convert(sets=family, capacities=room, _rank=_laminar_rank(family, room))
 
-    matroid = Matroid(
-        name="laminar",
-        size=size,
-        rank=1,
-        independent=lambda mask: ((inside & mask[None]).sum(axis=1) <= allowed).all(),
-        addable=lambda mask: ~mask & ~(full(mask)[:, None] & inside).any(axis=0),
-        max_weight_base=_descending(jnp.zeros(room.size, allowed.dtype), take),
-        exchangeable=lambda base, other, item: base,
-        order=order,
-        blocks=None,
-    )
-    return _completed(matroid)
+    @property
+    def size(self) -> int:
+        return self.sets.shape[-1]
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def order(self) -> Int[np.ndarray, " size"]:
+        # Sorted by the largest sets first, so that each of them is contiguous.
+        family = np.asarray(self.sets)
+        return np.lexsort(~family[np.argsort(family.sum(axis=1), kind="stable")])
+
+    def _counts(self, mask: Bool[Array, " size"]) -> Int[Array, " sets"]:
+        return (jnp.asarray(self.sets) & mask[None]).sum(axis=1)
+
+    def independent(self, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
+        return (self._counts(mask) <= self.capacities).all()
+
+    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+        full = self._counts(mask) >= self.capacities
+        return ~mask & ~(full[:, None] & self.sets).any(axis=0)
+
+    def max_weight_base(self, weights: Float[Array, " size"]) -> Bool[Array, " size"]:
+        inside, allowed = jnp.asarray(self.sets), jnp.asarray(self.capacities)
+
+        def take(counts, item):
+            accepted = ~((counts >= allowed) & inside[:, item]).any()
+            return counts + (inside[:, item] & accepted).astype(counts.dtype), accepted
+
+        return _take_by_weight(jnp.zeros_like(allowed), take, weights)
 
 
-def graphic(edges: ArrayLike) -> Matroid:
+class Graphic(Matroid):
     """Sets of edges without a cycle; a base is a spanning forest.
 
     Args:
@@ -216,126 +348,177 @@ def graphic(edges: ArrayLike) -> Matroid:
         ValueError: If the shape does not fit, an end is negative or there are only loops.
 
     Examples:
-        >>> matroid = graphic([[0, 1], [1, 2], [2, 0]])
+        >>> matroid = Graphic([[0, 1], [1, 2], [2, 0]])
         >>> matroid.max_weight_base(jnp.array([1.0, 2.0, 3.0])).tolist()
         [False, True, True]
     """
-    ends = np.asarray(edges)
-    if ends.ndim != 2 or ends.shape[1:] != (2,) or not np.issubdtype(ends.dtype, np.integer):
-        raise ValueError(f"edges: expected integers of shape [n, 2], got {ends.dtype}{ends.shape}.")
-    if ends.size and ends.min() < 0:
-        raise ValueError(f"edges: expected ends >= 0, got {ends.min()}.")
-    _rank(int((ends[:, 0] != ends[:, 1]).sum()))
-    size = ends.shape[0]
-    first, second = jnp.asarray(ends, jnp.int32).T
-    apart = jnp.arange(ends.max() + 1, dtype=jnp.int32)
 
-    def join(component, item):
+    edges: Int[Array, "size 2"] | Int[np.ndarray, "size 2"]
+    _num_vertices: int = field(init=False, repr=False)
+    _rank: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        ends = np.asarray(self.edges)
+        if ends.ndim != 2 or ends.shape[1:] != (2,) or not np.issubdtype(ends.dtype, np.integer):
+            raise ValueError(
+                f"edges: expected integers of shape [n, 2], got {ends.dtype}{ends.shape}."
+            )
+        if ends.size and ends.min() < 0:
+            raise ValueError(f"edges: expected ends >= 0, got {ends.min()}.")
+        _positive_rank(int((ends[:, 0] != ends[:, 1]).sum()))
+        ends, num_vertices = ends.astype(np.int32), int(ends.max()) + 1
+        self._convert(
+            edges=ends, _num_vertices=num_vertices, _rank=_forest_size(ends, num_vertices)
+        )
+
+    @property
+    def size(self) -> int:
+        return self.edges.shape[-2]
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def _ends(self) -> tuple[Int[Array, " size"], Int[Array, " size"]]:
+        first, second = jnp.asarray(self.edges).T
+        return first, second
+
+    @property
+    def _apart(self) -> Int[Array, " vertices"]:
+        """The component of each vertex, without an edge."""
+        return jnp.arange(self._num_vertices, dtype=jnp.int32)
+
+    def _join(
+        self, component: Int[Array, " vertices"], item: Int[Array, ""]
+    ) -> tuple[Int[Array, " vertices"], Bool[Array, ""]]:
+        first, second = self._ends
         one, other = component[first[item]], component[second[item]]
         return jnp.where(component == other, one, component), one != other
 
-    def among(mask):
-        """The component of every vertex, and whether the edges close no cycle."""
+    def _components(
+        self, mask: Bool[Array, " size"]
+    ) -> tuple[Int[Array, " vertices"], Bool[Array, " size"]]:
+        """The component of every vertex, and whether each edge closes no cycle."""
 
         def step(component, item):
-            joined, free = join(component, item)
+            joined, free = self._join(component, item)
             return jnp.where(mask[item], joined, component), free | ~mask[item]
 
-        return jax.lax.scan(step, apart, jnp.arange(size, dtype=jnp.int32))
+        return jax.lax.scan(step, self._apart, jnp.arange(self.size, dtype=jnp.int32))
 
-    def addable(mask):
-        component, _ = among(mask)
+    def independent(self, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
+        return self._components(mask)[1].all()
+
+    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+        component, _ = self._components(mask)
+        first, second = self._ends
         return ~mask & (component[first] != component[second])
 
-    matroid = Matroid(
-        name="graphic",
-        size=size,
-        rank=1,
-        independent=lambda mask: among(mask)[1].all(),
-        addable=addable,
-        max_weight_base=_descending(apart, join),
-        exchangeable=lambda base, other, item: base,
-        order=None,
-        blocks=None,
-    )
-    return _completed(matroid)
+    def max_weight_base(self, weights: Float[Array, " size"]) -> Bool[Array, " size"]:
+        return _take_by_weight(self._apart, self._join, weights)
 
 
-def from_oracle(
-    independent: Callable[[Bool[Array, " size"]], Bool[Array, ""]], size: int
-) -> Matroid:
+class Oracle(Matroid):
     """A matroid known only by which sets are independent.
 
     Args:
-        independent: From a mask of ``[size]`` to a boolean, in JAX; whether it obeys the axioms is
-            not checked. One that runs on the host goes through ``jax.pure_callback`` with
-            ``vmap_method="sequential"``. A base takes ``size`` calls.
-        size: Number of items.
+        oracle: From a mask of ``[size]`` to a boolean, in JAX; whether it obeys the axioms is not
+            checked. One that runs on the host goes through ``jax.pure_callback`` with
+            ``vmap_method="sequential"``. A base takes ``size`` calls. As a
+            ``jax.tree_util.Partial`` its arguments are arrays of the matroid; of any other function
+            every new object is compiled anew.
+        num_items: Number of items.
 
     Raises:
         ValueError: If the empty set is not independent, or no other set is.
 
     Examples:
-        >>> matroid = from_oracle(lambda mask: jnp.sum(mask) <= 1, size=3)
+        >>> matroid = Oracle(lambda mask: jnp.sum(mask) <= 1, num_items=3)
         >>> matroid.max_weight_base(jnp.array([1.0, 3.0, 2.0])).tolist()
         [False, True, False]
     """
-    checks.positive_int("size", size)
-    empty = jnp.zeros(size, bool)
-    if not bool(independent(empty)):
-        raise ValueError("independent: expected the empty set to be independent.")
-    items = jnp.arange(size, dtype=jnp.int32)
 
-    def take(mask, item):
+    oracle: Callable[[Bool[Array, " size"]], Bool[Array, ""]]
+    num_items: int
+    _rank: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checks.function("oracle", self.oracle, "of a mask")
+        checks.positive_int("num_items", self.num_items)
+        self._convert(_rank=0)
+        with jax.ensure_compile_time_eval():
+            valid, base = _empty_set_and_a_base(self)
+            if not bool(valid):
+                raise ValueError("oracle: expected the empty set to be independent.")
+            self._convert(_rank=_positive_rank(int(np.sum(base))))
+
+    @property
+    def size(self) -> int:
+        return self.num_items
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    def independent(self, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
+        return self.oracle(mask)
+
+    def _take(
+        self, mask: Bool[Array, " size"], item: Int[Array, ""]
+    ) -> tuple[Bool[Array, " size"], Bool[Array, ""]]:
         grown = mask.at[item].set(True)
-        allowed = independent(grown)
+        allowed = self.oracle(grown)
         return jnp.where(allowed, grown, mask), allowed
 
-    matroid = Matroid(
-        name="from_oracle",
-        size=size,
-        rank=1,
-        independent=independent,
-        addable=lambda mask: ~mask & jax.vmap(lambda item: take(mask, item)[1])(items),
-        max_weight_base=_descending(empty, take),
-        exchangeable=lambda base, other, item: base,
-        order=None,
-        blocks=None,
-    )
-    return _completed(matroid)
+    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+        items = jnp.arange(self.size, dtype=jnp.int32)
+        return ~mask & jax.vmap(lambda item: self._take(mask, item)[1])(items)
+
+    def max_weight_base(self, weights: Float[Array, " size"]) -> Bool[Array, " size"]:
+        return _take_by_weight(jnp.zeros(self.size, bool), self._take, weights)
 
 
-def _descending(
-    start: Array, take: Callable[[Array, Int[Array, ""]], tuple[Array, Bool[Array, ""]]]
-) -> Callable[[Float[Array, " size"]], Bool[Array, " size"]]:
+@jax.jit
+def _empty_set_and_a_base(matroid: Oracle) -> tuple[Bool[Array, ""], Bool[Array, " size"]]:
+    """Whether the empty set is independent, and a base."""
+    valid = jnp.asarray(matroid.oracle(jnp.zeros(matroid.size, bool)))
+    return valid, matroid.max_weight_base(jnp.zeros(matroid.size))
+
+
+def _take_by_weight(
+    start: Array,
+    take: Callable[[Array, Int[Array, ""]], tuple[Array, Bool[Array, ""]]],
+    weights: Float[Array, " size"],
+) -> Bool[Array, " size"]:
     """Greedy: items by falling weight, each taken if the set stays independent."""
-
-    def max_weight_base(weights):
-        heaviest_first = jnp.argsort(-weights, stable=True).astype(jnp.int32)
-        _, taken = jax.lax.scan(take, start, heaviest_first)
-        return jnp.zeros(weights.shape[0], bool).at[heaviest_first].set(taken)
-
-    return max_weight_base
+    heaviest_first = jnp.argsort(-weights, stable=True).astype(jnp.int32)
+    _, taken = jax.lax.scan(take, start, heaviest_first)
+    return jnp.zeros(weights.shape[0], bool).at[heaviest_first].set(taken)
 
 
-def _completed(matroid: Matroid) -> Matroid:
-    """The matroid with the rank of its bases, and exchanges found by trying all of them."""
-    base = jax.jit(matroid.max_weight_base)(np.zeros(matroid.size, np.float32))
-    rank = int(np.sum(base))
-    items = jnp.arange(matroid.size, dtype=jnp.int32)
-
-    def exchangeable(base, other, item):
-        into_base = matroid.addable(base.at[item].set(False))
-        into_other = jax.vmap(lambda out: matroid.addable(other.at[out].set(False))[item])(items)
-        return other & ~base & into_base & into_other
-
-    return matroid._replace(rank=_rank(rank), exchangeable=exchangeable)
-
-
-def _rank(rank: int) -> int:
+def _positive_rank(rank: int) -> int:
     if rank < 1:
         raise ValueError(f"rank={rank}: expected a matroid in which some item is independent.")
     return rank
+
+
+def _laminar_rank(family: Bool[np.ndarray, "sets n"], room: Int[np.ndarray, " sets"]) -> int:
+    # Each set, inner ones first, is left with as much as it allows, all of it at one of its items.
+    counts = np.ones(family.shape[1], np.int64)
+    for i in np.argsort(family.sum(axis=1), kind="stable"):
+        allowed = min(int(counts[family[i]].sum()), int(room[i]))
+        counts[family[i]] = 0
+        counts[np.argmax(family[i])] += allowed if family[i].any() else 0
+    return _positive_rank(int(counts.sum()))
+
+
+def _forest_size(ends: Int[np.ndarray, "n 2"], num_vertices: int) -> int:
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    edges = coo_array((np.ones(len(ends), bool), ends.T), shape=(num_vertices, num_vertices))
+    return num_vertices - connected_components(edges, directed=False, return_labels=False)
 
 
 def _crossing(family: Bool[np.ndarray, "sets n"]) -> Bool[np.ndarray, "sets sets"]:

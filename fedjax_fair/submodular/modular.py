@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_finite, as_mask, as_non_negative
 from fedjax_fair.submodular.base import SetFunction
-from fedjax_fair.submodular.combinators import scaled, truncated
+from fedjax_fair.submodular.combinators import Scaled, Truncated
 
-__all__ = ["modular", "truncated_modular", "union_penalty"]
+__all__ = ["Modular", "truncated_modular", "union_penalty"]
 
 
-def modular(weights: ArrayLike) -> SetFunction:
+class Modular(SetFunction):
     """The sum of weights over the set; monotone where no weight is negative.
 
     Args:
@@ -24,27 +24,42 @@ def modular(weights: ArrayLike) -> SetFunction:
         ValueError: If a weight is not finite.
 
     Examples:
-        >>> function = modular(jnp.array([1.0, 2.0, 4.0]))
+        >>> function = Modular([1.0, 2.0, 4.0])
         >>> float(function.value(jnp.array([True, False, True])))
         5.0
     """
-    worth = as_finite("weights", weights, "n")
-    return SetFunction(
-        size=worth.shape[0],
-        value=lambda mask: jnp.sum(worth, where=mask),
-        init=lambda: (),
-        gains=lambda memo: worth,
-        gain=lambda memo, item: worth[item],
-        add=lambda memo, item: memo,
-    )
+
+    weights: Float[Array, " n"]
+
+    def __post_init__(self) -> None:
+        self._convert(weights=as_finite("weights", self.weights, "n"))
+
+    @property
+    def size(self) -> int:
+        return self.weights.shape[-1]
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        return jnp.sum(self.weights, where=mask)
+
+    def init(self) -> PyTree:
+        return ()
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return self.weights
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return self.weights[item]
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        return memo
 
 
 def truncated_modular(
     weights: ArrayLike,
     bound: float | Float[Array, ""],
     scale: float | Float[Array, ""] = 1.0,
-) -> SetFunction:
-    r"""``scale * min(bound, sum of weights)``: monotone submodular.
+) -> Scaled:
+    r"""Returns ``scale * min(bound, sum of weights)``: monotone submodular.
 
     With weights :math:`\varphi(f_i)`, bound :math:`b` and scale :math:`\lambda` it is SubTrunc's
     bonus for clients with high losses (Castillo et al. 2024, equation 12).
@@ -65,11 +80,11 @@ def truncated_modular(
     checks.non_negative("bound", bound)
     checks.non_negative("scale", scale)
     worth = as_non_negative("weights", weights, "n")
-    return scaled(truncated(modular(worth), bound), scale)
+    return Scaled(Truncated(Modular(worth), bound), scale)
 
 
-def union_penalty(history: ArrayLike, mu: float | Float[Array, ""]) -> SetFunction:
-    r"""``-mu`` for every item chosen at least once in the last rounds: modular.
+def union_penalty(history: ArrayLike, mu: float | Float[Array, ""]) -> Modular:
+    r"""Returns ``-mu`` for every item chosen at least once in the last rounds.
 
     UnionFL's :math:`-\mu\,|U_t \cap S|` (Castillo et al. 2024, equation 14).
 
@@ -91,4 +106,4 @@ def union_penalty(history: ArrayLike, mu: float | Float[Array, ""]) -> SetFuncti
     if masks.ndim not in (1, 2) or 0 in masks.shape:
         raise ValueError(f"history: expected shape [window, n] or [n], got {masks.shape}.")
     union = masks if masks.ndim == 1 else masks.any(axis=0)
-    return modular(-mu * union.astype(jnp.float32))
+    return Modular(-mu * union.astype(jnp.float32))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
@@ -33,11 +35,16 @@ def double_greedy(key: Key[Array, ""], function: SetFunction) -> Maximized:
         Unconstrained Submodular Maximization*, FOCS 2012
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> chosen = double_greedy(jax.random.key(0), modular(jnp.array([2.0, -1.0, 3.0])))
+        >>> from fedjax_fair.submodular import Modular
+        >>> chosen = double_greedy(jax.random.key(0), Modular(jnp.array([2.0, -1.0, 3.0])))
         >>> chosen.items.tolist(), float(chosen.value)
         ([0, -1, 2], 5.0)
     """
+    return _double_greedy(key, function)
+
+
+@jax.jit
+def _double_greedy(key: Key[Array, ""], function: SetFunction) -> Maximized:
 
     def decide(carry, item):
         state, upper = carry
@@ -53,7 +60,7 @@ def double_greedy(key: Key[Array, ""], function: SetFunction) -> Maximized:
         return (state, jnp.where(added, upper, lower)), chosen
 
     everything = jnp.ones(function.size, bool)
-    state, _, _ = begin(function, None, None)
+    state, _ = begin(function)
     places = jnp.arange(function.size, dtype=jnp.int32)
     _, (items, gains) = jax.lax.scan(decide, (state, everything), places)
     return Maximized(items, gains, jnp.sum(gains), jnp.int32(2 * function.size))
@@ -82,13 +89,17 @@ def random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> Maximiz
         Constraints*, SODA 2014
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> function = modular(jnp.array([2.0, -1.0, 3.0]))
+        >>> from fedjax_fair.submodular import Modular
+        >>> function = Modular(jnp.array([2.0, -1.0, 3.0]))
         >>> random_greedy(jax.random.key(0), function, 1).items.tolist()
         [2]
     """
     checks.positive_int("k", k, at_most=function.size)
+    return _random_greedy(key, function, k)
 
+
+@partial(jax.jit, static_argnums=2)
+def _random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> Maximized:
     def step(state: Selection, number):
         gains = jnp.where(state.free, function.gains(state.memo), -jnp.inf)
         largest, items = jax.lax.top_k(gains, k)
@@ -99,7 +110,7 @@ def random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> Maximiz
         state = jax.lax.cond(worth, lambda: state.take(function, item), lambda: state)
         return state, (jnp.where(worth, item, -1), jnp.where(worth, gain, 0), calls)
 
-    state, _, _ = begin(function, None, None)
+    state, _ = begin(function)
     numbers = jnp.arange(k, dtype=jnp.int32)
     _, (items, gains, calls) = jax.lax.scan(step, state, numbers)
     return Maximized(items, gains, jnp.sum(gains), jnp.sum(calls))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike
 from fedjax_fair import checks
 from fedjax_fair.submodular.base import Maximized, SetFunction
 from fedjax_fair.submodular.greedy import grow_greedily
-from fedjax_fair.submodular.limits import Limits, affordable, priced
+from fedjax_fair.submodular.limits import Limits, priced
 from fedjax_fair.submodular.selection import begin
 
 __all__ = ["partial_enumeration"]
@@ -49,16 +50,21 @@ def partial_enumeration(
         Constraint*, Operations Research Letters, 2004
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
+        >>> from fedjax_fair.submodular import Modular
         >>> weights, costs = jnp.array([6.0, 5.0, 5.0]), jnp.array([3.0, 2.0, 2.0])
-        >>> partial_enumeration(modular(weights), costs, 4.0).items.tolist()
+        >>> partial_enumeration(Modular(weights), costs, 4.0).items.tolist()
         [1, 2, -1]
     """
     size = function.size
     checks.positive_int("seed_size", seed_size, at_most=size)
-    prices, most = priced(size, costs, budget)
-    limits = Limits(lambda mask: affordable(mask, prices, most))
-    empty, _, _ = begin(function, None, None)
+    limits = Limits(costs=priced(size, costs, budget), budget=budget)
+    return _partial_enumeration(function, limits, seed_size)
+
+
+@partial(jax.jit, static_argnums=2)
+def _partial_enumeration(function: SetFunction, limits: Limits, seed_size: int) -> Maximized:
+    size = function.size
+    empty, _ = begin(function)
 
     def add(state, item):
         """One item of a seed, unless there is none or the budget does not pay for it."""
@@ -69,7 +75,7 @@ def partial_enumeration(
 
     def grown(seed):
         state, (seed, gains) = jax.lax.scan(add, empty, seed)
-        items, more, calls = grow_greedily(function, size, state, limits, prices)
+        items, more, calls = grow_greedily(function, size, state, limits, limits.costs)
         items, gains = jnp.append(seed, items), jnp.append(gains, more)
         first = jnp.argsort(items < 0, stable=True)[:size]
         return Maximized(items[first], gains[first], jnp.sum(gains), calls + jnp.sum(seed >= 0))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
@@ -11,6 +14,7 @@ from fedjax_fair.submodular.arrays import as_items, as_non_negative
 from fedjax_fair.submodular.base import Maximized, SetFunction
 from fedjax_fair.submodular.limits import check_matroid
 from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.tree import Integer
 
 __all__ = ["best_swap", "distorted_greedy"]
 
@@ -39,8 +43,8 @@ def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximiz
         Guarantees, Fast Algorithms, and Applications*, ICML 2019
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> chosen = distorted_greedy(modular(jnp.array([3.0, 2.0])), jnp.array([1.0, 2.5]), 2)
+        >>> from fedjax_fair.submodular import Modular
+        >>> chosen = distorted_greedy(Modular(jnp.array([3.0, 2.0])), jnp.array([1.0, 2.5]), 2)
         >>> chosen.items.tolist(), float(chosen.value)
         ([0, -1], 2.0)
     """
@@ -48,7 +52,11 @@ def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximiz
     prices = as_non_negative("costs", costs, "items")
     if prices.shape[0] != function.size:
         raise ValueError(f"costs: expected {function.size} items, got {prices.shape[0]}.")
+    return _distorted_greedy(function, prices, k)
 
+
+@partial(jax.jit, static_argnums=2)
+def _distorted_greedy(function: SetFunction, prices: Float[Array, " size"], k: int) -> Maximized:
     def step(carry, number):
         memo, free = carry
         gains = function.gains(memo)
@@ -100,8 +108,8 @@ def best_swap(
         Functions II*, 1978
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> best_swap(modular(jnp.array([2.0, -1.0, 3.0])), jnp.array([1, 0])).items.tolist()
+        >>> from fedjax_fair.submodular import Modular
+        >>> best_swap(Modular(jnp.array([2.0, -1.0, 3.0])), jnp.array([1, 0])).items.tolist()
         [2, 0]
     """
     chosen = as_items("items", items, function.size)
@@ -111,6 +119,16 @@ def best_swap(
         checks.positive_int("most", most)
     if matroid is not None:
         check_matroid(matroid, function.size, "items", items)
+    return _best_swap(function, chosen, most, matroid)
+
+
+@jax.jit
+def _best_swap(
+    function: SetFunction,
+    chosen: Int[Array, " k"],
+    most: Integer | None,
+    matroid: Matroid | None,
+) -> Maximized:
     k = chosen.shape[0]
     places = jnp.arange(k, dtype=jnp.int32)
 

@@ -16,12 +16,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int, Key
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.arrays import as_non_negative
-from fedjax_fair.submodular.decomposition import TOLERANCE, Decomposition, decompose
-from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.submodular.arrays import as_non_negative, as_partial, is_traced
+from fedjax_fair.submodular.decomposition import (
+    TOLERANCE,
+    Decomposition,
+    decompose,
+    decomposed,
+    padded,
+)
+from fedjax_fair.submodular.matroids import Matroid, heaviest_base
 
 __all__ = ["Decomposition", "decompose", "deterministic_pipage", "greedy", "pipage", "swap"]
 
@@ -50,11 +57,26 @@ def swap(
 
     Examples:
         >>> from fedjax_fair.submodular import matroids
-        >>> chosen = swap(jax.random.key(0), matroids.uniform(2, 4), [0.5, 0.5, 1.0, 0.0])
+        >>> chosen = swap(jax.random.key(0), matroids.Uniform(2, 4), [0.5, 0.5, 1.0, 0.0])
         >>> int(chosen.sum()), bool(chosen[2]), bool(chosen[3])
         (2, True, False)
     """
-    bases, weights = x if isinstance(x, Decomposition) else decompose(matroid, x)
+    bases, weights = x if isinstance(x, Decomposition) else decomposed(matroid, x)
+    count = np.int32(bases.shape[0])
+    if not is_traced((bases, weights)):
+        bases, weights = padded(np.asarray(bases)), padded(np.asarray(weights))
+    return _swap(key, matroid, bases, weights, count)
+
+
+@jax.jit
+def _swap(
+    key: Key[Array, ""],
+    matroid: Matroid,
+    bases: Bool[Array, "bases size"],
+    weights: Float[Array, " bases"],
+    count: Int[Array, ""],
+) -> Bool[Array, " size"]:
+    """Merges the first ``count`` bases."""
 
     def exchange(share, merging):
         """One item of ``base`` against one of ``other``, after which they differ in fewer."""
@@ -67,17 +89,17 @@ def swap(
         new_other = other.at[item].set(stays).at[partner].set(~stays)
         return key, jnp.where(stays, base, new_base), jnp.where(stays, new_other, other)
 
-    def merge(carry, other):
+    def merge(i, carry):
         merged, weight, key = carry
-        base, own = other
+        base, own = bases[i], weights[i]
         key, key_merge = jax.random.split(key)
         step = partial(exchange, weight / (weight + own))
         _, merged, _ = jax.lax.while_loop(
             lambda merging: (merging[1] != merging[2]).any(), step, (key_merge, merged, base)
         )
-        return (merged, weight + own, key), None
+        return merged, weight + own, key
 
-    (chosen, _, _), _ = jax.lax.scan(merge, (bases[0], weights[0], key), (bases[1:], weights[1:]))
+    chosen, _, _ = jax.lax.fori_loop(1, count, merge, (bases[0], weights[0], key))
     return chosen
 
 
@@ -101,19 +123,19 @@ def pipage(key: Key[Array, ""], matroid: Matroid, x: ArrayLike) -> Bool[Array, "
 
     Examples:
         >>> from fedjax_fair.submodular import matroids
-        >>> chosen = pipage(jax.random.key(0), matroids.uniform(2, 4), [0.5, 0.5, 1.0, 0.0])
+        >>> chosen = pipage(jax.random.key(0), matroids.Uniform(2, 4), [0.5, 0.5, 1.0, 0.0])
         >>> int(chosen.sum()), bool(chosen[2]), bool(chosen[3])
         (2, True, False)
     """
+    return _pipage(matroid, _as_block_point(matroid, x), Partial(_at_random, key))
 
-    def at_random(step, x, up, down):
-        # The shorter shift is the more likely one, so that the expectation does not change.
-        chance = _shift_down(x, up, down) / jnp.maximum(
-            _shift_up(x, up, down) + _shift_down(x, up, down), TOLERANCE**2
-        )
-        return jax.random.uniform(jax.random.fold_in(key, step)) < chance
 
-    return _pipage(matroid, x, at_random)
+def _at_random(key, step, x, up, down):
+    # The shorter shift is the more likely one, so that the expectation does not change.
+    chance = _shift_down(x, up, down) / jnp.maximum(
+        _shift_up(x, up, down) + _shift_down(x, up, down), TOLERANCE**2
+    )
+    return jax.random.uniform(jax.random.fold_in(key, step)) < chance
 
 
 def deterministic_pipage(
@@ -129,7 +151,8 @@ def deterministic_pipage(
         matroid: Uniform or a partition.
         x: A point in its polytope, ``[size]``; may be traced.
         extension: Exact multilinear extension of the function maximized, which the server has to
-            know; evaluated twice an item.
+            know; evaluated twice an item. As a ``jax.tree_util.Partial`` with other arguments it
+            does not compile again.
 
     Raises:
         ValueError: If the matroid has no blocks, or the point is outside of the polytope.
@@ -137,16 +160,18 @@ def deterministic_pipage(
     Examples:
         >>> from fedjax_fair.submodular import matroids
         >>> offers = jnp.array([3.0, 1.0, 2.0])
-        >>> deterministic_pipage(matroids.uniform(1, 3), [0.3, 0.3, 0.4], lambda x: offers @ x)
+        >>> deterministic_pipage(matroids.Uniform(1, 3), [0.3, 0.3, 0.4], lambda x: offers @ x)
         Array([ True, False, False], dtype=bool)
     """
+    return _pipage(
+        matroid, _as_block_point(matroid, x), Partial(_to_the_better, as_partial(extension))
+    )
 
-    def better(step, x, up, down):
-        raised = _moved(x, up, down, _shift_up(x, up, down))
-        lowered = _moved(x, up, down, -_shift_down(x, up, down))
-        return extension(raised) >= extension(lowered)
 
-    return _pipage(matroid, x, better)
+def _to_the_better(extension, step, x, up, down):
+    raised = _moved(x, up, down, _shift_up(x, up, down))
+    lowered = _moved(x, up, down, -_shift_down(x, up, down))
+    return extension(raised) >= extension(lowered)
 
 
 def greedy(matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
@@ -154,28 +179,36 @@ def greedy(matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
 
     Examples:
         >>> from fedjax_fair.submodular import matroids
-        >>> greedy(matroids.uniform(1, 3), [0.3, 0.3, 0.4]).tolist()
+        >>> greedy(matroids.Uniform(1, 3), [0.3, 0.3, 0.4]).tolist()
         [False, False, True]
     """
-    return matroid.max_weight_base(_as_point(matroid, x))
+    return heaviest_base(matroid, _as_point(matroid, x))
 
 
-def _pipage(matroid: Matroid, x: ArrayLike, goes_up: Callable) -> Bool[Array, " size"]:
-    """Goes through the blocks, with at most one fractional item left behind at a time."""
-    if matroid.blocks is None:
-        raise ValueError(f"matroid: expected uniform or partition, got {matroid.name}.")
-    blocks = jnp.asarray(matroid.blocks, jnp.int32)
+def _as_block_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:
+    """A point, checked, in the polytope of a matroid with blocks."""
+    if matroid.item_blocks is None:
+        raise ValueError(f"matroid: expected Uniform or Partition, got {type(matroid).__name__}.")
     point = _as_point(matroid, x)
-    if not isinstance(point, Tracer):
+    if not is_traced((point, matroid)):
         with jax.ensure_compile_time_eval():
             short = np.asarray(_missing(matroid, point))
         if short.min() < -100 * TOLERANCE:
             raise ValueError(
-                f"x: expected a point of the {matroid.name} polytope, but block {short.argmin()} "
-                f"sums to {-short.min():.2g} more than its capacity."
+                f"x: expected a point of the polytope of a {type(matroid).__name__} matroid, but "
+                f"block {short.argmin()} sums to {-short.min():.2g} more than its capacity."
             )
+    return point
+
+
+@jax.jit
+def _pipage(
+    matroid: Matroid, point: Float[Array, " size"], goes_up: Callable
+) -> Bool[Array, " size"]:
+    """Goes through the blocks, with at most one fractional item left behind at a time."""
+    blocks = jnp.asarray(matroid.item_blocks, jnp.int32)
     point = _filled(blocks, _missing(matroid, point), point)
-    items = jnp.asarray(np.argsort(matroid.blocks, kind="stable"), jnp.int32)
+    items = jnp.argsort(blocks, stable=True).astype(jnp.int32)
 
     def fractional(value):
         return (value > 0) & (value < 1)
@@ -197,13 +230,13 @@ def _pipage(matroid: Matroid, x: ArrayLike, goes_up: Callable) -> Bool[Array, " 
     return matroid.max_weight_base(x)
 
 
+@jax.jit
 def _missing(matroid: Matroid, x: Float[Array, " size"]) -> Float[Array, " blocks"]:
     """What each block of the point is short of its capacity."""
-    assert matroid.blocks is not None
-    num_blocks = int(matroid.blocks.max()) + 1
+    blocks = jnp.asarray(matroid.item_blocks, jnp.int32)
 
     def per_block(numbers):
-        return jax.ops.segment_sum(numbers, jnp.asarray(matroid.blocks, jnp.int32), num_blocks)
+        return jax.ops.segment_sum(numbers, blocks, matroid.num_blocks)
 
     # All bases have as many items of a block.
     return per_block(matroid.max_weight_base(x).astype(x.dtype)) - per_block(x)

@@ -14,7 +14,7 @@ from fedjax_fair.submodular.arrays import as_items, as_mask
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.limits import Limits
 
-__all__ = ["Selection", "begin", "best_item", "best_of", "grow"]
+__all__ = ["Selection", "as_start", "begin", "best_item", "best_of", "grow"]
 
 
 class Selection(NamedTuple):
@@ -42,20 +42,29 @@ class Selection(NamedTuple):
         return Selection(memo, self.free.at[item].set(False), self.available)
 
 
-def begin(
-    function: SetFunction, available: ArrayLike | None, start: ArrayLike | None
-) -> tuple[Selection, Float[Array, ""], int]:
-    """The initial set, its value, and its number of items."""
-    size = function.size
-    allowed = jnp.ones(size, bool) if available is None else as_mask("available", available)
-    if allowed.shape != (size,):
+def as_start(
+    size: int, available: ArrayLike | None, start: ArrayLike | None
+) -> tuple[Bool[Array, " size"] | None, Int[Array, " start"] | None]:
+    """The items to choose before all others and those chosen already, checked."""
+    allowed = None if available is None else as_mask("available", available)
+    if allowed is not None and allowed.shape != (size,):
         raise ValueError(f"available: expected shape ({size},), got {allowed.shape}.")
-    state = Selection(function.init(), jnp.ones(size, bool), allowed)
+    return allowed, None if start is None else as_items("start", start, size)
+
+
+def begin(
+    function: SetFunction,
+    available: Bool[Array, " size"] | None = None,
+    start: Int[Array, " start"] | None = None,
+) -> tuple[Selection, Float[Array, ""]]:
+    """The initial set and its value."""
+    everything = jnp.ones(function.size, bool)
+    allowed = everything if available is None else available
+    state = Selection(function.init(), everything, allowed)
     if start is None:
-        return state, jnp.zeros(()), 0
-    chosen = as_items("start", start, size)
-    state, _ = jax.lax.scan(lambda state, item: (state.take(function, item), None), state, chosen)
-    return state, function.value(~state.free), chosen.shape[0]
+        return state, jnp.zeros(())
+    state, _ = jax.lax.scan(lambda state, item: (state.take(function, item), None), state, start)
+    return state, function.value(~state.free)
 
 
 def grow(

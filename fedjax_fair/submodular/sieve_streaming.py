@@ -81,18 +81,23 @@ def sieve_streaming(
         Data Summarization on the Fly*, KDD 2014
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> chosen = sieve_streaming(modular(jnp.array([2.0, 5.0, 1.0, 4.0])), 2, epsilon=0.1)
+        >>> from fedjax_fair.submodular import Modular
+        >>> chosen = sieve_streaming(Modular(jnp.array([2.0, 5.0, 1.0, 4.0])), 2, epsilon=0.1)
         >>> chosen.items.tolist(), float(chosen.value)
         ([1, 3], 9.0)
     """
     checks.positive_int("k", k, at_most=function.size)
     _check_epsilon(epsilon)
-    items = jnp.arange(function.size, dtype=jnp.int32)
-    if order is not None:
-        items = as_items("order", order, function.size)
-    stream = _sift(function, k, epsilon, _begin(function, k, epsilon), items, items)
-    return _best(stream)
+    items = None if order is None else as_items("order", order, function.size)
+    return _sieve_streaming(function, k, epsilon, items)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _sieve_streaming(
+    function: SetFunction, k: int, epsilon: float, order: Int[Array, " some"] | None
+) -> Maximized:
+    items = jnp.arange(function.size, dtype=jnp.int32) if order is None else order
+    return _best(_sift(function, k, epsilon, _begin(function, k, epsilon), items, items))
 
 
 def sieve_batches(
@@ -108,8 +113,8 @@ def sieve_batches(
 
     Args:
         make: ``make(rows) -> SetFunction`` of the items of a batch. Their gains depend on the set
-            through a memo that does not know items, as with ``feature_based``, ``coverage``,
-            ``probabilistic_coverage``, and ``facility_location`` of similarities to fixed points.
+            through a memo that does not know items, as with ``FeatureBased``, ``Coverage``,
+            ``ProbabilisticCoverage``, and ``FacilityLocation`` of similarities to fixed points.
         batches: Rows of items, ``[batch, ...]``, in the order in which they come.
         k: Items to choose, at most.
         epsilon: As for ``sieve_streaming``.
@@ -123,9 +128,9 @@ def sieve_batches(
             than the first.
 
     Examples:
-        >>> from fedjax_fair.submodular import feature_based
+        >>> from fedjax_fair.submodular import FeatureBased
         >>> batches = ([[4.0, 0.0], [0.0, 1.0]], [[0.0, 9.0]])
-        >>> sieve_batches(feature_based, batches, 2, epsilon=0.1).items.tolist()
+        >>> sieve_batches(FeatureBased, batches, 2, epsilon=0.1).items.tolist()
         [0, 2]
     """
     checks.positive_int("k", k)
@@ -141,29 +146,33 @@ def sieve_batches(
                 f"batches: expected from 1 to {max(size, 1)} rows, as in the first, got {count}."
             )
         # Rows beyond the last one repeat it, and are not looked at.
-        rows = rows[np.minimum(np.arange(size), count - 1)]
+        function = make(rows[np.minimum(np.arange(size), count - 1)])
         if stream is None:
-            stream = _first(make, k, epsilon, rows)
-        stream = _next(make, k, epsilon, stream, rows, np.int32(seen), np.int32(count))
+            stream = _first(function, k, epsilon)
+        stream = _next(function, k, epsilon, stream, np.int32(seen), np.int32(count))
         jax.block_until_ready(stream)  # Or else batches would wait for their turn in memory.
         seen += count
     if stream is None:
         raise ValueError("batches: expected at least one.")
-    return _best(stream)
+    return _last(stream)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _first(make: Callable, k: int, epsilon: float, rows: Array) -> _Stream:
-    return _begin(make(rows), k, epsilon)
+@partial(jax.jit, static_argnums=(1, 2))
+def _first(function: SetFunction, k: int, epsilon: float) -> _Stream:
+    return _begin(function, k, epsilon)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=3)
+@partial(jax.jit, static_argnums=(1, 2), donate_argnums=3)
 def _next(
-    make: Callable, k: int, epsilon: float, stream: _Stream, rows: Array, seen: Array, count: Array
+    function: SetFunction, k: int, epsilon: float, stream: _Stream, seen: Array, count: Array
 ) -> _Stream:
-    function = make(rows)
     items = jnp.arange(function.size, dtype=jnp.int32)
     return _sift(function, k, epsilon, stream, items, jnp.where(items < count, seen + items, -1))
+
+
+@jax.jit
+def _last(stream: _Stream) -> Maximized:
+    return _best(stream)
 
 
 def _check_epsilon(epsilon: float) -> None:

@@ -47,6 +47,13 @@ class SparseSimilarity(NamedTuple):
         """Of each point, the sum of what is given for its entries."""
         return jax.ops.segment_sum(values, self.rows, self.shape[0], indices_are_sorted=True)
 
+    def weighted(self, weights: Float[Array, " points"]) -> SparseSimilarity:
+        """The similarities times the weight of their point."""
+        return self._replace(
+            values=self.values * weights[self.rows],
+            item_values=self.item_values * weights[self.points],
+        )
+
 
 def sparse_similarity(matrix: Any, name: str = "similarity") -> SparseSimilarity:
     """Lists the entries of one of SciPy's sparse matrices, ``[points, items]``.

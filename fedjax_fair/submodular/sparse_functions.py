@@ -2,104 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import abc
+from dataclasses import field
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import is_traced
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.sparse import SparseSimilarity
+from fedjax_fair.tree import Number
 
-__all__ = ["check_symmetric", "cut_of_lists", "location_of_lists", "saturated_of_lists"]
+__all__ = ["SparseFacilityLocation", "SparseGraphCut", "SparseSaturatedCoverage", "check_symmetric"]
 
 # Points whose lists are gone through together, and so much of each list at a time.
 _POINTS = 16
 _ENTRIES = 64
-
-
-def location_of_lists(
-    similarity: SparseSimilarity, weights: Float[Array, " points"] | None
-) -> SetFunction:
-    """``facility_location`` of what is listed."""
-    if weights is not None:
-        similarity = similarity._replace(
-            values=similarity.values * weights[similarity.rows],
-            item_values=similarity.item_values * weights[similarity.points],
-        )
-
-    def value(mask):
-        inside = jnp.where(mask[similarity.items], similarity.values, 0.0)
-        best = jax.ops.segment_max(
-            inside, similarity.rows, similarity.shape[0], indices_are_sorted=True
-        )
-        return jnp.sum(jnp.maximum(best, 0.0))  # Of no entries the maximum is minus infinity.
-
-    return _of_lists(
-        similarity,
-        nothing=jnp.zeros(similarity.shape[0]),
-        offered=lambda values, best: jnp.maximum(values - best, 0.0),
-        after=jnp.maximum,
-        value=value,
-    )
-
-
-def saturated_of_lists(
-    similarity: SparseSimilarity, saturation: float | Float[Array, ""]
-) -> SetFunction:
-    """``saturated_coverage`` of what is listed."""
-    cap = saturation * similarity.sums(similarity.values)
-
-    def value(mask):
-        inside = jnp.where(mask[similarity.items], similarity.values, 0.0)
-        return jnp.sum(jnp.minimum(similarity.sums(inside), cap))
-
-    return _of_lists(
-        similarity,
-        nothing=cap,
-        offered=jnp.minimum,
-        after=lambda room, values: jnp.maximum(room - values, 0.0),
-        value=value,
-    )
-
-
-def cut_of_lists(similarity: SparseSimilarity, tradeoff: float | Float[Array, ""]) -> SetFunction:
-    """``graph_cut`` of what is listed, which is symmetric.
-
-    Raises:
-        ValueError: If it is not.
-    """
-    size = similarity.shape[0]
-    check_symmetric("similarity", similarity)
-    items, values = similarity.items, similarity.values
-    own = jnp.where(items == similarity.rows, values, 0.0)
-    alone = tradeoff * similarity.sums(values) - similarity.sums(own)
-
-    def value(mask):
-        chosen = mask.astype(values.dtype)
-        inside = similarity.sums(values * chosen[items])
-        return tradeoff * jnp.sum(inside) - jnp.sum(inside * chosen)
-
-    def add(inside, item):
-        start, end = similarity.starts[item], similarity.starts[item + 1]
-
-        def part(i, inside):
-            places, listed = _places(start, end, i, _ENTRIES)
-            return inside.at[items[places]].add(jnp.where(listed, values[places], 0.0))
-
-        return jax.lax.fori_loop(0, -(-(end - start) // _ENTRIES), part, inside)
-
-    return SetFunction(
-        size=size,
-        value=value,
-        init=lambda: jnp.zeros(size),
-        gains=lambda inside: alone - 2 * inside,
-        gain=lambda inside, item: alone[item] - 2 * inside[item],
-        add=add,
-    )
 
 
 class _Memo(NamedTuple):
@@ -116,86 +38,204 @@ class _Memo(NamedTuple):
     work: Int[Array, ""]
 
 
-def _of_lists(
-    similarity: SparseSimilarity,
-    nothing: Float[Array, " points"],
-    offered: Callable[..., Array],
-    after: Callable[..., Array],
-    value: Callable[[Bool[Array, " items"]], Float[Array, ""]],
-) -> SetFunction:
-    """A sum over entries of ``offered(value, state)``, where only states of listed points change.
+class _OfLists(SetFunction):
+    """A sum over entries of ``_offered``, where only states of listed points change.
 
     Adding an item goes through the points of its list, and through theirs to change the gains of
     other items.
 
     Args:
         similarity: The lists.
-        nothing: The state of each point beside the empty set.
-        offered: ``offered(values, states)``, how much entries raise the function.
-        after: ``after(states, values)``, the states after these entries.
-        value: The function itself, of a mask over items.
     """
-    num_points, size = similarity.shape
-    entries = similarity.items.shape[0]
 
-    def all_gains(state):
-        offers = offered(similarity.values, state[similarity.rows])
-        return jax.ops.segment_sum(offers, similarity.items, size)
+    similarity: SparseSimilarity
 
-    def ends(item):
-        return similarity.item_starts[item], similarity.item_starts[item + 1]
+    @property
+    def size(self) -> int:
+        return self.similarity.shape[1]
 
-    def gain(memo, item):
-        start, end = ends(item)
+    @abc.abstractmethod
+    def _nothing(self) -> Float[Array, " points"]:
+        """Returns the state of each point beside the empty set."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def _offered(self, values: Array, states: Array) -> Array:
+        """Returns how much entries raise the function."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def _after(self, states: Array, values: Array) -> Array:
+        """Returns the states after these entries."""
+        raise NotImplementedError
+
+    def init(self) -> PyTree:
+        nothing = self._nothing()
+        return _Memo(nothing, self._all_gains(nothing), jnp.zeros((), jnp.int32))
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return memo.gains
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        lists = self.similarity
+        start, end = self._ends(item)
 
         def part(i, total):
             places, listed = _places(start, end, i, _ENTRIES)
-            offers = offered(similarity.item_values[places], memo.state[similarity.points[places]])
+            offers = self._offered(lists.item_values[places], memo.state[lists.points[places]])
             return total + jnp.sum(offers, where=listed)
 
         return jax.lax.fori_loop(0, -(-(end - start) // _ENTRIES), part, jnp.zeros(()))
 
-    def add(memo, item):
-        start, end = ends(item)
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        lists = self.similarity
+        start, end = self._ends(item)
 
         def block(i, memo):
             places, listed = _places(start, end, i, _POINTS)
-            points = similarity.points[places]
+            points = lists.points[places]
             old = memo.state[points]
-            new = jnp.where(listed, after(old, similarity.item_values[places]), old)
-            firsts = similarity.starts[points]
-            lengths = jnp.where(new != old, similarity.starts[points + 1] - firsts, 0)
+            new = jnp.where(listed, self._after(old, lists.item_values[places]), old)
+            firsts = lists.starts[points]
+            lengths = jnp.where(new != old, lists.starts[points + 1] - firsts, 0)
 
             def part(j, gains):
                 others, inside = jax.vmap(_places, (0, 0, None, None))(
                     firsts, firsts + lengths, j, _ENTRIES
                 )
-                values = similarity.values[others]
-                change = offered(values, new[:, None]) - offered(values, old[:, None])
-                return gains.at[similarity.items[others]].add(jnp.where(inside, change, 0.0))
+                values = lists.values[others]
+                change = self._offered(values, new[:, None]) - self._offered(values, old[:, None])
+                return gains.at[lists.items[others]].add(jnp.where(inside, change, 0.0))
 
             longest = jnp.max(lengths)
             gains = jax.lax.fori_loop(0, -(-longest // _ENTRIES), part, memo.gains)
             # What is not listed repeats some point, whose state it must not set.
-            state = memo.state.at[jnp.where(listed, points, num_points)].set(new, mode="drop")
+            there = jnp.where(listed, points, lists.shape[0])
+            state = memo.state.at[there].set(new, mode="drop")
             return _Memo(state, gains, memo.work + jnp.sum(lengths, dtype=jnp.int32))
 
         memo = jax.lax.fori_loop(0, -(-(end - start) // _POINTS), block, memo)
 
         def anew():
-            return _Memo(memo.state, all_gains(memo.state), jnp.zeros((), jnp.int32))
+            return _Memo(memo.state, self._all_gains(memo.state), jnp.zeros((), jnp.int32))
 
         # From time to time, so that rounding errors do not add up, and at most twice the work.
-        return jax.lax.cond(memo.work >= entries, anew, lambda: memo)
+        return jax.lax.cond(memo.work >= lists.items.shape[0], anew, lambda: memo)
 
-    return SetFunction(
-        size=size,
-        value=value,
-        init=lambda: _Memo(nothing, all_gains(nothing), jnp.zeros((), jnp.int32)),
-        gains=lambda memo: memo.gains,
-        gain=gain,
-        add=add,
-    )
+    def _all_gains(self, state: Float[Array, " points"]) -> Float[Array, " size"]:
+        lists = self.similarity
+        offers = self._offered(lists.values, state[lists.rows])
+        return jax.ops.segment_sum(offers, lists.items, self.size)
+
+    def _ends(self, item: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        return self.similarity.item_starts[item], self.similarity.item_starts[item + 1]
+
+
+class SparseFacilityLocation(_OfLists):
+    """``FacilityLocation`` of what is listed.
+
+    Args:
+        similarity: The lists.
+    """
+
+    def _nothing(self) -> Float[Array, " points"]:
+        return jnp.zeros(self.similarity.shape[0])
+
+    def _offered(self, values: Array, states: Array) -> Array:
+        return jnp.maximum(values - states, 0.0)
+
+    def _after(self, states: Array, values: Array) -> Array:
+        return jnp.maximum(states, values)
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        lists = self.similarity
+        inside = jnp.where(mask[lists.items], lists.values, 0.0)
+        best = jax.ops.segment_max(inside, lists.rows, lists.shape[0], indices_are_sorted=True)
+        return jnp.sum(jnp.maximum(best, 0.0))  # Of no entries the maximum is minus infinity.
+
+
+class SparseSaturatedCoverage(_OfLists):
+    """``SaturatedCoverage`` of what is listed.
+
+    Args:
+        similarity: The lists.
+        saturation: As for ``SaturatedCoverage``.
+
+    Raises:
+        ValueError: If the saturation is negative.
+    """
+
+    saturation: Number
+
+    def __post_init__(self) -> None:
+        checks.non_negative("saturation", self.saturation)
+
+    def _nothing(self) -> Float[Array, " points"]:
+        return self.saturation * self.similarity.sums(self.similarity.values)
+
+    def _offered(self, values: Array, states: Array) -> Array:
+        return jnp.minimum(values, states)
+
+    def _after(self, states: Array, values: Array) -> Array:
+        return jnp.maximum(states - values, 0.0)
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        lists = self.similarity
+        inside = jnp.where(mask[lists.items], lists.values, 0.0)
+        return jnp.sum(jnp.minimum(lists.sums(inside), self._nothing()))
+
+
+class SparseGraphCut(SetFunction):
+    """``GraphCut`` of what is listed, which is symmetric.
+
+    Args:
+        similarity: The lists.
+        tradeoff: As for ``GraphCut``.
+
+    Raises:
+        ValueError: If the lists are not symmetric, or the tradeoff is negative.
+    """
+
+    similarity: SparseSimilarity
+    tradeoff: Number = 1.0
+    # The gain of each item beside the empty set, read at every step.
+    _alone: Float[Array, " n"] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checks.non_negative("tradeoff", self.tradeoff)
+        check_symmetric("similarity", self.similarity)
+        lists = self.similarity
+        own = jnp.where(lists.items == lists.rows, lists.values, 0.0)
+        self._convert(_alone=self.tradeoff * lists.sums(lists.values) - lists.sums(own))
+
+    @property
+    def size(self) -> int:
+        return self.similarity.shape[0]
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        lists = self.similarity
+        chosen = mask.astype(lists.values.dtype)
+        inside = lists.sums(lists.values * chosen[lists.items])
+        return self.tradeoff * jnp.sum(inside) - jnp.sum(inside * chosen)
+
+    def init(self) -> PyTree:
+        return jnp.zeros(self.size)
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return self._alone - 2 * memo
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return self._alone[item] - 2 * memo[item]
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+        lists = self.similarity
+        start, end = lists.starts[item], lists.starts[item + 1]
+
+        def part(i, inside):
+            places, listed = _places(start, end, i, _ENTRIES)
+            return inside.at[lists.items[places]].add(jnp.where(listed, lists.values[places], 0.0))
+
+        return jax.lax.fori_loop(0, -(-(end - start) // _ENTRIES), part, memo)
 
 
 def _places(start: Array, end: Array, part: Array, width: int) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
@@ -17,7 +17,7 @@ from fedjax_fair.submodular.base import Maximized, SetFunction
 from fedjax_fair.submodular.greedy import by_gain_and_by_ratio, score
 from fedjax_fair.submodular.limits import Limits, as_limits
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.submodular.selection import Selection, begin, best_of, grow
+from fedjax_fair.submodular.selection import Selection, as_start, begin, best_of, grow
 
 __all__ = ["stochastic_greedy"]
 
@@ -68,8 +68,8 @@ def stochastic_greedy(
         Mirzasoleiman, Badanidiyuru, Karbasi, Vondrak, Krause, *Lazier Than Lazy Greedy*, AAAI 2015
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
-        >>> function = modular(jnp.arange(100.0))
+        >>> from fedjax_fair.submodular import Modular
+        >>> function = Modular(jnp.arange(100.0))
         >>> chosen = stochastic_greedy(jax.random.key(0), function, 10, epsilon=0.1)
         >>> int(chosen.calls)  # 24 candidates a step
         240
@@ -77,14 +77,28 @@ def stochastic_greedy(
     size = function.size
     if (candidates is None) == (epsilon is None):
         raise ValueError(f"{candidates=}, {epsilon=}: expected just one of them.")
-    state, before, _ = begin(function, available, start)
-    k, limits = as_limits(size, k, start, matroid, costs, budget, stop)
+    allowed, chosen = as_start(size, available, start)
+    steps, limits = as_limits(size, k, start, matroid, costs, budget, stop)
     if epsilon is not None:
         checks.unit_interval("epsilon", epsilon)
         checks.positive("epsilon", epsilon)
-        candidates = min(size, math.ceil(size / k * math.log(1 / epsilon)))
+        candidates = min(size, math.ceil(size / steps * math.log(1 / epsilon)))
     number: Any = candidates
     checks.positive_int("candidates", number, at_most=size)
+    return _stochastic_greedy(key, function, steps, int(number), allowed, chosen, limits)
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _stochastic_greedy(
+    key: Key[Array, ""],
+    function: SetFunction,
+    k: int,
+    number: int,
+    available: Bool[Array, " size"] | None,
+    start: Int[Array, " start"] | None,
+    limits: Limits | None,
+) -> Maximized:
+    state, before = begin(function, available, start)
     if limits is not None:
         drawing = partial(_grow_from_candidates, key, number)
         return by_gain_and_by_ratio(drawing, function, k, state, limits, before)

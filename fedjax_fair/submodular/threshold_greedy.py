@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.base import Maximized, SetFunction
 from fedjax_fair.submodular.selection import begin
+from fedjax_fair.tree import Number
 
 __all__ = ["threshold_greedy"]
 
@@ -35,19 +38,27 @@ def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> Maximized
         Badanidiyuru, Vondrak, *Fast Algorithms for Maximizing Submodular Functions*, SODA 2014
 
     Examples:
-        >>> from fedjax_fair.submodular import modular
+        >>> from fedjax_fair.submodular import Modular
         >>> weights = jnp.array([9.0, 5.0, 9.5, 10.0])
-        >>> threshold_greedy(modular(weights), 3, epsilon=0.2).items.tolist()
+        >>> threshold_greedy(Modular(weights), 3, epsilon=0.2).items.tolist()
         [3, 0, 2]
     """
     size = function.size
     checks.positive_int("k", k, at_most=size)
     checks.positive("epsilon", epsilon)
     checks.unit_interval("epsilon", epsilon)
+    return _threshold_greedy(function, k, epsilon / size, 1 - epsilon)
+
+
+@partial(jax.jit, static_argnums=1)
+def _threshold_greedy(
+    function: SetFunction, k: int, lowest_share: Number, factor: Number
+) -> Maximized:
+    size = function.size
     places = jnp.arange(size, dtype=jnp.int32)
-    state, _, _ = begin(function, None, None)
+    state, _ = begin(function)
     largest = jnp.max(function.gains(state.memo))
-    lowest = epsilon / size * largest
+    lowest = lowest_share * largest
 
     def step(search):
         state, threshold, place, number, items, gains, calls = search
@@ -60,7 +71,7 @@ def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> Maximized
         state = jax.lax.cond(found, lambda: state.take(function, item), lambda: state)
         items = items.at[number].set(jnp.where(found, item, -1))
         gains = gains.at[number].set(jnp.where(found, offered[item], 0))
-        threshold = jnp.where(found, threshold, (1 - epsilon) * threshold)
+        threshold = jnp.where(found, threshold, factor * threshold)
         place = jnp.where(found, item + 1, 0)
         return state, threshold, place, number + found.astype(jnp.int32), items, gains, calls
 

@@ -15,10 +15,10 @@ from fedjax_fair.submodular import matroids
 N = 7
 SETS = np.array(list(itertools.product([False, True], repeat=N)))
 MATROIDS = {
-    "uniform": matroids.uniform(3, N),
-    "partition": matroids.partition([1, 0, 1, 0, 1, 0, 2], [1, 2, 0]),
-    "laminar": matroids.laminar([[1, 0, 1, 0, 0, 0, 0], [1, 0, 1, 1, 0, 1, 1]], [1, 2]),
-    "graphic": matroids.graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3], [3, 3]]),
+    "uniform": matroids.Uniform(3, N),
+    "partition": matroids.Partition([1, 0, 1, 0, 1, 0, 2], [1, 2, 0]),
+    "laminar": matroids.Laminar([[1, 0, 1, 0, 0, 0, 0], [1, 0, 1, 1, 0, 1, 1]], [1, 2]),
+    "graphic": matroids.Graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3], [3, 3]]),
 }
 
 
@@ -180,7 +180,7 @@ def test_what_a_budget_leaves_is_exact_up_to_a_millionth():
 def test_candidates_are_drawn_from_what_may_join():
     """One candidate a step: any item of the free blocks, and afterwards of those left."""
     blocks = np.array([0, 0, 0, 1, 1, 2, 3])
-    limit = matroids.partition(blocks, [1, 1, 1, 0])
+    limit = matroids.Partition(blocks, [1, 1, 1, 0])
 
     @jax.jit
     @jax.vmap
@@ -207,7 +207,7 @@ def test_all_limits_together_with_items_before(name):
     """The set that is given counts against the matroid and the budget."""
     weights = np.array([9, 8, 7, 6, 5, 0, -1], np.float32)
     costs = np.array([1, 1, 1, 1, 3, 0, 0], np.float32)
-    blocks = matroids.partition([0, 0, 1, 1, 1, 2, 2], [1, 2, 2])
+    blocks = matroids.Partition([0, 0, 1, 1, 1, 2, 2], [1, 2, 2])
 
     @jax.jit
     def solve(stop, budget):
@@ -277,7 +277,7 @@ def test_no_limit_that_binds_changes_nothing():
     @jax.jit
     def solve(similarity):
         function = sm.facility_location(similarity)
-        return sm.greedy(function, 4), sm.greedy(function, 4, matroid=matroids.uniform(4, N))
+        return sm.greedy(function, 4), sm.greedy(function, 4, matroid=matroids.Uniform(4, N))
 
     free, limited = solve(random_location(3))
     for one, other in zip(free, limited, strict=True):
@@ -306,7 +306,7 @@ def test_budgets_side_by_side():
         ({"costs": [1, 1, 1], "budget": -1.0}, "budget=-1.0"),
         ({"stop": math.nan}, "stop=nan"),
         ({"k": 4, "stop": 0.0}, "k=4: expected an integer >= 1 and <= 3"),
-        ({"matroid": matroids.uniform(1, 3), "start": [0, 1]}, r"start=\[0, 1\]: .* independent"),
+        ({"matroid": matroids.Uniform(1, 3), "start": [0, 1]}, r"start=\[0, 1\]: .* independent"),
         ({"costs": [2, 1, 1], "budget": 1.0, "start": [0]}, r"start=\[0\]: .* budget=1.0"),
     ],
 )
@@ -320,7 +320,7 @@ def test_matroids_of_swaps_are_checked():
     with pytest.raises(ValueError, match="matroid: expected 3 items, got 7"):
         sm.best_swap(sm.modular(jnp.arange(3.0)), [0], matroid=MATROIDS["uniform"])
     with pytest.raises(ValueError, match=r"items=\[0, 1\]: expected an independent set"):
-        sm.best_swap(sm.modular(jnp.arange(3.0)), [0, 1], matroid=matroids.uniform(1, 3))
+        sm.best_swap(sm.modular(jnp.arange(3.0)), [0, 1], matroid=matroids.Uniform(1, 3))
 
 
 @pytest.mark.parametrize(

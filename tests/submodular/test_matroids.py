@@ -34,10 +34,10 @@ def spans(mask):
 
 # name: (matroid, independence by definition)
 MATROIDS = {
-    "uniform": (lambda: matroids.uniform(3, N), lambda mask: mask.sum() <= 3),
-    "free": (lambda: matroids.uniform(N, N), lambda mask: True),
+    "uniform": (lambda: matroids.Uniform(3, N), lambda mask: mask.sum() <= 3),
+    "free": (lambda: matroids.Uniform(N, N), lambda mask: True),
     "partition": (
-        lambda: matroids.partition([1, 0, 1, 2, 1, 0], [1, 2, 0]),
+        lambda: matroids.Partition([1, 0, 1, 2, 1, 0], [1, 2, 0]),
         lambda mask: mask[[1, 5]].sum() <= 1 and mask[[0, 2, 4]].sum() <= 2 and not mask[3],
     ),
     "allocation": (
@@ -45,12 +45,12 @@ MATROIDS = {
         lambda mask: max(mask[:2].sum(), mask[2:4].sum(), mask[4:].sum()) <= 1,
     ),
     "laminar": (
-        lambda: matroids.laminar(FAMILY, [1, 2, 0]),
+        lambda: matroids.Laminar(FAMILY, [1, 2, 0]),
         lambda mask: mask[:2].sum() <= 1 and mask[:4].sum() <= 2 and not mask[4],
     ),
-    "graphic": (lambda: matroids.graphic(EDGES), acyclic),
+    "graphic": (lambda: matroids.Graphic(EDGES), acyclic),
     "from_oracle": (
-        lambda: matroids.from_oracle(spans, N),
+        lambda: matroids.Oracle(spans, N),
         lambda mask: mask.sum() == np.linalg.matrix_rank(np.where(mask, VECTORS, 0)),
     ),
 }
@@ -137,7 +137,7 @@ def test_exchanges_are_the_symmetric_ones_and_there_is_always_one(case):
 
 
 def test_constraints_are_on_neighbors_in_the_order():
-    matroid = matroids.laminar(FAMILY[:, [4, 0, 2, 5, 1, 3]], [1, 2, 0])
+    matroid = matroids.Laminar(FAMILY[:, [4, 0, 2, 5, 1, 3]], [1, 2, 0])
     for members in FAMILY[:, [4, 0, 2, 5, 1, 3]][:, matroid.order]:
         places = np.flatnonzero(members)
         assert np.ptp(places) == places.size - 1
@@ -146,23 +146,23 @@ def test_constraints_are_on_neighbors_in_the_order():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: matroids.uniform(0, 3), "k=0"),
-        (lambda: matroids.uniform(4, 3), "k=4"),
-        (lambda: matroids.partition([0, 0, 1], [1, 2]), r"capacities\[1\]=2.*\[0, 1\]"),
-        (lambda: matroids.partition([0, 2], [1, 1]), r"blocks.*\[0, 2\).*from 0 to 2"),
-        (lambda: matroids.partition([0, -1], [1, 1]), "from -1 to 0"),
-        (lambda: matroids.partition([0, 0], [0]), "rank=0"),
+        (lambda: matroids.Uniform(0, 3), "k=0"),
+        (lambda: matroids.Uniform(4, 3), "k=4"),
+        (lambda: matroids.Partition([0, 0, 1], [1, 2]), r"capacities\[1\]=2.*\[0, 1\]"),
+        (lambda: matroids.Partition([0, 2], [1, 1]), r"blocks.*\[0, 2\).*from 0 to 2"),
+        (lambda: matroids.Partition([0, -1], [1, 1]), "from -1 to 0"),
+        (lambda: matroids.Partition([0, 0], [0]), "rank=0"),
         (lambda: matroids.allocation(2, 0), "num_agents=0"),
-        (lambda: matroids.laminar([[1, 1, 0], [0, 1, 1]], [1, 1]), "sets 0 and 1.*cross"),
-        (lambda: matroids.laminar([[1, 0.5]], [1]), "sets: expected masks of 0 and 1, .* 0.5 to"),
-        (lambda: matroids.laminar([[1, 1]], [-1]), r"capacities=\[-1\]"),
-        (lambda: matroids.laminar([[1, 1]], [0]), "rank=0"),
-        (lambda: matroids.laminar([[1, 1]], [1, 1]), r"expected shape \[2, n\]"),
-        (lambda: matroids.graphic([[0, 0]]), "rank=0"),
-        (lambda: matroids.graphic([[0, -1]]), "got -1"),
-        (lambda: matroids.graphic([[0, 1, 2]]), r"shape \[n, 2\]"),
-        (lambda: matroids.from_oracle(lambda mask: ~mask.any(), 3), "rank=0"),
-        (lambda: matroids.from_oracle(lambda mask: mask.any(), 3), "empty set"),
+        (lambda: matroids.Laminar([[1, 1, 0], [0, 1, 1]], [1, 1]), "sets 0 and 1.*cross"),
+        (lambda: matroids.Laminar([[1, 0.5]], [1]), "sets: expected masks of 0 and 1, .* 0.5 to"),
+        (lambda: matroids.Laminar([[1, 1]], [-1]), r"capacities=\[-1\]"),
+        (lambda: matroids.Laminar([[1, 1]], [0]), "rank=0"),
+        (lambda: matroids.Laminar([[1, 1]], [1, 1]), r"expected shape \[2, n\]"),
+        (lambda: matroids.Graphic([[0, 0]]), "rank=0"),
+        (lambda: matroids.Graphic([[0, -1]]), "got -1"),
+        (lambda: matroids.Graphic([[0, 1, 2]]), r"shape \[n, 2\]"),
+        (lambda: matroids.Oracle(lambda mask: ~mask.any(), 3), "rank=0"),
+        (lambda: matroids.Oracle(lambda mask: mask.any(), 3), "empty set"),
     ],
 )
 def test_bad_input(make, message):

@@ -20,11 +20,11 @@ KEYS = jax.random.split(jax.random.key(0), 20_000)
 NEAR = 4 * 0.5 / np.sqrt(len(KEYS))
 
 MATROIDS = {
-    "uniform": matroids.uniform(3, N),
-    "partition": matroids.partition([1, 0, 1, 0, 1, 0], [1, 2]),
-    "laminar": matroids.laminar([[1, 0, 1, 0, 0, 0], [1, 0, 1, 1, 0, 1]], [1, 2]),
-    "graphic": matroids.graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3]]),
-    "from_oracle": matroids.from_oracle(lambda mask: jnp.sum(mask) <= 2, N),
+    "uniform": matroids.Uniform(3, N),
+    "partition": matroids.Partition([1, 0, 1, 0, 1, 0], [1, 2]),
+    "laminar": matroids.Laminar([[1, 0, 1, 0, 0, 0], [1, 0, 1, 1, 0, 1]], [1, 2]),
+    "graphic": matroids.Graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3]]),
+    "from_oracle": matroids.Oracle(lambda mask: jnp.sum(mask) <= 2, N),
 }
 BLOCKS = ["uniform", "partition"]  # What pipage is for.
 
@@ -85,11 +85,11 @@ def test_nothing_is_a_point_of_every_polytope(name):
 
 def test_points_that_fill_blocks_unevenly():
     """Small ones, by hand."""
-    two = matroids.uniform(2, 3)
+    two = matroids.Uniform(2, 3)
     for x in ([1, 0, 0], [0.9, 0.3, 0.3]):
         bases, weights = map(np.asarray, rounding.decompose(two, x))
         assert (weights @ bases >= np.array(x) - 1e-5).all()
-    x, halves = np.array([0.5, 0.4, 0, 0]), matroids.partition([4, 4, 1, 1], [0, 1, 0, 0, 1])
+    x, halves = np.array([0.5, 0.4, 0, 0]), matroids.Partition([4, 4, 1, 1], [0, 1, 0, 0, 1])
     chosen = jax.jit(jax.vmap(lambda key: rounding.pipage(key, halves, x)))(KEYS)
     # What is short is added to the larger of two, so that the other is as likely as before.
     np.testing.assert_allclose(np.mean(chosen, axis=0), [0.6, 0.4, 1, 0], atol=NEAR)
@@ -106,7 +106,7 @@ def test_a_point_after_many_uneven_steps_is_decomposed():
     """Sums in single precision, of which none is quite what it should be."""
     scores = np.random.default_rng(0).gamma(0.2, size=(50, 200)).astype(np.float32)
     blocks, capacities = np.arange(200) % 7, np.array([1, 2, 3, 1, 2, 1, 4])
-    matroid = matroids.partition(blocks, capacities)
+    matroid = matroids.Partition(blocks, capacities)
 
     @jax.jit
     def solve(key, scores):
@@ -218,7 +218,7 @@ def test_a_run_is_rounded_by_what_the_server_knows():
         (lambda: rounding.decompose(MATROIDS["uniform"], np.full(N, 1.5)), "1.5"),
         (lambda: rounding.decompose(MATROIDS["partition"], [1, 0, 1, 0, 1, 0]), "polytope"),
         (lambda: rounding.swap(KEYS[0], MATROIDS["graphic"], [1, 1, 1, 0, 0, 0]), "polytope"),
-        (lambda: rounding.decompose(matroids.uniform(2, 3), np.ones(3)), "polytope"),
+        (lambda: rounding.decompose(matroids.Uniform(2, 3), np.ones(3)), "polytope"),
         (lambda: rounding.decompose(MATROIDS["laminar"], [0, 0, 0.9, 1, 0, 0.9]), "polytope"),
         (lambda: rounding.decompose(MATROIDS["from_oracle"], np.full(N, 0.4)), "polytope"),
         (lambda: rounding.decompose(MATROIDS["uniform"], np.full(N, np.nan)), "nan"),

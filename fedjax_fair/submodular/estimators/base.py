@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.base import Maximized, SetFunction
-from fedjax_fair.submodular.estimators.progress import progress_bar, reported
+from fedjax_fair.submodular.estimators.progress import Reported, progress_bar
 from fedjax_fair.submodular.greedy import greedy
 
 __all__ = ["Picker", "Problem"]
@@ -104,4 +104,4 @@ class Picker(TransformerMixin, BaseEstimator):
 @partial(jax.jit, static_argnames=("make", "static", "k", "verbose"))
 def _picked(make: Callable, arrays: tuple, static: tuple, k: int, verbose: bool) -> Maximized:
     function = make(*arrays, *static)
-    return greedy(reported(function) if verbose else function, k)
+    return greedy(Reported(function) if verbose else function, k)

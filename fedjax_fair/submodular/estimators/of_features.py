@@ -7,9 +7,10 @@ from typing import Any
 from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
 
+from fedjax_fair.submodular import coverage
 from fedjax_fair.submodular.arrays import as_mask, as_non_negative
 from fedjax_fair.submodular.base import SetFunction
-from fedjax_fair.submodular.coverage import Concave, as_weights, coverage, feature_based
+from fedjax_fair.submodular.coverage import Concave, as_weights
 from fedjax_fair.submodular.estimators.base import Picker, Problem
 
 __all__ = ["FeatureBased", "MaxCoverage"]
@@ -26,7 +27,7 @@ class _OfFeatures(Picker):
 
 
 class FeatureBased(_OfFeatures):
-    """Picks ``k`` rows with much of many features, as ``feature_based``.
+    """Picks ``k`` rows with much of many features, as ``submodular.FeatureBased``.
 
     Args:
         k: Rows to pick.
@@ -64,11 +65,11 @@ class FeatureBased(_OfFeatures):
 
 
 def _feature_based(features: Array, weights: Array, concave: str | Concave) -> SetFunction:
-    return feature_based(features, concave, weights)
+    return coverage.FeatureBased(features, concave, weights)
 
 
 class MaxCoverage(_OfFeatures):
-    """Picks ``k`` rows that together have as many features as possible, as ``coverage``.
+    """Picks ``k`` rows that together have as many features as possible, as ``submodular.Coverage``.
 
     Args:
         k: Rows to pick.
@@ -94,4 +95,4 @@ class MaxCoverage(_OfFeatures):
     def _problem(self, values: NDArray[Any]) -> Problem:
         covers = as_mask("X", values)
         weights = as_weights(self.weights, covers.shape[1], "features")
-        return Problem(len(covers), coverage, (covers, weights))
+        return Problem(len(covers), coverage.Coverage, (covers, weights))

@@ -11,10 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.distances import pairwise_distances
+from fedjax_fair.submodular import diversity
 from fedjax_fair.submodular.arrays import as_non_negative, as_symmetric
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.coverage import saturated_coverage
-from fedjax_fair.submodular.diversity import as_kernel, graph_cut, log_det
+from fedjax_fair.submodular.diversity import as_kernel, graph_cut
 from fedjax_fair.submodular.estimators.base import Picker, Problem
 from fedjax_fair.submodular.estimators.metrics import (
     KERNELS,
@@ -87,7 +88,7 @@ class _OfSimilarities(Picker):
 
 
 class FacilityLocation(_OfSimilarities):
-    """Picks ``k`` rows such that all rows are similar to one of them, as ``facility_location``.
+    """Picks ``k`` rows such that all rows are similar to one of them: facility location.
 
     Of ``"euclidean"`` distances and their squares the reduction is maximized, as in
     ``facility_location_from_distances``; more than 10,000 rows with ``"euclidean"`` need no matrix
@@ -175,7 +176,7 @@ def _facility_location(rows: Any, weights: Array | None, metric: str) -> SetFunc
 
 
 class SaturatedCoverage(_OfSimilarities):
-    """Picks ``k`` rows to which every row is similar enough in sum, as ``saturated_coverage``.
+    """Picks ``k`` rows to which every row is similar enough in sum: saturated coverage.
 
     Args:
         k: Rows to pick.
@@ -225,7 +226,7 @@ def _saturated_coverage(rows: Any, saturation: Array, metric: str) -> SetFunctio
 
 
 class GraphCut(_OfSimilarities):
-    """Picks ``k`` rows that are similar to all rows but not to each other, as ``graph_cut``.
+    """Picks ``k`` rows that are similar to all rows but not to each other: graph cut.
 
     Args:
         k: Rows to pick.
@@ -285,7 +286,7 @@ def _graph_cut(rows: Any, tradeoff: Array, metric: str) -> SetFunction:
 
 
 class LogDet(_OfSimilarities):
-    """Picks ``k`` rows that differ, as ``log_det``.
+    """Picks ``k`` rows that differ, as ``submodular.LogDet``.
 
     Args:
         k: Rows to pick.
@@ -322,4 +323,4 @@ class LogDet(_OfSimilarities):
 
 
 def _log_det(rows: Array, metric: str) -> SetFunction:
-    return log_det(similarities(rows, metric))
+    return diversity.LogDet(similarities(rows, metric))

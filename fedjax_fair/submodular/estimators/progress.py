@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair.submodular.base import SetFunction
 
-__all__ = ["progress_bar", "reported"]
+__all__ = ["Reported", "progress_bar"]
 
 # What compiled programs report to. They outlive a bar, and the next one has its place here.
 _bars: list[Any] = []
@@ -18,7 +19,7 @@ _bars: list[Any] = []
 
 @contextlib.contextmanager
 def progress_bar(total: int) -> Iterator[None]:
-    """Shows on standard error how many of so many items functions that are ``reported`` have."""
+    """Shows on standard error how many of so many items functions that are ``Reported`` have."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -33,14 +34,34 @@ def progress_bar(total: int) -> Iterator[None]:
             _bars.pop()
 
 
-def reported(function: SetFunction) -> SetFunction:
-    """The same function, which reports every item that is added."""
+class Reported(SetFunction):
+    """The same function, which reports every item that is added.
 
-    def add(memo, item):
+    Args:
+        function: The function.
+    """
+
+    function: SetFunction
+
+    @property
+    def size(self) -> int:
+        return self.function.size
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        return self.function.value(mask)
+
+    def init(self) -> PyTree:
+        return self.function.init()
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return self.function.gains(memo)
+
+    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+        return self.function.gain(memo, item)
+
+    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
         jax.debug.callback(_advance, item)  # The item, so that it waits until that is chosen.
-        return function.add(memo, item)
-
-    return function._replace(add=add)
+        return self.function.add(memo, item)
 
 
 def _advance(item: Any) -> None:

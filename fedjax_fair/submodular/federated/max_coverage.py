@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import as_mask
 from fedjax_fair.submodular.base import SetFunction
-from fedjax_fair.submodular.coverage import coverage
+from fedjax_fair.submodular.coverage import Coverage
 from fedjax_fair.submodular.federated.facility_location import SparseFacilityLocation
 from fedjax_fair.submodular.federated.problem import ClientFunction, DenseProblem, Problem
 from fedjax_fair.submodular.federated.sparse import SparseScores
@@ -77,7 +77,7 @@ class MaxCoverage(DenseProblem):
 
     def total(self, weights: Float[Array, " clients"]) -> SetFunction:
         """Returns the weighted sum of all functions, a coverage of weighted clients."""
-        return coverage(self.covers.T, weights)
+        return Coverage(self.covers.T, weights)
 
 
 class SparseMaxCoverage(SparseFacilityLocation):
