@@ -12,8 +12,8 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
-from fedjax_fair import submodular as sm
-from fedjax_fair.submodular.estimators import base, metrics, of_similarities
+from fedjax_fair.submodular import estimators as est
+from fedjax_fair.submodular.estimators import metrics, of_similarities
 
 POINTS = np.random.default_rng(0).normal(size=(12, 4))
 AMOUNTS = np.random.default_rng(1).gamma(1.0, size=(12, 4)) * (POINTS > -0.5)
@@ -61,23 +61,23 @@ def volume(items):
 EVEN = np.ones(12)
 # name: (estimator, data, value of a list of items by definition)
 ESTIMATORS = {
-    "euclidean": (sm.FacilityLocation(K), POINTS, partial(reduction, "euclidean", EVEN)),
+    "euclidean": (est.FacilityLocation(K), POINTS, partial(reduction, "euclidean", EVEN)),
     "sqeuclidean": (
-        sm.FacilityLocation(K, metric="sqeuclidean"),
+        est.FacilityLocation(K, metric="sqeuclidean"),
         POINTS,
         partial(reduction, "sqeuclidean", EVEN),
     ),
-    "cosine": (sm.FacilityLocation(K, metric="cosine"), POINTS, partial(location, "cosine", EVEN)),
-    "saturated": (sm.SaturatedCoverage(K, 0.2, metric="correlation"), POINTS, saturated),
-    "cut": (sm.GraphCut(K, 2.5, metric="cosine"), POINTS, cut),
-    "volume": (sm.LogDet(K), POINTS, volume),
+    "cosine": (est.FacilityLocation(K, metric="cosine"), POINTS, partial(location, "cosine", EVEN)),
+    "saturated": (est.SaturatedCoverage(K, 0.2, metric="correlation"), POINTS, saturated),
+    "cut": (est.GraphCut(K, 2.5, metric="cosine"), POINTS, cut),
+    "volume": (est.LogDet(K), POINTS, volume),
     "features": (
-        sm.FeatureBased(K, "log1p", weights=WEIGHTS[:4]),
+        est.FeatureBased(K, "log1p", weights=WEIGHTS[:4]),
         AMOUNTS,
         lambda items: np.log1p(AMOUNTS[items].sum(axis=0)) @ WEIGHTS[:4],
     ),
     "coverage": (
-        sm.MaxCoverage(3, weights=WEIGHTS[:4]),
+        est.MaxCoverage(3, weights=WEIGHTS[:4]),
         MEMBERSHIP,
         lambda items: MEMBERSHIP[items].any(axis=0) @ WEIGHTS[:4],
     ),
@@ -100,10 +100,16 @@ def check_greedy(model, value, size=12):
 def test_rows_are_picked_by_the_definition(name):
     model, data, value = ESTIMATORS[name]
     check_greedy(clone(model).fit(data), value)
-    compiled = base._picked._cache_size()
+    programs = []
+
+    def count(event, *_, **__):
+        programs.extend([event] * (event == "/jax/core/compile/backend_compile_duration"))
+
+    jax.monitoring.register_event_duration_secs_listener(count)
     again = clone(model).fit(data[::-1])
+    jax.monitoring.unregister_event_duration_listener(count)
     check_greedy(again, lambda items: value([11 - item for item in items]))
-    assert base._picked._cache_size() == compiled
+    assert not programs
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -128,10 +134,10 @@ def test_metrics_are_those_of_scipy():
 
 
 GIVEN = [
-    sm.FacilityLocation(K, metric="precomputed"),
-    sm.SaturatedCoverage(K, 0.4, metric="precomputed"),
-    sm.GraphCut(K, metric="precomputed"),
-    sm.LogDet(K, metric="precomputed"),
+    est.FacilityLocation(K, metric="precomputed"),
+    est.SaturatedCoverage(K, 0.4, metric="precomputed"),
+    est.GraphCut(K, metric="precomputed"),
+    est.LogDet(K, metric="precomputed"),
 ]
 
 
@@ -151,17 +157,17 @@ class TestFacilityLocation:
     """What it has that others do not."""
 
     def test_rows_far_from_the_origin_are_told_apart(self):
-        model, far = sm.FacilityLocation(K).fit(POINTS), sm.FacilityLocation(K).fit(POINTS + 1e7)
+        model, far = est.FacilityLocation(K).fit(POINTS), est.FacilityLocation(K).fit(POINTS + 1e7)
         assert far.ranking_.tolist() == model.ranking_.tolist()
         np.testing.assert_allclose(far.gains_, model.gains_, rtol=1e-5)
         line = np.array([[0.0], [0.1], [1.0], [1.1]]) + 1e7
-        first, second = sm.FacilityLocation(2).fit(line).ranking_
+        first, second = est.FacilityLocation(2).fit(line).ranking_
         assert first in (1, 2)  # Which are equally near to all, and then one of the other pair.
         assert (second >= 2) == (first == 1)
 
     def test_takes_rectangular_similarities(self):
         near = np.random.default_rng(0).integers(0, 20, (9, 7))
-        model = sm.FacilityLocation(3, metric="precomputed").fit(near)
+        model = est.FacilityLocation(3, metric="precomputed").fit(near)
         check_greedy(model, lambda items: near[:, items].max(axis=1, initial=0).sum(), 7)
         assert model.transform(np.arange(7)).tolist() == model.ranking_.tolist()
         with pytest.raises(ValueError, match=r"X: expected 7 rows, got shape \(9, 7\)"):
@@ -170,7 +176,7 @@ class TestFacilityLocation:
     def test_a_weight_counts_as_repeated_rows(self):
         rng = np.random.default_rng(0)
         near, weights = rng.integers(0, 20, (9, 7)), rng.integers(0, 4, 9)
-        model = sm.FacilityLocation(3, metric="precomputed")
+        model = est.FacilityLocation(3, metric="precomputed")
         weighted = clone(model).fit(near, sample_weight=weights)
         repeated = clone(model).fit(np.repeat(near, weights, axis=0))
         assert weighted.ranking_.tolist() == repeated.ranking_.tolist()
@@ -178,18 +184,18 @@ class TestFacilityLocation:
 
     @pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
     def test_distances_are_weighted(self, metric):
-        model = sm.FacilityLocation(K, metric=metric).fit(POINTS, sample_weight=WEIGHTS)
+        model = est.FacilityLocation(K, metric=metric).fit(POINTS, sample_weight=WEIGHTS)
         check_greedy(model, partial(reduction, metric, WEIGHTS))
 
     @pytest.mark.parametrize("weights", [None, WEIGHTS])
     def test_makes_no_matrix_of_many_rows(self, monkeypatch, weights):
-        exact = sm.FacilityLocation(K).fit(POINTS, sample_weight=weights).ranking_
+        exact = est.FacilityLocation(K).fit(POINTS, sample_weight=weights).ranking_
         monkeypatch.setattr(of_similarities, "_MATRIX", 11)
         monkeypatch.setattr(of_similarities, "pairwise_distances", None)
-        base._picked.clear_cache()
-        many = sm.FacilityLocation(K).fit(POINTS, sample_weight=weights)
+        of_similarities._facility_location.clear_cache()
+        many = est.FacilityLocation(K).fit(POINTS, sample_weight=weights)
         np.testing.assert_array_equal(many.ranking_, exact)
-        base._picked.clear_cache()
+        of_similarities._facility_location.clear_cache()
 
 
 def test_a_bar_shows_what_is_picked_and_changes_nothing(capsys, monkeypatch):
@@ -198,9 +204,9 @@ def test_a_bar_shows_what_is_picked_and_changes_nothing(capsys, monkeypatch):
     monkeypatch.setattr(
         Progress, "advance", lambda bar, task: (moves.append(task), advance(bar, task))
     )
-    quiet = sm.FacilityLocation(K).fit(POINTS)
+    quiet = est.FacilityLocation(K).fit(POINTS)
     assert capsys.readouterr() == ("", "")
-    shown = sm.FacilityLocation(K, verbose=True)
+    shown = est.FacilityLocation(K, verbose=True)
     for _ in range(2):  # The second time with the program and a bar of its own.
         moves.clear()
         shown.fit(POINTS)
@@ -212,7 +218,7 @@ def test_a_bar_shows_what_is_picked_and_changes_nothing(capsys, monkeypatch):
 
 
 def test_rows_of_anything_are_picked():
-    model = sm.MaxCoverage(2)
+    model = est.MaxCoverage(2)
     with pytest.raises(NotFittedError):
         model.transform(MEMBERSHIP)
     model.fit(MEMBERSHIP)
@@ -250,7 +256,7 @@ OF_WEIGHTS = dict.fromkeys(
 )
 
 
-class Thresholded(sm.MaxCoverage):
+class Thresholded(est.MaxCoverage):
     """Maximum coverage of amounts, which the checks are made of, rather than of zeros and ones."""
 
     def _validated(self, X):
@@ -262,12 +268,12 @@ class Thresholded(sm.MaxCoverage):
 @pytest.mark.parametrize(
     ("make", "others"),
     [
-        (sm.FacilityLocation, OF_WEIGHTS),
-        (partial(sm.FacilityLocation, n_neighbors=1), OF_WEIGHTS),
-        (sm.SaturatedCoverage, {}),
-        (sm.GraphCut, {}),
-        (sm.LogDet, {}),
-        (sm.FeatureBased, OF_AMOUNTS),
+        (est.FacilityLocation, OF_WEIGHTS),
+        (partial(est.FacilityLocation, n_neighbors=1), OF_WEIGHTS),
+        (est.SaturatedCoverage, {}),
+        (est.GraphCut, {}),
+        (est.LogDet, {}),
+        (est.FeatureBased, OF_AMOUNTS),
         (Thresholded, OF_AMOUNTS),
     ],
 )
@@ -289,53 +295,53 @@ def test_parameters_are_copied_and_shown(name):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: sm.FacilityLocation(0).fit(POINTS), "k=0"),
-        (lambda: sm.FacilityLocation(5).fit(np.zeros((4, 2))), "k=5: .* <= 4"),
-        (lambda: sm.FacilityLocation(1).fit(np.zeros(4)), "Expected 2D array, got 1D"),
-        (lambda: sm.FacilityLocation(1).fit([[np.nan]]), "Input X contains NaN"),
-        (lambda: sm.FacilityLocation(1, metric="precomputed").fit([[-1.0]]), r"X\[0, 0\]=-1.0"),
-        (lambda: sm.FacilityLocation(1, metric="cube").fit(POINTS), "metric='cube': .*'rbf'"),
+        (lambda: est.FacilityLocation(0).fit(POINTS), "k=0"),
+        (lambda: est.FacilityLocation(5).fit(np.zeros((4, 2))), "k=5: .* <= 4"),
+        (lambda: est.FacilityLocation(1).fit(np.zeros(4)), "Expected 2D array, got 1D"),
+        (lambda: est.FacilityLocation(1).fit([[np.nan]]), "Input X contains NaN"),
+        (lambda: est.FacilityLocation(1, metric="precomputed").fit([[-1.0]]), r"X\[0, 0\]=-1.0"),
+        (lambda: est.FacilityLocation(1, metric="cube").fit(POINTS), "metric='cube': .*'rbf'"),
         (
-            lambda: sm.FacilityLocation(1).fit(POINTS, sample_weight=[1.0]),
+            lambda: est.FacilityLocation(1).fit(POINTS, sample_weight=[1.0]),
             "sample_weight: expected 12 weights, got 1",
         ),
         (
-            lambda: sm.FacilityLocation(1).fit(POINTS, sample_weight=-EVEN),
+            lambda: est.FacilityLocation(1).fit(POINTS, sample_weight=-EVEN),
             r"sample_weight\[0\]=-1.0",
         ),
         (
-            lambda: sm.FacilityLocation(1).fit(POINTS, sample_weight=0 * EVEN),
+            lambda: est.FacilityLocation(1).fit(POINTS, sample_weight=0 * EVEN),
             "sample_weight: expected a weight above zero, got only zeros",
         ),
         (
-            lambda: sm.FacilityLocation(1, metric=lambda X: -X).fit(AMOUNTS + 1),
+            lambda: est.FacilityLocation(1, metric=lambda X: -X).fit(AMOUNTS + 1),
             r"X\[0, 0\]=-.*: expected finite numbers >= 0",
         ),
-        (lambda: sm.GraphCut(1, metric="precomputed").fit(POINTS**2), "X: expected a square"),
+        (lambda: est.GraphCut(1, metric="precomputed").fit(POINTS**2), "X: expected a square"),
         (
-            lambda: sm.LogDet(1).set_params(verbose="on").fit(POINTS),
+            lambda: est.LogDet(1).set_params(verbose="on").fit(POINTS),
             "verbose='on': expected True or False",
         ),
-        (lambda: sm.GraphCut(1, tradeoff=-1).fit(POINTS), "tradeoff=-1"),
-        (lambda: sm.SaturatedCoverage(1, saturation=-1).fit(POINTS), "saturation=-1"),
-        (lambda: sm.LogDet(1, metric="euclidean").fit(POINTS), "metric='euclidean': .*'cosine'"),
+        (lambda: est.GraphCut(1, tradeoff=-1).fit(POINTS), "tradeoff=-1"),
+        (lambda: est.SaturatedCoverage(1, saturation=-1).fit(POINTS), "saturation=-1"),
+        (lambda: est.LogDet(1, metric="euclidean").fit(POINTS), "metric='euclidean': .*'cosine'"),
         (
-            lambda: sm.LogDet(1, metric="precomputed").fit([[0.0, 1.0], [1.0, 0.0]]),
+            lambda: est.LogDet(1, metric="precomputed").fit([[0.0, 1.0], [1.0, 0.0]]),
             "X: expected a positive semi-definite matrix",
         ),
         (
-            lambda: sm.GraphCut(1, metric="cosine").fit([[1.0], [0.0]]),
+            lambda: est.GraphCut(1, metric="cosine").fit([[1.0], [0.0]]),
             "X: row 1 is 0, and has no cosine",
         ),
         (
-            lambda: sm.GraphCut(1, metric="correlation").fit([[1.0, 2.0], [0.1, 0.1]]),
+            lambda: est.GraphCut(1, metric="correlation").fit([[1.0, 2.0], [0.1, 0.1]]),
             "X: row 1 is constant, and has no correlation",
         ),
-        (lambda: sm.FeatureBased(1).fit(POINTS), r"X\[.*\]=-.*: expected finite numbers >= 0"),
-        (lambda: sm.FeatureBased(1, "cube").fit(AMOUNTS), "concave='cube'"),
-        (lambda: sm.FeatureBased(1, weights=[1.0]).fit(AMOUNTS), "weights: expected 4 features"),
-        (lambda: sm.MaxCoverage(1).fit(AMOUNTS), "expected 0 or 1"),
-        (lambda: sm.MaxCoverage(1, [1.0]).fit(MEMBERSHIP), "weights: expected 4 features, got 1"),
+        (lambda: est.FeatureBased(1).fit(POINTS), r"X\[.*\]=-.*: expected finite numbers >= 0"),
+        (lambda: est.FeatureBased(1, "cube").fit(AMOUNTS), "concave='cube'"),
+        (lambda: est.FeatureBased(1, weights=[1.0]).fit(AMOUNTS), "weights: expected 4 features"),
+        (lambda: est.MaxCoverage(1).fit(AMOUNTS), "expected 0 or 1"),
+        (lambda: est.MaxCoverage(1, [1.0]).fit(MEMBERSHIP), "weights: expected 4 features, got 1"),
     ],
 )
 def test_bad_input_is_named(make, message):
