@@ -59,7 +59,8 @@ class FeatureBased(_OfFeatures):
 
     def _function(self, values: NDArray[Any]) -> SetFunction:
         features = as_non_negative("X", values, "items features")
-        return coverage.FeatureBased(features, self.concave, self.weights)
+        weights = as_weights(self.weights, features.shape[1], "features")
+        return coverage.FeatureBased(features, self.concave, weights)
 
 
 class MaxCoverage(_OfFeatures):

@@ -158,7 +158,10 @@ class TabulatedProblem(DenseProblem):
     kind: str
     tables: Float[Array, "clients subsets"]
 
-    function = _LOOKED_UP
+    @property
+    def function(self) -> ClientFunction:
+        """The function of one client's data."""
+        return _LOOKED_UP
 
     @property
     def name(self) -> str:

@@ -95,7 +95,11 @@ class FacilityLocation(DenseProblem):
     offers: multilinear.Ranked
 
     name = "facility_location"
-    function = OFFERS
+
+    @property
+    def function(self) -> ClientFunction:
+        """The function of one client's data."""
+        return OFFERS
 
     @property
     def num_clients(self) -> int:
@@ -132,7 +136,11 @@ class SparseFacilityLocation(Problem):
     scores: SparseScores
 
     name = "facility_location"
-    function = OFFERS
+
+    @property
+    def function(self) -> ClientFunction:
+        """The function of one client's data."""
+        return OFFERS
 
     @property
     def num_clients(self) -> int:

@@ -59,7 +59,11 @@ class MaxCoverage(DenseProblem):
     covers: Bool[Array, "clients groups"]
 
     name = "max_coverage"
-    function = _COVERED
+
+    @property
+    def function(self) -> ClientFunction:
+        """The function of one client's data."""
+        return _COVERED
 
     @property
     def num_clients(self) -> int:

@@ -66,7 +66,11 @@ class CombinatorialPublicProjects(DenseProblem):
     needs: multilinear.Ranked
 
     name = "combinatorial_public_projects"
-    function = _NEEDS
+
+    @property
+    def function(self) -> ClientFunction:
+        """The function of one client's data."""
+        return _NEEDS
 
     @property
     def num_clients(self) -> int:
