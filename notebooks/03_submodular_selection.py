@@ -28,6 +28,7 @@ import numpy as np
 import fedjax_fair as ff
 from fedjax_fair import submodular
 from fedjax_fair.client_evaluation import client_gradients
+from fedjax_fair.submodular import estimators
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.report import plots, selection
 
@@ -44,7 +45,7 @@ rng = np.random.default_rng(0)
 crowds = rng.normal(size=(6, 2)) * 3
 sizes = (40, 30, 20, 15, 10, 5)
 points = np.repeat(crowds, sizes, axis=0) + rng.normal(size=(sum(sizes), 2)) / 2
-model = submodular.FacilityLocation(6).fit(points)
+model = estimators.FacilityLocation(6).fit(points)
 
 assert (np.diff(model.gains_) <= 0).all(), "gains never grow"
 plots.representatives(points, model.ranking_, model.gains_)
@@ -81,12 +82,12 @@ most = owned.argmax(axis=1)
 # losses. Triangles mark the selected clients.
 
 # %%
-represented = submodular.scaled(submodular.facility_location_from_distances(distances), 1 / 50)
+represented = submodular.Scaled(submodular.facility_location_from_distances(distances), 1 / 50)
 
 
 def subtrunc(lam, b=20.0):
     bonus = submodular.truncated_modular(jnp.log1p(known.loss), bound=b, scale=lam)
-    return submodular.greedy(submodular.sum_of(represented, bonus), 10)
+    return submodular.greedy(submodular.Sum((represented, bonus)), 10)
 
 
 selection.chosen(distances, subtrunc(lam=0).items, group=most)

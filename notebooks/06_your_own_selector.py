@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import fedjax_fair as ff
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.report import plots, selection
-from fedjax_fair.submodular import coverage, facility_location_from_distances, scaled, sum_of
+from fedjax_fair.submodular import Coverage, Scaled, Sum, facility_location_from_distances
 
 digits = ff.data.load("digits", partition=ff.data.classes_per_client(50, 3), seed=0)
 owners = jnp.repeat(jnp.arange(50), digits.train.sizes)
@@ -42,7 +42,7 @@ owned = jnp.zeros((50, 10), bool).at[owners, labels].set(True)
 def worth(context):
     gradients = context.gradients(context.variables).gradient
     represented = facility_location_from_distances(pairwise_distances(gradients))
-    return sum_of(scaled(represented, 1 / 50), coverage(owned))
+    return Sum((Scaled(represented, 1 / 50), Coverage(owned)))
 
 
 covering = ff.selectors.submodular(worth, cohort_size=10)

@@ -22,7 +22,7 @@ from fedjax_fair import (
 )
 from fedjax_fair import submodular as sets
 
-FUNCTION = sets.modular(np.ones(3, np.float32))
+FUNCTION = sets.Modular(np.ones(3, np.float32))
 LABELS = np.arange(4) % 2
 
 

@@ -20,7 +20,7 @@ from conftest import linear_model, make_federation
 from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.numerics.sketch import count_sketch
 from fedjax_fair.simulate import Round, make_round, run
-from fedjax_fair.submodular import modular
+from fedjax_fair.submodular import Modular
 
 SELECTORS = {
     "uniform": partial(selectors.uniform, 3),
@@ -61,7 +61,7 @@ SELECTORS = {
         selectors.unionfl, 3, candidates=4, gradients=selectors.gradients.updates(0.1)
     ),
     "submodular": partial(
-        selectors.submodular, lambda context: modular(context.losses(context.variables)), 3
+        selectors.submodular, lambda context: Modular(context.losses(context.variables)), 3
     ),
     "agnostic": partial(selectors.agnostic, 0.1),
     "drfa": partial(selectors.drfa, 0.1, cohort_size=3, local_steps=2),

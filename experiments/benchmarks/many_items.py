@@ -20,6 +20,7 @@ from experiments.benchmarks.memory import MIB, resident
 from experiments.benchmarks.peers.environment import Worker
 from experiments.benchmarks.timing import environment
 from fedjax_fair import submodular as sm
+from fedjax_fair.submodular import estimators
 
 K = 100
 BATCH, FEATURES = 10_000, 64
@@ -34,7 +35,7 @@ def benchmark_neighbors(points: int, count: int, repeats: int, cache: Path) -> N
     near = (distances.max() - distances).astype(np.float32)
     starts = np.arange(points + 1) * count
     matrix = sparse.csr_matrix((near.ravel(), items.ravel(), starts), shape=(points, points))
-    model, worker = sm.FacilityLocation(K, metric="precomputed"), Worker("apricot", cache)
+    model, worker = estimators.FacilityLocation(K, metric="precomputed"), Worker("apricot", cache)
     model.fit(matrix)  # Which compiles.
     before, ours, theirs = resident("VmHWM"), [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -68,19 +69,19 @@ def batches(number: int) -> Iterator[np.ndarray]:
 
 def benchmark_stream(number: int, epsilon: float) -> None:
     """The time of a stream, and by how much memory grows after its first batches."""
-    sm.sieve_batches(sm.feature_based, batches(2), K, epsilon)  # Which compiles.
+    sm.sieve_batches(sm.FeatureBased, batches(2), K, epsilon)  # Which compiles.
     Path("/proc/self/clear_refs").write_text("5")  # Forgets the peak.
     print("| rows | s | rows a second | memory beyond that of two batches, MiB | value |")
     print("|---|---|---|---|---|")
     for batch_count in sorted({number // 10, number}):
         before, start = resident("VmHWM"), time.perf_counter()
-        chosen = sm.sieve_batches(sm.feature_based, batches(batch_count), K, epsilon)
+        chosen = sm.sieve_batches(sm.FeatureBased, batches(batch_count), K, epsilon)
         value, seconds = float(chosen.value), time.perf_counter() - start
         grown = (resident("VmHWM") - before) / MIB
         total = batch_count * BATCH
         print(f"| {total:,} | {seconds:.0f} | {total / seconds:,.0f} | {grown:.1f} | {value:.1f} |")
     rows = np.concatenate(list(batches(number // 10)))
-    whole = sm.FeatureBased(K).fit(rows).gains_.astype(float).sum()
+    whole = estimators.FeatureBased(K).fit(rows).gains_.astype(float).sum()
     print(f"\nGreedy on the first {len(rows):,} rows: {whole:.1f}")
 
 

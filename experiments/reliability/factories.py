@@ -52,9 +52,9 @@ _MODULES = (
     uploads,
 )
 _OTHERS = (
-    matroids.uniform,
+    matroids.Uniform,
     matroids.allocation,
-    matroids.from_oracle,
+    matroids.Oracle,
     multilinear.sample_size,
     count_sketch,
     bytes_per_round,
@@ -142,7 +142,7 @@ _EITHER = (("steps", "epochs"), ("candidates", "epsilon"), ("kappa", "epsilon"))
 @cache  # And no constants, which would start JAX in those who only import this.
 def given() -> dict[str, Any]:
     """An argument for every required parameter, by its name."""
-    function = sets.modular(np.ones(3, np.float32))
+    function = sets.Modular(np.ones(3, np.float32))
     problem = federated.facility_location(np.ones((2, 3), np.float32))
     selector, solver = selectors.full(), solvers.sgd(0.1, 1, steps=1)
     return {
@@ -176,7 +176,7 @@ def given() -> dict[str, Any]:
         "learning_rate": 0.1,
         "local_steps": 1,
         "make": lambda point: None,
-        "matroid": matroids.uniform(1, 3),
+        "matroid": matroids.Uniform(1, 3),
         "messages": federated.Messages((jnp.array([0]),), (jnp.ones(1),), (jnp.array([0]),)),
         "model": models.logistic(2),
         "mu": 1.0,

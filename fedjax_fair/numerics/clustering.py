@@ -7,6 +7,7 @@ number of clusters and which points count, is a number and a mask.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -71,6 +72,13 @@ def spectral_embedding(
          [0.   1.  ]]
     """
     checks.positive_int("num_clusters", num_clusters, at_most=similarity.shape[0])
+    return _spectral_embedding(similarity, num_clusters)
+
+
+@partial(jax.jit, static_argnums=1)
+def _spectral_embedding(
+    similarity: Float[Array, "n n"], num_clusters: int
+) -> Float[Array, "n clusters"]:
     values, vectors = jnp.linalg.eigh(similarity)
     kept = values > _ROUNDING * values[-1]
     top = jnp.where(kept[None], vectors, 0.0)[:, ::-1][:, :num_clusters]
@@ -105,6 +113,11 @@ def eigengap(similarity: Float[Array, "n n"], at_most: int) -> Int[Array, ""]:
     checks.positive_int("at_most", at_most)
     if at_most < 2:
         raise ValueError(f"{at_most=}: expected an integer >= 2.")
+    return _eigengap(similarity, at_most)
+
+
+@partial(jax.jit, static_argnums=1)
+def _eigengap(similarity: Float[Array, "n n"], at_most: int) -> Int[Array, ""]:
     values = jnp.maximum(jnp.linalg.eigvalsh(similarity)[::-1], 0.0)
     missing = max(at_most + 1 - similarity.shape[0], 0)
     values = jnp.pad(values, (0, missing))[: at_most + 1]
@@ -165,6 +178,18 @@ def kmeans(
         active = num_clusters
     elif not isinstance(active, Tracer):
         checks.positive_int("active", int(active), at_most=num_clusters)
+    return _kmeans(key, points, active, mask, num_clusters, restarts)
+
+
+@partial(jax.jit, static_argnums=(4, 5))
+def _kmeans(
+    key: Key[Array, ""],
+    points: Float[Array, "n width"],
+    active: int | Int[Array, ""],
+    mask: Bool[Array, " n"] | None,
+    num_clusters: int,
+    restarts: int,
+) -> KMeans:
     used = jnp.arange(num_clusters, dtype=jnp.int32) < active
     valid = jnp.ones(points.shape[0], bool) if mask is None else mask
 
@@ -198,6 +223,11 @@ def cluster_weights(labels: Int[Array, " n"], num_clusters: int) -> Float[Array,
         [0.25, 0.25, 0.5, 0.0]
     """
     checks.positive_int("num_clusters", num_clusters)
+    return _cluster_weights(labels, num_clusters)
+
+
+@partial(jax.jit, static_argnums=1)
+def _cluster_weights(labels: Int[Array, " n"], num_clusters: int) -> Float[Array, " n"]:
     valid = labels >= 0
     sizes = jax.ops.segment_sum(valid.astype(jnp.int32), labels, num_clusters)
     shared = jnp.sum(sizes > 0) * sizes[labels]

@@ -24,12 +24,12 @@ from fedjax_fair.selectors.gradients import GradientSource
 from fedjax_fair.selectors.uniform import draw
 from fedjax_fair.submodular import (
     SetFunction,
+    Sum,
     facility_location_from_distances,
     facility_location_from_features,
     greedy,
     scaled,
     stochastic_greedy,
-    sum_of,
 )
 
 __all__ = ["Term", "representatives"]
@@ -116,7 +116,7 @@ def representatives(
         factor = 1 / context.num_clients if scale == "mean" else 1.0
         function = represent = scaled(representation, factor)
         if (added := term.function(own, context, known.loss[sample.items], items)) is not None:
-            function = sum_of(represent, added)
+            function = Sum((represent, added))
         if candidates in ("all", function.size):
             chosen = greedy(function, cohort_size, available=eligible[sample.items])
         else:

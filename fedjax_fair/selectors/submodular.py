@@ -40,9 +40,9 @@ def submodular(
     Examples:
         Clients whose losses add up to the most, each counted up to one nat:
 
-        >>> from fedjax_fair.submodular import modular
+        >>> from fedjax_fair.submodular import Modular
         >>> def worth(context):
-        ...     return modular(jnp.minimum(context.losses(context.variables), 1.0))
+        ...     return Modular(jnp.minimum(context.losses(context.variables), 1.0))
         >>> selector = submodular(worth, cohort_size=10)
     """
     checks.function("function_of_context", function_of_context, "from a context to a SetFunction")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fedjax_fair.tree import Tree
+from fedjax_fair.tree import Integer, Tree
 
 __all__ = ["Maximized", "SetFunction"]
 
@@ -73,12 +73,12 @@ class SetFunction(Tree):
         raise NotImplementedError
 
     @abc.abstractmethod
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         """Returns the marginal gain of one item."""
         raise NotImplementedError
 
     @abc.abstractmethod
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         """Returns the memo of the set with the item."""
         raise NotImplementedError
 

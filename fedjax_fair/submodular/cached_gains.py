@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.tree import Integer
 
 __all__ = ["CachedGains", "Memo"]
 
@@ -44,7 +45,7 @@ class CachedGains(SetFunction):
         raise NotImplementedError
 
     @abc.abstractmethod
-    def _column(self, item: Int[Array, ""]) -> Float[Array, " points"]:
+    def _column(self, item: Integer) -> Float[Array, " points"]:
         """Returns the similarity of each point to an item."""
         raise NotImplementedError
 
@@ -72,10 +73,10 @@ class CachedGains(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return memo.gains
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return jnp.sum(jnp.maximum(self._column(item) - memo.best, 0.0))
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         num_points, block = memo.best.shape[0], self._block
         lanes = jnp.arange(block, dtype=jnp.int32)
         offered = self._column(item)

@@ -8,12 +8,12 @@ from functools import reduce
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_mask
 from fedjax_fair.submodular.base import SetFunction
-from fedjax_fair.tree import Number
+from fedjax_fair.tree import Integer, Number
 
 __all__ = ["Restricted", "Scaled", "Sum", "Truncated"]
 
@@ -55,10 +55,10 @@ class Sum(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return _sum(f.gains(own) for f, own in zip(self.functions, memo, strict=True))
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return _sum(f.gain(own, item) for f, own in zip(self.functions, memo, strict=True))
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         return tuple(f.add(own, item) for f, own in zip(self.functions, memo, strict=True))
 
 
@@ -102,10 +102,10 @@ class Scaled(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return self.factor * self.function.gains(memo)
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return self.factor * self.function.gain(memo, item)
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         return self.function.add(memo, item)
 
 
@@ -148,10 +148,10 @@ class Truncated(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return self._increase(memo[0], self.function.gains(memo[1]))
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return self._increase(memo[0], self.function.gain(memo[1], item))
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         total, own = memo
         return total + self.function.gain(own, item), self.function.add(own, item)
 
@@ -197,9 +197,9 @@ class Restricted(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return jnp.where(self.mask, self.function.gains(memo), 0.0)
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return jnp.where(self.mask[item], self.function.gain(memo, item), 0.0)
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         counts, added = self.mask[item], self.function.add(memo, item)
         return jax.tree.map(lambda new, old: jnp.where(counts, new, old), added, memo)

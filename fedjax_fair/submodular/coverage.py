@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
@@ -16,7 +16,7 @@ from fedjax_fair.submodular.arrays import as_mask, as_non_negative, as_probabili
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, is_sparse
 from fedjax_fair.submodular.sparse_functions import SparseSaturatedCoverage
-from fedjax_fair.tree import Number
+from fedjax_fair.tree import Integer, Number
 
 __all__ = [
     "CONCAVE",
@@ -84,10 +84,10 @@ class Coverage(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return product(self.membership.astype(memo.dtype), memo)
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return jnp.sum(memo, where=self.membership[item])
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         return jnp.where(self.membership[item], 0.0, memo)
 
 
@@ -134,10 +134,10 @@ class ProbabilisticCoverage(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return product(self.probabilities, memo)
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return jnp.sum(self.probabilities[item] * memo)
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         return memo * (1 - self.probabilities[item])
 
 
@@ -186,10 +186,10 @@ class SaturatedCoverage(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return jnp.sum(jnp.minimum(self.similarity, memo[:, None]), axis=0)
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return jnp.sum(jnp.minimum(self.similarity[:, item], memo))
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         return jnp.maximum(memo - self.similarity[:, item], 0)
 
 
@@ -257,10 +257,10 @@ class FeatureBased(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return jax.vmap(lambda own: self._increase(memo, memo + own))(self.features)
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return self._increase(memo, memo + self.features[item])
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         return memo + self.features[item]
 
 

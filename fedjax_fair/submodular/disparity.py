@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_symmetric
 from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.tree import Integer
 
 __all__ = ["DisparityMin", "DisparitySum"]
 
@@ -60,10 +61,10 @@ class DisparitySum(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return memo
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return memo[item]
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         return memo + self.distances[item]
 
 
@@ -114,11 +115,11 @@ class DisparityMin(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return _decrease(*memo)
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         smallest, nearest = memo
         return _decrease(smallest, nearest[item])
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         smallest, nearest = memo
         return jnp.minimum(smallest, nearest[item]), jnp.minimum(nearest, self.distances[item])
 

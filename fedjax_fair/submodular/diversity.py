@@ -17,7 +17,7 @@ from fedjax_fair.submodular.arrays import as_symmetric
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, is_sparse
 from fedjax_fair.submodular.sparse_functions import SparseGraphCut
-from fedjax_fair.tree import Number
+from fedjax_fair.tree import Integer, Number
 
 __all__ = ["GraphCut", "LogDet", "as_kernel", "graph_cut"]
 
@@ -68,10 +68,10 @@ class GraphCut(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return self._alone - 2 * memo
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return self._alone[item] - 2 * memo[item]
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         return memo + self.similarity[item]
 
 
@@ -127,10 +127,10 @@ class LogDet(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return jnp.log(memo[2])
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return jnp.log(memo[2][item])
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         count, factor, variance = memo
         row = self.kernel[item].at[item].add(1)
         row = (row - product(factor[:, item], factor)) / jnp.sqrt(variance[item])

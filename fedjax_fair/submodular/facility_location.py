@@ -24,6 +24,7 @@ from fedjax_fair.submodular.arrays import (
 from fedjax_fair.submodular.cached_gains import CachedGains, Memo
 from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, is_sparse
 from fedjax_fair.submodular.sparse_functions import SparseFacilityLocation
+from fedjax_fair.tree import Integer
 
 __all__ = [
     "FacilityLocation",
@@ -78,12 +79,12 @@ class _OfMatrix(CachedGains):
             return super().gains(memo)
         return jnp.sum(jnp.maximum(self._rows(slice(None)) - memo[:, None], 0.0), axis=0)
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         if self._caches:
             return super().gain(memo, item)
         return jnp.sum(jnp.maximum(self._column(item) - memo, 0.0))
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         if self._caches:
             return super().add(memo, item)
         return jnp.maximum(memo, self._column(item))
@@ -139,7 +140,7 @@ class FacilityLocation(_OfMatrix):
     def _rows(self, points: Any) -> Float[Array, "... items"]:
         return self.similarity[points]
 
-    def _column(self, item: Int[Array, ""]) -> Float[Array, " points"]:
+    def _column(self, item: Integer) -> Float[Array, " points"]:
         return self.similarity[:, item]
 
 
@@ -203,7 +204,7 @@ class FacilityLocationFromDistances(_OfMatrix):
         return similarity if self.weights is None else similarity * self.weights[points][..., None]
 
     # A row equals a column, and is contiguous in memory.
-    def _column(self, item: Int[Array, ""]) -> Float[Array, " points"]:
+    def _column(self, item: Integer) -> Float[Array, " points"]:
         similarity = -self.distances[item]
         return similarity if self.weights is None else similarity * self.weights
 
@@ -289,7 +290,7 @@ class FacilityLocationFromFeatures(CachedGains):
     def _floor(self) -> Float[Array, " points"]:
         return self.floor
 
-    def _column(self, item: Int[Array, ""]) -> Float[Array, " points"]:
+    def _column(self, item: Integer) -> Float[Array, " points"]:
         row = self.items[item]
         near = self.squares + self.squares[row] - 2 * product(self.rows, self.rows[row])
         near = near.at[row].set(0.0)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair.submodular.arrays import as_items
 from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.tree import Integer
 
 __all__ = ["ConditionalGain", "ConditionalMutualInformation", "MutualInformation"]
 
@@ -63,10 +64,10 @@ class ConditionalGain(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return self._beyond.gains(memo)
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return self._beyond.gain(memo, item)
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         return self._beyond.add(memo, item)
 
 
@@ -104,10 +105,10 @@ class _Common(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return self._beyond.gains(memo[0]) - self._beyond_both.gains(memo[1])
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return self._beyond.gain(memo[0], item) - self._beyond_both.gain(memo[1], item)
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         return self._beyond.add(memo[0], item), self._beyond_both.add(memo[1], item)
 
 
@@ -204,12 +205,12 @@ class _Given(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return jnp.where(self._inside, 0, self.function.gains(memo))
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return jnp.where(self._inside[item], 0, self.function.gain(memo, item))
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         return self._grow(memo, item, ~self._inside[item])
 
-    def _grow(self, memo: PyTree, item: Int[Array, ""], joins: Bool[Array, ""]) -> PyTree:
+    def _grow(self, memo: PyTree, item: Integer, joins: Bool[Array, ""]) -> PyTree:
         added = self.function.add(memo, item)
         return jax.tree.map(lambda new, old: jnp.where(joins, new, old), added, memo)

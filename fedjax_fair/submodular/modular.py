@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_finite, as_mask, as_non_negative
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.combinators import Scaled, Truncated
+from fedjax_fair.tree import Integer
 
 __all__ = ["Modular", "truncated_modular", "union_penalty"]
 
@@ -47,10 +48,10 @@ class Modular(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return self.weights
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return self.weights[item]
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         return memo
 
 

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_fair import checks
+from fedjax_fair.submodular.arrays import as_partial
 
 __all__ = [
     "Ranked",
@@ -51,6 +54,7 @@ class Ranked(NamedTuple):
     items: Int[Array, " offers"]
 
 
+@jax.jit
 def ranked(scores: Float[Array, " n"]) -> Ranked:
     """Sorts the scores of ``f(S) = max_{j in S} scores_j``, once for all evaluations.
 
@@ -62,6 +66,7 @@ def ranked(scores: Float[Array, " n"]) -> Ranked:
     return Ranked(scores[items], items)
 
 
+@jax.jit
 def facility_location_value(offers: Ranked, x: Float[Array, " n"]) -> Float[Array, ""]:
     """The expected best score of a random set.
 
@@ -76,6 +81,7 @@ def facility_location_value(offers: Ranked, x: Float[Array, " n"]) -> Float[Arra
     return _suffix_values(offers, _present(offers, x))[0]
 
 
+@jax.jit
 def facility_location_gradient(offers: Ranked, x: Float[Array, " n"]) -> Float[Array, " n"]:
     """The expected gain of each item.
 
@@ -116,6 +122,7 @@ def _products_before(factors: Float[Array, " n"]) -> Float[Array, " n"]:
     return jax.lax.scan(lambda product, factor: (product * factor, product), one, factors)[1]
 
 
+@jax.jit
 def coverage_value(covers: Bool[Array, " n"], x: Float[Array, " n"]) -> Float[Array, ""]:
     """The probability that a random set contains at least one of the items that cover the client.
 
@@ -127,6 +134,7 @@ def coverage_value(covers: Bool[Array, " n"], x: Float[Array, " n"]) -> Float[Ar
     return 1 - jnp.prod(jnp.where(covers, 1 - x, 1))
 
 
+@jax.jit
 def coverage_gradient(covers: Bool[Array, " n"], x: Float[Array, " n"]) -> Float[Array, " n"]:
     """The probability that no other item covers the client, 0 for items that do not cover it.
 
@@ -225,7 +233,8 @@ def sampled_gradient(
 
     Args:
         key: Random key.
-        gains: ``gains(mask) -> [n]``, the ``marginals`` of the function.
+        gains: ``gains(mask) -> [n]``, the ``marginals`` of the function. As a
+            ``jax.tree_util.Partial`` with other arguments it does not compile again.
         x: Where, in ``[0, 1]``.
         samples: Random sets, the same for all coordinates.
 
@@ -258,7 +267,11 @@ def sampled_value(
 
 def _mean_over_sets(key: Key[Array, ""], function: Callable, x: Float[Array, " n"], samples: int):
     checks.positive_int("samples", samples)
+    return _mean(key, as_partial(function), x, samples)
 
+
+@partial(jax.jit, static_argnums=3)
+def _mean(key: Key[Array, ""], function: Partial, x: Float[Array, " n"], samples: int):
     # One set after another: side by side they would take memory in proportion to their number.
     def step(total, number):
         mask = jax.random.uniform(jax.random.fold_in(key, number), x.shape, x.dtype) < x

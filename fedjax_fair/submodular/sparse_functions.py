@@ -15,7 +15,7 @@ from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import is_traced
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.sparse import SparseSimilarity
-from fedjax_fair.tree import Number
+from fedjax_fair.tree import Integer, Number
 
 __all__ = ["SparseFacilityLocation", "SparseGraphCut", "SparseSaturatedCoverage", "check_symmetric"]
 
@@ -76,7 +76,7 @@ class _OfLists(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return memo.gains
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         lists = self.similarity
         start, end = self._ends(item)
 
@@ -87,7 +87,7 @@ class _OfLists(SetFunction):
 
         return jax.lax.fori_loop(0, -(-(end - start) // _ENTRIES), part, jnp.zeros(()))
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         lists = self.similarity
         start, end = self._ends(item)
 
@@ -127,7 +127,7 @@ class _OfLists(SetFunction):
         offers = self._offered(lists.values, state[lists.rows])
         return jax.ops.segment_sum(offers, lists.items, self.size)
 
-    def _ends(self, item: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    def _ends(self, item: Integer) -> tuple[Int[Array, ""], Int[Array, ""]]:
         return self.similarity.item_starts[item], self.similarity.item_starts[item + 1]
 
 
@@ -224,10 +224,10 @@ class SparseGraphCut(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return self._alone - 2 * memo
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return self._alone[item] - 2 * memo[item]
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         lists = self.similarity
         start, end = lists.starts[item], lists.starts[item + 1]
 

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 from fedjax_fair import selectors
 from fedjax_fair.base import LocalResult
 from fedjax_fair.client_evaluation import client_performance
-from fedjax_fair.submodular import modular
+from fedjax_fair.submodular import Modular
 
 SIZES = (3, 8, 5, 1, 6, 9)
 
@@ -196,7 +196,7 @@ def test_full_takes_all_clients_and_round_robin_goes_round():
 @pytest.mark.parametrize("candidates", ["all", 6])
 def test_any_set_function_selects(candidates):
     def worth(context):
-        return modular(context.losses(context.variables))
+        return Modular(context.losses(context.variables))
 
     selector = selectors.submodular(worth, 2, candidates=candidates)
     chosen, info = choose(selector, losses_context([3, 9, 1, 7, 8, 2]))
@@ -222,8 +222,8 @@ def test_what_exceeds_the_clients_is_refused_at_the_start():
         selectors.power_of_choice(2, 7),
         selectors.round_robin(7),
         selectors.uniform(7),
-        selectors.submodular(lambda context: modular(context.sizes), 7),
-        selectors.submodular(lambda context: modular(context.sizes), 2, candidates=7),
+        selectors.submodular(lambda context: Modular(context.sizes), 7),
+        selectors.submodular(lambda context: Modular(context.sizes), 2, candidates=7),
     ):
         with pytest.raises(ValueError, match="=7: expected an integer >= 1 and <= 6"):
             selector.init(context)

@@ -24,7 +24,7 @@ def main():
     for parts, key, mesh in cases:
 
         def chosen(similarity, mesh, parts=parts, key=key):
-            return sm.greedi(sm.facility_location(similarity), 4, parts, key=key, mesh=mesh)
+            return sm.greedi(sm.FacilityLocation(similarity), 4, parts, key=key, mesh=mesh)
 
         compiled = jax.jit(chosen, static_argnums=1)
         one, many = jax.device_get((compiled(SIMILARITY, None), compiled(SIMILARITY, mesh)))

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
-from fedjax_fair.submodular import estimators as est
+from fedjax_fair.submodular import estimators
 from fedjax_fair.submodular.estimators import metrics, of_similarities
 
 POINTS = np.random.default_rng(0).normal(size=(12, 4))
@@ -61,23 +61,27 @@ def volume(items):
 EVEN = np.ones(12)
 # name: (estimator, data, value of a list of items by definition)
 ESTIMATORS = {
-    "euclidean": (est.FacilityLocation(K), POINTS, partial(reduction, "euclidean", EVEN)),
+    "euclidean": (estimators.FacilityLocation(K), POINTS, partial(reduction, "euclidean", EVEN)),
     "sqeuclidean": (
-        est.FacilityLocation(K, metric="sqeuclidean"),
+        estimators.FacilityLocation(K, metric="sqeuclidean"),
         POINTS,
         partial(reduction, "sqeuclidean", EVEN),
     ),
-    "cosine": (est.FacilityLocation(K, metric="cosine"), POINTS, partial(location, "cosine", EVEN)),
-    "saturated": (est.SaturatedCoverage(K, 0.2, metric="correlation"), POINTS, saturated),
-    "cut": (est.GraphCut(K, 2.5, metric="cosine"), POINTS, cut),
-    "volume": (est.LogDet(K), POINTS, volume),
+    "cosine": (
+        estimators.FacilityLocation(K, metric="cosine"),
+        POINTS,
+        partial(location, "cosine", EVEN),
+    ),
+    "saturated": (estimators.SaturatedCoverage(K, 0.2, metric="correlation"), POINTS, saturated),
+    "cut": (estimators.GraphCut(K, 2.5, metric="cosine"), POINTS, cut),
+    "volume": (estimators.LogDet(K), POINTS, volume),
     "features": (
-        est.FeatureBased(K, "log1p", weights=WEIGHTS[:4]),
+        estimators.FeatureBased(K, "log1p", weights=WEIGHTS[:4]),
         AMOUNTS,
         lambda items: np.log1p(AMOUNTS[items].sum(axis=0)) @ WEIGHTS[:4],
     ),
     "coverage": (
-        est.MaxCoverage(3, weights=WEIGHTS[:4]),
+        estimators.MaxCoverage(3, weights=WEIGHTS[:4]),
         MEMBERSHIP,
         lambda items: MEMBERSHIP[items].any(axis=0) @ WEIGHTS[:4],
     ),
@@ -134,10 +138,10 @@ def test_metrics_are_those_of_scipy():
 
 
 GIVEN = [
-    est.FacilityLocation(K, metric="precomputed"),
-    est.SaturatedCoverage(K, 0.4, metric="precomputed"),
-    est.GraphCut(K, metric="precomputed"),
-    est.LogDet(K, metric="precomputed"),
+    estimators.FacilityLocation(K, metric="precomputed"),
+    estimators.SaturatedCoverage(K, 0.4, metric="precomputed"),
+    estimators.GraphCut(K, metric="precomputed"),
+    estimators.LogDet(K, metric="precomputed"),
 ]
 
 
@@ -157,17 +161,20 @@ class TestFacilityLocation:
     """What it has that others do not."""
 
     def test_rows_far_from_the_origin_are_told_apart(self):
-        model, far = est.FacilityLocation(K).fit(POINTS), est.FacilityLocation(K).fit(POINTS + 1e7)
+        model, far = (
+            estimators.FacilityLocation(K).fit(POINTS),
+            estimators.FacilityLocation(K).fit(POINTS + 1e7),
+        )
         assert far.ranking_.tolist() == model.ranking_.tolist()
         np.testing.assert_allclose(far.gains_, model.gains_, rtol=1e-5)
         line = np.array([[0.0], [0.1], [1.0], [1.1]]) + 1e7
-        first, second = est.FacilityLocation(2).fit(line).ranking_
+        first, second = estimators.FacilityLocation(2).fit(line).ranking_
         assert first in (1, 2)  # Which are equally near to all, and then one of the other pair.
         assert (second >= 2) == (first == 1)
 
     def test_takes_rectangular_similarities(self):
         near = np.random.default_rng(0).integers(0, 20, (9, 7))
-        model = est.FacilityLocation(3, metric="precomputed").fit(near)
+        model = estimators.FacilityLocation(3, metric="precomputed").fit(near)
         check_greedy(model, lambda items: near[:, items].max(axis=1, initial=0).sum(), 7)
         assert model.transform(np.arange(7)).tolist() == model.ranking_.tolist()
         with pytest.raises(ValueError, match=r"X: expected 7 rows, got shape \(9, 7\)"):
@@ -176,7 +183,7 @@ class TestFacilityLocation:
     def test_a_weight_counts_as_repeated_rows(self):
         rng = np.random.default_rng(0)
         near, weights = rng.integers(0, 20, (9, 7)), rng.integers(0, 4, 9)
-        model = est.FacilityLocation(3, metric="precomputed")
+        model = estimators.FacilityLocation(3, metric="precomputed")
         weighted = clone(model).fit(near, sample_weight=weights)
         repeated = clone(model).fit(np.repeat(near, weights, axis=0))
         assert weighted.ranking_.tolist() == repeated.ranking_.tolist()
@@ -184,16 +191,16 @@ class TestFacilityLocation:
 
     @pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
     def test_distances_are_weighted(self, metric):
-        model = est.FacilityLocation(K, metric=metric).fit(POINTS, sample_weight=WEIGHTS)
+        model = estimators.FacilityLocation(K, metric=metric).fit(POINTS, sample_weight=WEIGHTS)
         check_greedy(model, partial(reduction, metric, WEIGHTS))
 
     @pytest.mark.parametrize("weights", [None, WEIGHTS])
     def test_makes_no_matrix_of_many_rows(self, monkeypatch, weights):
-        exact = est.FacilityLocation(K).fit(POINTS, sample_weight=weights).ranking_
+        exact = estimators.FacilityLocation(K).fit(POINTS, sample_weight=weights).ranking_
         monkeypatch.setattr(of_similarities, "_MATRIX", 11)
         monkeypatch.setattr(of_similarities, "pairwise_distances", None)
         of_similarities._facility_location.clear_cache()
-        many = est.FacilityLocation(K).fit(POINTS, sample_weight=weights)
+        many = estimators.FacilityLocation(K).fit(POINTS, sample_weight=weights)
         np.testing.assert_array_equal(many.ranking_, exact)
         of_similarities._facility_location.clear_cache()
 
@@ -204,9 +211,9 @@ def test_a_bar_shows_what_is_picked_and_changes_nothing(capsys, monkeypatch):
     monkeypatch.setattr(
         Progress, "advance", lambda bar, task: (moves.append(task), advance(bar, task))
     )
-    quiet = est.FacilityLocation(K).fit(POINTS)
+    quiet = estimators.FacilityLocation(K).fit(POINTS)
     assert capsys.readouterr() == ("", "")
-    shown = est.FacilityLocation(K, verbose=True)
+    shown = estimators.FacilityLocation(K, verbose=True)
     for _ in range(2):  # The second time with the program and a bar of its own.
         moves.clear()
         shown.fit(POINTS)
@@ -218,7 +225,7 @@ def test_a_bar_shows_what_is_picked_and_changes_nothing(capsys, monkeypatch):
 
 
 def test_rows_of_anything_are_picked():
-    model = est.MaxCoverage(2)
+    model = estimators.MaxCoverage(2)
     with pytest.raises(NotFittedError):
         model.transform(MEMBERSHIP)
     model.fit(MEMBERSHIP)
@@ -256,7 +263,7 @@ OF_WEIGHTS = dict.fromkeys(
 )
 
 
-class Thresholded(est.MaxCoverage):
+class Thresholded(estimators.MaxCoverage):
     """Maximum coverage of amounts, which the checks are made of, rather than of zeros and ones."""
 
     def _validated(self, X):
@@ -268,12 +275,12 @@ class Thresholded(est.MaxCoverage):
 @pytest.mark.parametrize(
     ("make", "others"),
     [
-        (est.FacilityLocation, OF_WEIGHTS),
-        (partial(est.FacilityLocation, n_neighbors=1), OF_WEIGHTS),
-        (est.SaturatedCoverage, {}),
-        (est.GraphCut, {}),
-        (est.LogDet, {}),
-        (est.FeatureBased, OF_AMOUNTS),
+        (estimators.FacilityLocation, OF_WEIGHTS),
+        (partial(estimators.FacilityLocation, n_neighbors=1), OF_WEIGHTS),
+        (estimators.SaturatedCoverage, {}),
+        (estimators.GraphCut, {}),
+        (estimators.LogDet, {}),
+        (estimators.FeatureBased, OF_AMOUNTS),
         (Thresholded, OF_AMOUNTS),
     ],
 )
@@ -295,53 +302,74 @@ def test_parameters_are_copied_and_shown(name):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: est.FacilityLocation(0).fit(POINTS), "k=0"),
-        (lambda: est.FacilityLocation(5).fit(np.zeros((4, 2))), "k=5: .* <= 4"),
-        (lambda: est.FacilityLocation(1).fit(np.zeros(4)), "Expected 2D array, got 1D"),
-        (lambda: est.FacilityLocation(1).fit([[np.nan]]), "Input X contains NaN"),
-        (lambda: est.FacilityLocation(1, metric="precomputed").fit([[-1.0]]), r"X\[0, 0\]=-1.0"),
-        (lambda: est.FacilityLocation(1, metric="cube").fit(POINTS), "metric='cube': .*'rbf'"),
+        (lambda: estimators.FacilityLocation(0).fit(POINTS), "k=0"),
+        (lambda: estimators.FacilityLocation(5).fit(np.zeros((4, 2))), "k=5: .* <= 4"),
+        (lambda: estimators.FacilityLocation(1).fit(np.zeros(4)), "Expected 2D array, got 1D"),
+        (lambda: estimators.FacilityLocation(1).fit([[np.nan]]), "Input X contains NaN"),
         (
-            lambda: est.FacilityLocation(1).fit(POINTS, sample_weight=[1.0]),
+            lambda: estimators.FacilityLocation(1, metric="precomputed").fit([[-1.0]]),
+            r"X\[0, 0\]=-1.0",
+        ),
+        (
+            lambda: estimators.FacilityLocation(1, metric="cube").fit(POINTS),
+            "metric='cube': .*'rbf'",
+        ),
+        (
+            lambda: estimators.FacilityLocation(1).fit(POINTS, sample_weight=[1.0]),
             "sample_weight: expected 12 weights, got 1",
         ),
         (
-            lambda: est.FacilityLocation(1).fit(POINTS, sample_weight=-EVEN),
+            lambda: estimators.FacilityLocation(1).fit(POINTS, sample_weight=-EVEN),
             r"sample_weight\[0\]=-1.0",
         ),
         (
-            lambda: est.FacilityLocation(1).fit(POINTS, sample_weight=0 * EVEN),
+            lambda: estimators.FacilityLocation(1).fit(POINTS, sample_weight=0 * EVEN),
             "sample_weight: expected a weight above zero, got only zeros",
         ),
         (
-            lambda: est.FacilityLocation(1, metric=lambda X: -X).fit(AMOUNTS + 1),
+            lambda: estimators.FacilityLocation(1, metric=lambda X: -X).fit(AMOUNTS + 1),
             r"X\[0, 0\]=-.*: expected finite numbers >= 0",
         ),
-        (lambda: est.GraphCut(1, metric="precomputed").fit(POINTS**2), "X: expected a square"),
         (
-            lambda: est.LogDet(1).set_params(verbose="on").fit(POINTS),
+            lambda: estimators.GraphCut(1, metric="precomputed").fit(POINTS**2),
+            "X: expected a square",
+        ),
+        (
+            lambda: estimators.LogDet(1).set_params(verbose="on").fit(POINTS),
             "verbose='on': expected True or False",
         ),
-        (lambda: est.GraphCut(1, tradeoff=-1).fit(POINTS), "tradeoff=-1"),
-        (lambda: est.SaturatedCoverage(1, saturation=-1).fit(POINTS), "saturation=-1"),
-        (lambda: est.LogDet(1, metric="euclidean").fit(POINTS), "metric='euclidean': .*'cosine'"),
+        (lambda: estimators.GraphCut(1, tradeoff=-1).fit(POINTS), "tradeoff=-1"),
+        (lambda: estimators.SaturatedCoverage(1, saturation=-1).fit(POINTS), "saturation=-1"),
         (
-            lambda: est.LogDet(1, metric="precomputed").fit([[0.0, 1.0], [1.0, 0.0]]),
+            lambda: estimators.LogDet(1, metric="euclidean").fit(POINTS),
+            "metric='euclidean': .*'cosine'",
+        ),
+        (
+            lambda: estimators.LogDet(1, metric="precomputed").fit([[0.0, 1.0], [1.0, 0.0]]),
             "X: expected a positive semi-definite matrix",
         ),
         (
-            lambda: est.GraphCut(1, metric="cosine").fit([[1.0], [0.0]]),
+            lambda: estimators.GraphCut(1, metric="cosine").fit([[1.0], [0.0]]),
             "X: row 1 is 0, and has no cosine",
         ),
         (
-            lambda: est.GraphCut(1, metric="correlation").fit([[1.0, 2.0], [0.1, 0.1]]),
+            lambda: estimators.GraphCut(1, metric="correlation").fit([[1.0, 2.0], [0.1, 0.1]]),
             "X: row 1 is constant, and has no correlation",
         ),
-        (lambda: est.FeatureBased(1).fit(POINTS), r"X\[.*\]=-.*: expected finite numbers >= 0"),
-        (lambda: est.FeatureBased(1, "cube").fit(AMOUNTS), "concave='cube'"),
-        (lambda: est.FeatureBased(1, weights=[1.0]).fit(AMOUNTS), "weights: expected 4 features"),
-        (lambda: est.MaxCoverage(1).fit(AMOUNTS), "expected 0 or 1"),
-        (lambda: est.MaxCoverage(1, [1.0]).fit(MEMBERSHIP), "weights: expected 4 features, got 1"),
+        (
+            lambda: estimators.FeatureBased(1).fit(POINTS),
+            r"X\[.*\]=-.*: expected finite numbers >= 0",
+        ),
+        (lambda: estimators.FeatureBased(1, "cube").fit(AMOUNTS), "concave='cube'"),
+        (
+            lambda: estimators.FeatureBased(1, weights=[1.0]).fit(AMOUNTS),
+            "weights: expected 4 features",
+        ),
+        (lambda: estimators.MaxCoverage(1).fit(AMOUNTS), "expected 0 or 1"),
+        (
+            lambda: estimators.MaxCoverage(1, [1.0]).fit(MEMBERSHIP),
+            "weights: expected 4 features, got 1",
+        ),
     ],
 )
 def test_bad_input_is_named(make, message):

@@ -55,7 +55,7 @@ def check(similarity, chosen):
 
 @partial(jax.jit, static_argnames=("k", "epsilon"))
 def thresholded(similarity, k, epsilon):
-    return sm.threshold_greedy(sm.facility_location(similarity), k, epsilon)
+    return sm.threshold_greedy(sm.FacilityLocation(similarity), k, epsilon)
 
 
 def threshold_reference(similarity, k, epsilon):
@@ -88,7 +88,7 @@ def test_threshold_greedy_is_the_loop_over_items(k, epsilon):
 def test_threshold_greedy_by_hand():
     @jax.jit
     def solve(weights):
-        return sm.threshold_greedy(sm.modular(weights), 4, 0.5)
+        return sm.threshold_greedy(sm.Modular(weights), 4, 0.5)
 
     chosen = solve(jnp.array([3.0, 8.0, 4.0, 5.0, 0.125]))
     # Of 8: 1; of 4: 2 and 3; of 2: 0.
@@ -103,7 +103,7 @@ def test_threshold_greedy_by_hand():
 
 @partial(jax.jit, static_argnames=("k", "epsilon"))
 def sifted(similarity, order, k, epsilon):
-    return sm.sieve_streaming(sm.facility_location(similarity), k, epsilon, order=order)
+    return sm.sieve_streaming(sm.FacilityLocation(similarity), k, epsilon, order=order)
 
 
 def sieve_reference(similarity, order, k, epsilon):
@@ -146,10 +146,10 @@ def test_one_pass_in_any_order_is_worth_nearly_half(k, epsilon):
 def test_memory_of_a_stream_does_not_grow_with_it():
     def shapes(size):
         def solve(weights):
-            return sm.sieve_streaming(sm.modular(weights), 3, 0.2)
+            return sm.sieve_streaming(sm.Modular(weights), 3, 0.2)
 
-        jaxpr = jax.make_jaxpr(solve)(jnp.zeros(size))
-        (scan,) = [e for e in jaxpr.eqns if e.primitive.name == "scan"]
+        (call,) = jax.make_jaxpr(solve)(jnp.zeros(size)).eqns
+        (scan,) = [e for e in call.params["jaxpr"].eqns if e.primitive.name == "scan"]
         carried = scan.params["num_carry"]
         return [v.aval.shape for v in scan.outvars[:carried]]
 
@@ -159,7 +159,7 @@ def test_memory_of_a_stream_does_not_grow_with_it():
 
 
 def location_of_batch(rows):
-    return sm.facility_location(rows.T)
+    return sm.FacilityLocation(rows.T)
 
 
 @pytest.mark.parametrize(("k", "epsilon", "sizes"), [(3, 0.1, (3, 3, 2)), (2, 0.4, (8,))])
@@ -187,7 +187,7 @@ def test_batches_of_large_functions_need_no_gains_of_all_items(monkeypatch):
     with target.tracing_for("cpu"):
         whole = sifted(similarity, np.arange(N, dtype=np.int32), 3, 0.1)
         batches = np.split(similarity.T, 2)
-        chosen = sm.sieve_batches(lambda rows: sm.facility_location(rows.T), batches, 3, 0.1)
+        chosen = sm.sieve_batches(lambda rows: sm.FacilityLocation(rows.T), batches, 3, 0.1)
     np.testing.assert_array_equal(chosen.items, whole.items)
 
 
@@ -201,7 +201,7 @@ def test_a_stream_of_some_items_and_of_nothing_worth_having():
 
 @partial(jax.jit, static_argnames=("k", "parts"))
 def distributed(similarity, k, parts):
-    function = sm.facility_location(similarity)
+    function = sm.FacilityLocation(similarity)
     return sm.greedi(function, k, parts), sm.greedy(function, k)
 
 
@@ -256,7 +256,7 @@ def test_devices_that_share_the_parts_choose_the_same():
 def test_random_parts_expect_their_share():
     @jax.jit
     def solve(similarity):
-        function = sm.facility_location(similarity)
+        function = sm.FacilityLocation(similarity)
         return jax.vmap(lambda key: sm.greedi(function, 3, 3, key=key))(KEYS)
 
     draw = jax.jit(jax.vmap(lambda key: jax.random.randint(key, (N,), 0, 3)))
@@ -287,15 +287,15 @@ def test_random_parts_expect_their_share():
         (lambda f: sm.sieve_streaming(f, 0, 0.1), "k=0"),
         (lambda f: sm.sieve_streaming(f, 1, 1.5), "epsilon=1.5"),
         (lambda f: sm.sieve_streaming(f, 1, 0.1, order=[0, 3]), r"order=\[0, 3\]"),
-        (lambda f: sm.sieve_batches(sm.modular, [], 1, 0.1), "batches: expected at least one"),
-        (lambda f: sm.sieve_batches(sm.modular, [[]], 1, 0.1), "from 1 to 1 rows, .* got 0"),
-        (lambda f: sm.sieve_batches(sm.modular, [3.0], 1, 0.1), "from 1 to 1 rows, .* got 0"),
+        (lambda f: sm.sieve_batches(sm.Modular, [], 1, 0.1), "batches: expected at least one"),
+        (lambda f: sm.sieve_batches(sm.Modular, [[]], 1, 0.1), "from 1 to 1 rows, .* got 0"),
+        (lambda f: sm.sieve_batches(sm.Modular, [3.0], 1, 0.1), "from 1 to 1 rows, .* got 0"),
         (
-            lambda f: sm.sieve_batches(sm.modular, [[1.0], [1.0, 2.0]], 1, 0.1),
+            lambda f: sm.sieve_batches(sm.Modular, [[1.0], [1.0, 2.0]], 1, 0.1),
             "from 1 to 1 rows, as in the first, got 2",
         ),
-        (lambda f: sm.sieve_batches(sm.modular, [[1.0]], 1, 0.0), "epsilon=0.0"),
-        (lambda f: sm.sieve_batches(sm.modular, [[1.0]], 0, 0.1), "k=0"),
+        (lambda f: sm.sieve_batches(sm.Modular, [[1.0]], 1, 0.0), "epsilon=0.0"),
+        (lambda f: sm.sieve_batches(sm.Modular, [[1.0]], 0, 0.1), "k=0"),
         (lambda f: sm.greedi(f, 1, 4), "parts=4: .* <= 3"),
         (lambda f: sm.greedi(f, 4, 1), "k=4"),
         (lambda f: sm.greedi(f, 1, 1, mesh=2), "mesh is a int: expected a Mesh"),
@@ -303,4 +303,4 @@ def test_random_parts_expect_their_share():
 )
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
-        call(sm.modular(jnp.arange(3.0)))
+        call(sm.Modular(jnp.arange(3.0)))

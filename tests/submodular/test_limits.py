@@ -73,7 +73,7 @@ def reference(similarity, k, allowed, score, stop=None):
 
 @partial(jax.jit, static_argnames=("name", "matroid"))
 def constrained(similarity, name, matroid):
-    function = sm.facility_location(similarity)
+    function = sm.FacilityLocation(similarity)
     return MAXIMIZERS[name](function, matroid=MATROIDS[matroid])
 
 
@@ -97,7 +97,7 @@ def test_an_independent_set_is_worth_half_of_the_best(name, matroid):
 
 @partial(jax.jit, static_argnames="matroid")
 def swapped(similarity, start, matroid):
-    function = sm.facility_location(similarity)
+    function = sm.FacilityLocation(similarity)
     return sm.best_swap(function, start, matroid=MATROIDS[matroid])
 
 
@@ -128,7 +128,7 @@ def test_swaps_end_at_an_independent_set_that_no_other_swap_raises(matroid):
 
 @partial(jax.jit, static_argnames=("name", "k"))
 def within_budget(similarity, costs, budget, name, k=None):
-    function = sm.facility_location(similarity)
+    function = sm.FacilityLocation(similarity)
     return MAXIMIZERS[name](function, k, costs=costs, budget=budget)
 
 
@@ -185,7 +185,7 @@ def test_candidates_are_drawn_from_what_may_join():
     @jax.jit
     @jax.vmap
     def solve(key):
-        function = sm.modular(np.ones(N, np.float32))
+        function = sm.Modular(np.ones(N, np.float32))
         return sm.stochastic_greedy(key, function, 2, 1, matroid=limit)
 
     chosen = solve(jax.random.split(jax.random.key(0), 4000))
@@ -212,7 +212,7 @@ def test_all_limits_together_with_items_before(name):
     @jax.jit
     def solve(stop, budget):
         settings = {"costs": costs, "budget": budget, "matroid": blocks, "start": [0]}
-        return MAXIMIZERS[name](sm.modular(weights), 5, stop=stop, **settings)
+        return MAXIMIZERS[name](sm.Modular(weights), 5, stop=stop, **settings)
 
     chosen = solve(-0.5, 3.0)
     assert sorted(picked(chosen)) == [2, 3, 5]
@@ -226,7 +226,7 @@ def test_all_limits_together_with_items_before(name):
 def test_it_stops_where_nothing_gains_enough(name):
     @jax.jit
     def solve(weights, available, stop):
-        function = sm.modular(weights)
+        function = sm.Modular(weights)
         return MAXIMIZERS[name](function, stop=stop, available=available)
 
     weights = np.array([3, np.nan, 2, 0, -1, 1, -np.inf], np.float32)
@@ -245,7 +245,7 @@ def test_it_stops_where_nothing_gains_enough(name):
 
 @partial(jax.jit, static_argnames="seed_size")
 def enumerated(similarity, costs, budget, seed_size=3):
-    function = sm.facility_location(similarity)
+    function = sm.FacilityLocation(similarity)
     return sm.partial_enumeration(function, costs, budget, seed_size=seed_size)
 
 
@@ -276,7 +276,7 @@ def test_partial_enumeration_keeps_its_promise():
 def test_no_limit_that_binds_changes_nothing():
     @jax.jit
     def solve(similarity):
-        function = sm.facility_location(similarity)
+        function = sm.FacilityLocation(similarity)
         return sm.greedy(function, 4), sm.greedy(function, 4, matroid=matroids.Uniform(4, N))
 
     free, limited = solve(random_location(3))
@@ -313,14 +313,14 @@ def test_budgets_side_by_side():
 def test_bad_input_is_named(settings, message):
     for maximize in MAXIMIZERS.values():
         with pytest.raises(ValueError, match=message):
-            maximize(sm.modular(jnp.arange(3.0)), **settings)
+            maximize(sm.Modular(jnp.arange(3.0)), **settings)
 
 
 def test_matroids_of_swaps_are_checked():
     with pytest.raises(ValueError, match="matroid: expected 3 items, got 7"):
-        sm.best_swap(sm.modular(jnp.arange(3.0)), [0], matroid=MATROIDS["uniform"])
+        sm.best_swap(sm.Modular(jnp.arange(3.0)), [0], matroid=MATROIDS["uniform"])
     with pytest.raises(ValueError, match=r"items=\[0, 1\]: expected an independent set"):
-        sm.best_swap(sm.modular(jnp.arange(3.0)), [0, 1], matroid=matroids.Uniform(1, 3))
+        sm.best_swap(sm.Modular(jnp.arange(3.0)), [0, 1], matroid=matroids.Uniform(1, 3))
 
 
 @pytest.mark.parametrize(
@@ -333,4 +333,4 @@ def test_matroids_of_swaps_are_checked():
 )
 def test_bad_input_of_partial_enumeration_is_named(settings, message):
     with pytest.raises(ValueError, match=message):
-        sm.partial_enumeration(sm.modular(jnp.arange(3.0)), **settings)
+        sm.partial_enumeration(sm.Modular(jnp.arange(3.0)), **settings)

@@ -22,7 +22,7 @@ def facility_location(scores, x):
 
 
 @jax.jit
-def Coverage(covers, x):
+def coverage(covers, x):
     return ml.coverage_value(covers, x), ml.coverage_gradient(covers, x)
 
 
@@ -66,7 +66,7 @@ def test_coverage_is_exact(drawn):
     x, rng = drawn
     covers = rng.random(x.size) < 0.6
     value, gradient = by_definition(lambda mask: float((covers & mask).any()), x)
-    found = Coverage(jnp.asarray(covers), jnp.asarray(x))
+    found = coverage(jnp.asarray(covers), jnp.asarray(x))
     np.testing.assert_allclose(found[0], value, atol=1e-6)
     np.testing.assert_allclose(found[1], gradient, atol=1e-6)
 
@@ -93,7 +93,7 @@ def test_golden_values():
     value, gradient = facility_location(jnp.array([3.0, 1.0, 2.0]), jnp.full(3, 0.5))
     assert float(value) == 2.125
     assert gradient.tolist() == [1.75, 0.25, 0.75]
-    value, gradient = Coverage(jnp.array([True, True]), jnp.array([0.5, 0.2]))
+    value, gradient = coverage(jnp.array([True, True]), jnp.array([0.5, 0.2]))
     np.testing.assert_allclose(value, 0.6, rtol=1e-6)
     np.testing.assert_allclose(gradient, [0.8, 0.5], rtol=1e-6)
 

@@ -34,12 +34,12 @@ def masks_of(items):
 
 @jax.jit
 def halved(graph, tradeoff):
-    return jax.vmap(lambda key: sm.double_greedy(key, sm.graph_cut(graph, tradeoff)))(KEYS)
+    return jax.vmap(lambda key: sm.double_greedy(key, sm.GraphCut(graph, tradeoff)))(KEYS)
 
 
 @partial(jax.jit, static_argnames="k")
 def drawn(graph, tradeoff, k):
-    return jax.vmap(lambda key: sm.random_greedy(key, sm.graph_cut(graph, tradeoff), k))(KEYS)
+    return jax.vmap(lambda key: sm.random_greedy(key, sm.GraphCut(graph, tradeoff), k))(KEYS)
 
 
 def values_of(found, graph, tradeoff):
@@ -103,7 +103,7 @@ def test_random_greedy_expects_its_share_of_the_best_cut(tradeoff):
 
 def test_random_greedy_draws_evenly_from_the_items_with_the_largest_gains():
     weights = jnp.array([5.0, 1.0, -1.0, 4.0, 3.0, 2.0])
-    solve = jax.jit(jax.vmap(lambda key: sm.random_greedy(key, sm.modular(weights), 3)))
+    solve = jax.jit(jax.vmap(lambda key: sm.random_greedy(key, sm.Modular(weights), 3)))
     found = solve(KEYS)
     items = np.asarray(found.items)
     # Of the first three, and after each of the three that are then largest.
@@ -119,11 +119,11 @@ def test_random_greedy_draws_evenly_from_the_items_with_the_largest_gains():
 
 def test_random_greedy_adds_nothing_that_gains_nothing():
     weights = jnp.array([-1.0, 0.0, 2.0, -3.0])
-    items = jax.jit(jax.vmap(lambda key: sm.random_greedy(key, sm.modular(weights), 4).items))(KEYS)
+    items = jax.jit(jax.vmap(lambda key: sm.random_greedy(key, sm.Modular(weights), 4).items))(KEYS)
     assert set(np.unique(items).tolist()) == {-1, 2}
     assert ((np.asarray(items) == 2).sum(axis=1) <= 1).all()
 
 
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="k=4: expected an integer >= 1 and <= 3"):
-        sm.random_greedy(KEYS[0], sm.modular(jnp.arange(3.0)), 4)
+        sm.random_greedy(KEYS[0], sm.Modular(jnp.arange(3.0)), 4)

@@ -87,22 +87,22 @@ def similarities(metric):
 
 
 def saturated(near):
-    return sm.saturated_coverage(near, 0.1)
+    return sm.SaturatedCoverage(near, 0.1)
 
 
 def features(concave):
     return {
-        "sqrt": lambda rows: sm.feature_based(rows, "sqrt"),
-        "log": lambda rows: sm.feature_based(rows, "log1p"),
-        "sigmoid": lambda rows: sm.feature_based(rows, lambda x: x / (1 + x)),
+        "sqrt": lambda rows: sm.FeatureBased(rows, "sqrt"),
+        "log": lambda rows: sm.FeatureBased(rows, "log1p"),
+        "sigmoid": lambda rows: sm.FeatureBased(rows, lambda x: x / (1 + x)),
     }[concave]
 
 
 BASED = {
-    "sqrt": partial(sm.feature_based, concave="sqrt"),
-    "log": partial(sm.feature_based, concave="log1p"),
-    "sigmoid": partial(sm.feature_based, concave=lambda x: x / (1 + x)),
-    "inverse": partial(sm.feature_based, concave=lambda x: -1 / (1 + x)),
+    "sqrt": partial(sm.FeatureBased, concave="sqrt"),
+    "log": partial(sm.FeatureBased, concave="log1p"),
+    "sigmoid": partial(sm.FeatureBased, concave=lambda x: x / (1 + x)),
+    "inverse": partial(sm.FeatureBased, concave=lambda x: -1 / (1 + x)),
 }
 GRAPHS = {
     "location": sm.facility_location,
@@ -128,7 +128,7 @@ def test_apricot(case, optimizers):
     elif name == "features":
         make, data = BASED[setting], digits()
     else:
-        make, data = sm.coverage, np.unpackbits(found["members"]).reshape(300, 1000).astype(bool)
+        make, data = sm.Coverage, np.unpackbits(found["members"]).reshape(300, 1000).astype(bool)
     # Most of the time all optimizers pick the same.
     rankings = {found[f"{case}:{by}"].tobytes(): f"{case}:{by}" for by in optimizers}
     for key in rankings.values():
@@ -141,40 +141,40 @@ ITEMS, QUERIES, PRIVATE = np.arange(36), np.arange(36, 39), np.arange(39, 42)
 
 def given(function):
     """Facility location of the items alone, among which all 42 are."""
-    return lambda near: function(sm.facility_location(near[:36]))
+    return lambda near: function(sm.FacilityLocation(near[:36]))
 
 
 def asked_about(members, weights):
     """The first topics are those of one more item."""
     asked = jnp.arange(20)[None] < 8
-    return sm.coverage(jnp.concatenate([members, asked]), weights)
+    return sm.Coverage(jnp.concatenate([members, asked]), weights)
 
 
 SUBMODLIB = {
-    "location": (lambda near: sm.facility_location(near[:36, :36]), "near"),
+    "location": (lambda near: sm.FacilityLocation(near[:36, :36]), "near"),
     "rectangular": (sm.facility_location, "near"),
-    "cut": (lambda near: sm.scaled(sm.graph_cut(near[:36, :36], 2.5), 0.4), "near"),
-    "volume": (lambda near: sm.log_det(near[:36, :36]), "near"),
-    "coverage": (sm.coverage, "members", "weights"),
-    "probabilistic": (sm.probabilistic_coverage, "probabilities", "weights"),
+    "cut": (lambda near: sm.Scaled(sm.GraphCut(near[:36, :36], 2.5), 0.4), "near"),
+    "volume": (lambda near: sm.LogDet(near[:36, :36]), "near"),
+    "coverage": (sm.Coverage, "members", "weights"),
+    "probabilistic": (sm.ProbabilisticCoverage, "probabilities", "weights"),
     "sqrt": (BASED["sqrt"], "amounts"),
     "log": (BASED["log"], "amounts"),
     "inverse": (BASED["inverse"], "amounts"),
-    "sum": (lambda near: sm.disparity_sum(1 - near[:36, :36]), "near"),
-    "min": (lambda near: sm.disparity_min(1 - near[:36, :36]), "near"),
-    "gain": (given(lambda f: sm.conditional_gain(f, PRIVATE)), "near"),
-    "information": (given(lambda f: sm.mutual_information(f, QUERIES)), "near"),
+    "sum": (lambda near: sm.DisparitySum(1 - near[:36, :36]), "near"),
+    "min": (lambda near: sm.DisparityMin(1 - near[:36, :36]), "near"),
+    "gain": (given(lambda f: sm.ConditionalGain(f, PRIVATE)), "near"),
+    "information": (given(lambda f: sm.MutualInformation(f, QUERIES)), "near"),
     "conditional": (
-        given(lambda f: sm.conditional_mutual_information(f, QUERIES, PRIVATE)),
+        given(lambda f: sm.ConditionalMutualInformation(f, QUERIES, PRIVATE)),
         "near",
     ),
     "covered queries": (
-        lambda *data: sm.mutual_information(asked_about(*data), [36]),
+        lambda *data: sm.MutualInformation(asked_about(*data), [36]),
         "members",
         "weights",
     ),
     "covered beside": (
-        lambda *data: sm.conditional_gain(asked_about(*data), [36]),
+        lambda *data: sm.ConditionalGain(asked_about(*data), [36]),
         "members",
         "weights",
     ),

@@ -233,7 +233,7 @@ def test_a_run_is_rounded_by_what_the_server_knows():
             lambda: rounding.pipage(KEYS[0], MATROIDS["partition"], [0, 0.9, 0, 0, 0, 0.9]),
             "polytope",
         ),
-        (lambda: rounding.pipage(KEYS[0], MATROIDS["laminar"], np.zeros(N)), "got laminar"),
+        (lambda: rounding.pipage(KEYS[0], MATROIDS["laminar"], np.zeros(N)), "got Laminar"),
         (lambda: rounding.pipage(KEYS[0], MATROIDS["uniform"], -np.ones(N)), "-1.0"),
         (lambda: rounding.greedy(MATROIDS["uniform"], np.ones(5)), r"\(6,\)"),
     ],

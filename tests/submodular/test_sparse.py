@@ -127,7 +127,7 @@ def test_sparse_similarities_are_never_dense(monkeypatch):
 @pytest.mark.parametrize("form", [arrays._aligned_copy, sparse.csr_array, sparse.csc_array])
 def test_what_was_given_may_change(form):
     given = form(np.ones((40, 2), np.float32))
-    function = sm.facility_location(given)
+    function = sm.FacilityLocation(given)
     (given.data if sparse.issparse(given) else given)[:] = 0
     assert function.value(np.array([True, False])) == 40
 

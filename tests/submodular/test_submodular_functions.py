@@ -64,7 +64,7 @@ def pairs(matrix, mask):
 # name: (function, the same by definition in NumPy, whether it is monotone)
 FUNCTIONS = {
     "facility_location": (
-        lambda: sm.facility_location(SIMILARITY),
+        lambda: sm.FacilityLocation(SIMILARITY),
         lambda mask: SIMILARITY[:, mask].max(axis=1, initial=0).sum(),
         True,
     ),
@@ -98,7 +98,7 @@ FUNCTIONS = {
         lambda mask: cut(FEW_SQUARE, 1.5, mask),
         False,
     ),
-    "modular": (lambda: sm.modular(MIXED), lambda mask: MIXED[mask].sum(), False),
+    "modular": (lambda: sm.Modular(MIXED), lambda mask: MIXED[mask].sum(), False),
     "truncated_modular": (
         lambda: sm.truncated_modular(FEATURES[:, 0], 1.5, 0.7),
         lambda mask: 0.7 * min(1.5, FEATURES[mask, 0].sum()),
@@ -110,51 +110,51 @@ FUNCTIONS = {
         False,
     ),
     "coverage": (
-        lambda: sm.coverage(MEMBERSHIP, WEIGHTS),
+        lambda: sm.Coverage(MEMBERSHIP, WEIGHTS),
         lambda mask: WEIGHTS[MEMBERSHIP[mask].any(axis=0)].sum(),
         True,
     ),
     "probabilistic_coverage": (
-        lambda: sm.probabilistic_coverage(PROBABILITIES, WEIGHTS),
+        lambda: sm.ProbabilisticCoverage(PROBABILITIES, WEIGHTS),
         lambda mask: WEIGHTS @ (1 - np.prod(1 - PROBABILITIES[mask], axis=0)),
         True,
     ),
     "saturated_coverage": (
-        lambda: sm.saturated_coverage(SIMILARITY, 0.3),
+        lambda: sm.SaturatedCoverage(SIMILARITY, 0.3),
         lambda mask: np.sum(
             np.minimum(SIMILARITY[:, mask].sum(axis=1), 0.3 * SIMILARITY.sum(axis=1))
         ),
         True,
     ),
     "feature_based sqrt": (
-        lambda: sm.feature_based(FEATURES),
+        lambda: sm.FeatureBased(FEATURES),
         lambda mask: np.sqrt(FEATURES[mask].sum(axis=0)).sum(),
         True,
     ),
     "feature_based log1p": (
-        lambda: sm.feature_based(FEATURES, "log1p", WEIGHTS[:3]),
+        lambda: sm.FeatureBased(FEATURES, "log1p", WEIGHTS[:3]),
         lambda mask: np.log1p(FEATURES[mask].sum(axis=0)) @ WEIGHTS[:3],
         True,
     ),
     "feature_based own": (
-        lambda: sm.feature_based(FEATURES, lambda x: 1 - jnp.exp(-x - 1)),
+        lambda: sm.FeatureBased(FEATURES, lambda x: 1 - jnp.exp(-x - 1)),
         lambda mask: np.sum(np.exp(-1) - np.exp(-FEATURES[mask].sum(axis=0) - 1)),
         True,
     ),
-    "graph_cut": (lambda: sm.graph_cut(SQUARE), lambda mask: cut(SQUARE, 1, mask), False),
+    "graph_cut": (lambda: sm.GraphCut(SQUARE), lambda mask: cut(SQUARE, 1, mask), False),
     "graph_cut monotone": (
-        lambda: sm.graph_cut(SQUARE, 2.0),
+        lambda: sm.GraphCut(SQUARE, 2.0),
         lambda mask: cut(SQUARE, 2, mask),
         True,
     ),
     "log_det": (
-        lambda: sm.log_det(KERNEL),
+        lambda: sm.LogDet(KERNEL),
         lambda mask: np.linalg.slogdet(np.eye(mask.sum()) + KERNEL[mask][:, mask])[1],
         True,
     ),
     "sum_of": (
-        lambda: sm.sum_of(
-            sm.coverage(MEMBERSHIP), sm.modular(MIXED), sm.facility_location(SIMILARITY)
+        lambda: sm.Sum(
+            (sm.Coverage(MEMBERSHIP), sm.Modular(MIXED), sm.FacilityLocation(SIMILARITY))
         ),
         lambda mask: (
             MEMBERSHIP[mask].any(axis=0).sum()
@@ -164,17 +164,17 @@ FUNCTIONS = {
         False,
     ),
     "scaled": (
-        lambda: sm.scaled(sm.coverage(MEMBERSHIP), 2.5),
+        lambda: sm.Scaled(sm.Coverage(MEMBERSHIP), 2.5),
         lambda mask: 2.5 * MEMBERSHIP[mask].any(axis=0).sum(),
         True,
     ),
     "truncated": (
-        lambda: sm.truncated(sm.facility_location(SIMILARITY), 4.0),
+        lambda: sm.Truncated(sm.FacilityLocation(SIMILARITY), 4.0),
         lambda mask: min(4.0, SIMILARITY[:, mask].max(axis=1, initial=0).sum()),
         True,
     ),
     "restricted": (
-        lambda: sm.restricted(sm.facility_location(SIMILARITY), INCLUDED),
+        lambda: sm.Restricted(sm.FacilityLocation(SIMILARITY), INCLUDED),
         lambda mask: SIMILARITY[:, mask & INCLUDED].max(axis=1, initial=0).sum(),
         True,
     ),
@@ -200,12 +200,12 @@ FROM_FEATURES = {
 # Not submodular. The diagonals of the matrices, which are not 0, do not count.
 DISPARITIES = {
     "disparity_sum": (
-        lambda: sm.disparity_sum(SQUARE),
+        lambda: sm.DisparitySum(SQUARE),
         lambda mask: sum(pairs(SQUARE, mask)),
         True,
     ),
     "disparity_min": (
-        lambda: sm.disparity_min(SQUARE),
+        lambda: sm.DisparityMin(SQUARE),
         lambda mask: min(pairs(SQUARE, mask), default=0.0),
         False,
     ),
@@ -222,14 +222,17 @@ IN_QUERY, IN_PRIVATE = np.isin(np.arange(N), QUERY), np.isin(np.arange(N), PRIVA
 def informed(make, value, measure):
     """What a function measures, and the same by its definition."""
     known = IN_PRIVATE if measure != "mutual_information" else np.zeros(N, bool)
-    settings = {"private": PRIVATE} if known.any() else {}
     if measure == "conditional_gain":
         return (
-            lambda: sm.conditional_gain(make(), **settings),
+            lambda: sm.ConditionalGain(make(), PRIVATE),
             lambda mask: value(mask | known) - value(known),
         )
     return (
-        lambda: getattr(sm, measure)(make(), QUERY, **settings),
+        lambda: (
+            sm.ConditionalMutualInformation(make(), QUERY, PRIVATE)
+            if known.any()
+            else sm.MutualInformation(make(), QUERY)
+        ),
         lambda mask: (
             value(mask | known)
             + value(IN_QUERY | known)
@@ -266,6 +269,7 @@ def caches_gains(monkeypatch):
     monkeypatch.setattr(module, "_SMALL", 0)
     monkeypatch.setattr(module, "_ROWS", 4)
     monkeypatch.setattr(module, "_POINTS", 4)
+    module._of_features.clear_cache()  # What was compiled for other blocks.
     with target.tracing_for("cpu"):
         yield
 
@@ -340,14 +344,14 @@ def test_information_has_closed_forms():
     @jax.jit
     @jax.vmap
     def both(mask):
-        location, cut = sm.facility_location(SIMILARITY), sm.graph_cut(SQUARE)
+        location, cut = sm.FacilityLocation(SIMILARITY), sm.GraphCut(SQUARE)
         capped = jnp.minimum(jnp.asarray(SIMILARITY, jnp.float32), queried[:, None])
         measured = (
-            sm.mutual_information(location, QUERY),
-            sm.mutual_information(cut, QUERY),
-            sm.conditional_mutual_information(location, QUERY, PRIVATE),
+            sm.MutualInformation(location, QUERY),
+            sm.MutualInformation(cut, QUERY),
+            sm.ConditionalMutualInformation(location, QUERY, PRIVATE),
         )
-        return [f.value(mask) for f in measured], sm.facility_location(capped).value(mask)
+        return [f.value(mask) for f in measured], sm.FacilityLocation(capped).value(mask)
 
     values, capped = both(MASKS)
     apart = ~(MASKS & (IN_QUERY | IN_PRIVATE)).any(axis=1)
@@ -369,9 +373,9 @@ def test_items_near_a_query_but_not_known_are_chosen():
 
     @jax.jit
     def solve(near):
-        location = sm.facility_location(near)
-        asked = sm.conditional_mutual_information(location, query=[0, 4], private=[5])
-        avoiding = sm.conditional_gain(location, private=[0, 4])
+        location = sm.FacilityLocation(near)
+        asked = sm.ConditionalMutualInformation(location, query=[0, 4], private=[5])
+        avoiding = sm.ConditionalGain(location, private=[0, 4])
         found = sm.greedy(asked, 1, available=others), sm.greedy(avoiding, 1, available=others)
         return [chosen.items[0] for chosen in found]
 
@@ -396,8 +400,11 @@ def test_disparities_are_not_submodular(name):
 
 @pytest.mark.parametrize("name", DISPARITIES)
 def test_greedy_is_worth_half_of_the_best_disparity_of_a_metric(name):
-    greedily = jax.jit(lambda distances: sm.greedy(getattr(sm, name)(distances), 4))
-    whole = {"disparity_sum": sum, "disparity_min": min}[name]
+    disparity, whole = {
+        "disparity_sum": (sm.DisparitySum, sum),
+        "disparity_min": (sm.DisparityMin, min),
+    }[name]
+    greedily = jax.jit(lambda distances: sm.greedy(disparity(distances), 4))
     suboptimal = 0
     for seed in range(30):
         points = np.random.default_rng(seed).normal(size=(8, 2)) ** 3
@@ -413,7 +420,7 @@ def test_greedy_is_worth_half_of_the_best_disparity_of_a_metric(name):
 
 
 def test_greedy_on_the_smallest_distance_is_farthest_first():
-    chosen = jax.jit(lambda distances: sm.greedy(sm.disparity_min(distances), 5))(DISTANCES)
+    chosen = jax.jit(lambda distances: sm.greedy(sm.DisparityMin(distances), 5))(DISTANCES)
     items = [0]
     while len(items) < 5:
         items.append(int(DISTANCES[:, items].min(axis=1).argmax()))
@@ -429,7 +436,7 @@ def test_cached_gains_are_recomputed_where_most_points_change():
     similarity[:, 0] = 1e6  # The item that is added is the best of all points.
     similarity[:, 1] = 1e6 + rng.integers(0, 16, points) / 16
     similarity[: points // 4, 2] = 2e6
-    gains = jax.jit(lambda s: _gains_after_first(sm.facility_location(s)))(similarity)
+    gains = jax.jit(lambda s: _gains_after_first(sm.FacilityLocation(s)))(similarity)
     expected = np.maximum(similarity.astype(float) - 1e6, 0).sum(axis=0)
     np.testing.assert_allclose(gains, expected, rtol=1e-6)
 
@@ -439,16 +446,16 @@ def _gains_after_first(function):
 
 
 def test_settings_are_traced():
-    mask = np.array([True, True, False, False, True, True])
+    mask = jnp.array([True, True, False, False, True, True])
 
     def all_at_once(number):
         functions = (
             sm.truncated_modular(FEATURES[:, 0], number, number),
             sm.union_penalty(HISTORY, number),
-            sm.saturated_coverage(SIMILARITY, number),
-            sm.graph_cut(SQUARE, number),
-            sm.scaled(sm.coverage(MEMBERSHIP), number),
-            sm.truncated(sm.coverage(MEMBERSHIP), number),
+            sm.SaturatedCoverage(SIMILARITY, number),
+            sm.GraphCut(SQUARE, number),
+            sm.Scaled(sm.Coverage(MEMBERSHIP), number),
+            sm.Truncated(sm.Coverage(MEMBERSHIP), number),
         )
         return jnp.stack([function.value(mask) for function in functions])
 
@@ -464,8 +471,8 @@ ASYMMETRIC = np.where(np.eye(3)[::-1], 1.0, 0.0) + np.array([[0, 5, 0], [0, 0, 0
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: sm.facility_location([[1, -2.0]]), r"similarity\[0, 1\]=-2.0: expected finite"),
-        (lambda: sm.facility_location([1.0]), r"similarity: expected shape \[points, items\]"),
+        (lambda: sm.FacilityLocation([[1, -2.0]]), r"similarity\[0, 1\]=-2.0: expected finite"),
+        (lambda: sm.FacilityLocation([1.0]), r"similarity: expected shape \[points, items\]"),
         (lambda: sm.facility_location([[1.0]], [1, 2]), "weights: expected 1 points, got 2"),
         (lambda: sm.facility_location([[1.0]], [-1.0]), r"weights\[0\]=-1.0: .* >= 0"),
         (
@@ -488,42 +495,42 @@ ASYMMETRIC = np.where(np.eye(3)[::-1], 1.0, 0.0) + np.array([[0, 5, 0], [0, 0, 0
         (lambda: sm.facility_location_from_features(POINTS, [1, 1]), "expected different items"),
         (lambda: sm.facility_location_from_features(POINTS, []), r"items: .* got shape \(0,\)"),
         (lambda: sm.facility_location_from_features(POINTS, None, [True]), r"counted: .*\(6,\)"),
-        (lambda: sm.modular([1.0, np.nan]), r"weights\[1\]=nan: expected finite"),
+        (lambda: sm.Modular([1.0, np.nan]), r"weights\[1\]=nan: expected finite"),
         (lambda: sm.truncated_modular([1.0, -1.0], 1.0), r"weights\[1\]=-1.0"),
         (lambda: sm.truncated_modular([1.0], -1.0), "bound=-1.0"),
         (lambda: sm.truncated_modular([1.0], 1.0, -0.5), "scale=-0.5"),
         (lambda: sm.union_penalty(HISTORY, -1.0), "mu=-1.0"),
         (lambda: sm.union_penalty(np.zeros((0, 4), bool), 1.0), r"history: .* got \(0, 4\)"),
-        (lambda: sm.coverage(MEMBERSHIP, WEIGHTS[:2]), "expected 5 topics, got 2"),
-        (lambda: sm.coverage([[0.0, np.nan]]), r"membership\[0, 1\]=nan: expected 0 or 1"),
-        (lambda: sm.coverage([[1, -1]]), r"membership\[0, 1\]=-1.0"),
-        (lambda: sm.coverage(jnp.array([[0.2]])), r"membership\[0, 0\]=0.2"),
-        (lambda: sm.restricted(sm.modular([1.0]), [2]), r"mask\[0\]=2.0: expected 0 or 1"),
+        (lambda: sm.Coverage(MEMBERSHIP, WEIGHTS[:2]), "expected 5 topics, got 2"),
+        (lambda: sm.Coverage([[0.0, np.nan]]), r"membership\[0, 1\]=nan: expected 0 or 1"),
+        (lambda: sm.Coverage([[1, -1]]), r"membership\[0, 1\]=-1.0"),
+        (lambda: sm.Coverage(jnp.array([[0.2]])), r"membership\[0, 0\]=0.2"),
+        (lambda: sm.Restricted(sm.Modular([1.0]), [2]), r"mask\[0\]=2.0: expected 0 or 1"),
         (lambda: sm.union_penalty([[0.5]], 1.0), r"history\[0, 0\]=0.5"),
         (lambda: sm.facility_location_from_features(POINTS, [0.7]), r"items=\[0.7\]: .* integers"),
-        (lambda: sm.log_det([[1.0, 2.0], [2.0, 1.0]]), "positive semi-definite.* eigenvalue is -1"),
-        (lambda: sm.log_det([[0.0, 1.0], [1.0, 0.0]]), "positive semi-definite.* eigenvalue is -1"),
-        (lambda: sm.modular([1e39]), r"weights\[0\]=inf"),
-        (lambda: sm.coverage([True]), r"expected shape \[items, topics\]"),
+        (lambda: sm.LogDet([[1.0, 2.0], [2.0, 1.0]]), "positive semi-definite.* eigenvalue is -1"),
+        (lambda: sm.LogDet([[0.0, 1.0], [1.0, 0.0]]), "positive semi-definite.* eigenvalue is -1"),
+        (lambda: sm.Modular([1e39]), r"weights\[0\]=inf"),
+        (lambda: sm.Coverage([True]), r"expected shape \[items, topics\]"),
         (
-            lambda: sm.probabilistic_coverage([[0.2, 1.1]]),
+            lambda: sm.ProbabilisticCoverage([[0.2, 1.1]]),
             r"probabilities\[0, 1\]=1.1.*in \[0, 1\]",
         ),
-        (lambda: sm.probabilistic_coverage([[0.2]], [1, 1]), "weights: expected 1 topics, got 2"),
-        (lambda: sm.conditional_gain(sm.modular([1.0]), [1]), r"private=\[1\]: .* in \[0, 1\)"),
-        (lambda: sm.mutual_information(sm.modular([1.0]), [0, 0]), "query=.*: expected different"),
-        (lambda: sm.disparity_sum(SIMILARITY), "distances: expected a square"),
-        (lambda: sm.disparity_min(-SQUARE), r"distances\[0, 0\]=-"),
-        (lambda: sm.saturated_coverage(SIMILARITY, -0.1), "saturation=-0.1"),
-        (lambda: sm.feature_based(FEATURES, "cube"), "concave='cube'"),
-        (lambda: sm.feature_based(-FEATURES), r"features\[0, 0\]=-"),
-        (lambda: sm.graph_cut(SQUARE, -1.0), "tradeoff=-1.0"),
-        (lambda: sm.log_det(SIMILARITY), "kernel: expected a square"),
-        (lambda: sm.sum_of(), "got no function"),
-        (lambda: sm.sum_of(sm.modular([1.0]), sm.modular([1.0, 2.0])), r"got \[1, 2\]"),
-        (lambda: sm.scaled(sm.modular([1.0]), -1.0), "factor=-1.0"),
-        (lambda: sm.truncated(sm.modular([1.0]), np.nan), "bound=nan"),
-        (lambda: sm.restricted(sm.modular([1.0]), [True, False]), r"mask: expected shape \(1,\)"),
+        (lambda: sm.ProbabilisticCoverage([[0.2]], [1, 1]), "weights: expected 1 topics, got 2"),
+        (lambda: sm.ConditionalGain(sm.Modular([1.0]), [1]), r"private=\[1\]: .* in \[0, 1\)"),
+        (lambda: sm.MutualInformation(sm.Modular([1.0]), [0, 0]), "query=.*: expected different"),
+        (lambda: sm.DisparitySum(SIMILARITY), "distances: expected a square"),
+        (lambda: sm.DisparityMin(-SQUARE), r"distances\[0, 0\]=-"),
+        (lambda: sm.SaturatedCoverage(SIMILARITY, -0.1), "saturation=-0.1"),
+        (lambda: sm.FeatureBased(FEATURES, "cube"), "concave='cube'"),
+        (lambda: sm.FeatureBased(-FEATURES), r"features\[0, 0\]=-"),
+        (lambda: sm.GraphCut(SQUARE, -1.0), "tradeoff=-1.0"),
+        (lambda: sm.LogDet(SIMILARITY), "kernel: expected a square"),
+        (lambda: sm.Sum(()), "got no function"),
+        (lambda: sm.Sum((sm.Modular([1.0]), sm.Modular([1.0, 2.0]))), r"got \[1, 2\]"),
+        (lambda: sm.Scaled(sm.Modular([1.0]), -1.0), "factor=-1.0"),
+        (lambda: sm.Truncated(sm.Modular([1.0]), np.nan), "bound=nan"),
+        (lambda: sm.Restricted(sm.Modular([1.0]), [True, False]), r"mask: expected shape \(1,\)"),
     ],
 )
 def test_bad_input_is_named(make, message):
@@ -534,34 +541,36 @@ def test_bad_input_is_named(make, message):
 def test_constants_of_a_function_that_is_traced_are_checked():
     good, bad = jnp.asarray(SQUARE), jnp.asarray(SQUARE).at[0, 1].add(1.0)
     weights = jnp.array([1.0, -1.0])
-    value = jax.jit(lambda mask: sm.graph_cut(good, 0.5).value(mask))
-    np.testing.assert_allclose(value(INCLUDED), sm.graph_cut(good, 0.5).value(INCLUDED), rtol=1e-6)
+    value = jax.jit(lambda mask: sm.GraphCut(good, 0.5).value(mask))
+    np.testing.assert_allclose(
+        value(INCLUDED), sm.GraphCut(good, 0.5).value(jnp.asarray(INCLUDED)), rtol=1e-6
+    )
     with pytest.raises(ValueError, match="expected a symmetric matrix"):
-        jax.eval_shape(lambda: sm.graph_cut(bad, 0.5))
+        jax.eval_shape(lambda: sm.GraphCut(bad, 0.5))
     with pytest.raises(ValueError, match=r"\[1\]=-1.0"):
         jax.eval_shape(lambda: sm.truncated_modular(weights, 1.0))
     # Of NumPy, which the first operation would make unknown.
     with pytest.raises(ValueError, match="expected a symmetric matrix"):
-        jax.eval_shape(lambda: sm.graph_cut(np.asarray(bad), 0.5))
+        jax.eval_shape(lambda: sm.GraphCut(np.asarray(bad), 0.5))
     with pytest.raises(ValueError, match=r"\[1\]=-1.0"):
         jax.eval_shape(lambda: sm.truncated_modular(np.array([1.0, -1.0]), 1.0))
     with pytest.raises(ValueError, match=r"\[1\]=-1.0"):
         jax.eval_shape(lambda: sm.truncated_modular([1.0, -1.0], 1.0))
     with pytest.raises(ValueError, match="expected 0 or 1"):
-        jax.eval_shape(lambda: sm.coverage(np.array([[2]])))
+        jax.eval_shape(lambda: sm.Coverage(np.array([[2]])))
     with pytest.raises(ValueError, match="positive semi-definite"):
-        jax.eval_shape(lambda: sm.log_det(np.array([[0.0, 1.0], [1.0, 0.0]])))
+        jax.eval_shape(lambda: sm.LogDet(np.array([[0.0, 1.0], [1.0, 0.0]])))
 
 
 def test_values_that_are_traced_are_not_checked():
     """Also within a list."""
-    total = jax.jit(lambda x: sm.truncated_modular([x, 1.0], 5.0).value(np.array([True, True])))
+    total = jax.jit(lambda x: sm.truncated_modular([x, 1.0], 5.0).value(jnp.array([True, True])))
     assert total(-3.0) == -2
-    masked = jax.jit(lambda x: sm.coverage(x).value(np.array([True])))
+    masked = jax.jit(lambda x: sm.Coverage(x).value(jnp.array([True])))
     assert masked(np.array([[2, 0]])) == 1
 
 
 def test_kernels_of_low_rank_are_accepted_with_their_rounding_errors():
     features = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
     for kernel in (features @ features.T, 1e-3 * features @ features.T, np.zeros((3, 3))):
-        assert np.isfinite(sm.log_det(kernel).value(np.ones(len(kernel), bool)))
+        assert np.isfinite(sm.LogDet(kernel).value(jnp.ones(len(kernel), bool)))

@@ -33,7 +33,7 @@ def mask_of(items, size=7):
 @partial(jax.jit, static_argnames="k")
 def located(similarity, k):
     """What greedy, lazy greedy, and stochastic greedy with all candidates choose."""
-    function = sm.facility_location(similarity)
+    function = sm.FacilityLocation(similarity)
     key = jax.random.key(0)
     return (
         sm.greedy(function, k),
@@ -47,7 +47,7 @@ def test_the_golden_line():
     def solve(distances):
         represented = sm.facility_location_from_distances(distances)
         penalty = sm.union_penalty([False, True, False, False], 3.0)
-        return sm.greedy(represented, 2), sm.greedy(sm.sum_of(represented, penalty), 2)
+        return sm.greedy(represented, 2), sm.greedy(sm.Sum((represented, penalty)), 2)
 
     chosen, penalized = solve(LINE_DISTANCES)
     assert chosen.items.tolist() == [1, 2]
@@ -80,7 +80,7 @@ def test_stochastic_greedy_keeps_its_promise_on_average():
     @jax.jit
     @jax.vmap
     def solve(key):
-        return sm.stochastic_greedy(key, sm.facility_location(similarity), k, epsilon=epsilon)
+        return sm.stochastic_greedy(key, sm.FacilityLocation(similarity), k, epsilon=epsilon)
 
     chosen = solve(keys)
     values = np.asarray(chosen.value)
@@ -99,7 +99,7 @@ def test_candidates_are_drawn_anew_at_every_step():
     @jax.vmap
     def solve(key):
         # All weights differ, so that the best of two candidates never depends on ties.
-        return sm.stochastic_greedy(key, sm.modular(np.arange(5.0)), 2, 2).items
+        return sm.stochastic_greedy(key, sm.Modular(np.arange(5.0)), 2, 2).items
 
     items = np.asarray(solve(keys))
     pairs = list(itertools.combinations(range(5), 2))
@@ -127,7 +127,7 @@ EXACT = ["greedy", "lazy", "stochastic, all"]
 @partial(jax.jit, static_argnames=("name", "k"))
 def maximized(name, weights, available, k):
     """The sum of six weights, whatever they are, since values are not checked inside of jit."""
-    return MAXIMIZERS[name](sm.modular(weights), k=k, available=available)
+    return MAXIMIZERS[name](sm.Modular(weights), k=k, available=available)
 
 
 def maximize(name, weights, k, available=(True,) * 6):
@@ -174,7 +174,7 @@ def test_gains_that_are_no_numbers_come_last(name, bad):
 def test_a_warm_start_goes_on_where_it_was(name):
     @jax.jit
     def solve(similarity):
-        function = sm.facility_location(similarity)
+        function = sm.FacilityLocation(similarity)
         whole = MAXIMIZERS[name](function, k=4)
         return whole, MAXIMIZERS[name](function, k=2, start=whole.items[:2])
 
@@ -214,12 +214,12 @@ def sigmoid(x):
 # name: (function of [items, features], which values of the sums count in double precision)
 CONCAVE = {
     "saturated": (
-        lambda amounts: sm.saturated_coverage(amounts.T, 0.2),
+        lambda amounts: sm.SaturatedCoverage(amounts.T, 0.2),
         lambda amounts: lambda sums: np.minimum(sums, 0.2 * amounts.sum(axis=0)),
     ),
-    "sqrt": (sm.feature_based, lambda amounts: np.sqrt),
-    "log1p": (lambda amounts: sm.feature_based(amounts, "log1p"), lambda amounts: np.log1p),
-    "sigmoid": (lambda amounts: sm.feature_based(amounts, jax.nn.sigmoid), lambda amounts: sigmoid),
+    "sqrt": (sm.FeatureBased, lambda amounts: np.sqrt),
+    "log1p": (lambda amounts: sm.FeatureBased(amounts, "log1p"), lambda amounts: np.log1p),
+    "sigmoid": (lambda amounts: sm.FeatureBased(amounts, jax.nn.sigmoid), lambda amounts: sigmoid),
 }
 
 
@@ -248,8 +248,8 @@ def test_new_values_do_not_retrace():
     @jax.jit
     @chex.assert_max_traces(n=1)
     def solve(similarity, bound):
-        function = sm.sum_of(
-            sm.facility_location(similarity), sm.truncated_modular(similarity[0], bound)
+        function = sm.Sum(
+            (sm.FacilityLocation(similarity), sm.truncated_modular(similarity[0], bound))
         )
         return sm.greedy(function, 3).items
 
@@ -259,7 +259,7 @@ def test_new_values_do_not_retrace():
 
 @jax.jit
 def distorted(similarity, costs):
-    return sm.distorted_greedy(sm.facility_location(similarity), costs, 4)
+    return sm.distorted_greedy(sm.FacilityLocation(similarity), costs, 4)
 
 
 def test_distorted_greedy_keeps_its_promise():
@@ -298,7 +298,7 @@ def test_distorted_greedy_without_costs_is_greedy():
 def test_swaps_end_where_no_swap_helps():
     @jax.jit
     def solve(similarity, start):
-        function = sm.facility_location(similarity)
+        function = sm.FacilityLocation(similarity)
         return sm.best_swap(function, start), sm.best_swap(function, start, most=1)
 
     improved = 0
@@ -326,12 +326,12 @@ def test_swaps_end_where_no_swap_helps():
 
 def test_swaps_are_counted():
     """All exchanges are looked at once more after the last one that helps."""
-    swap = jax.jit(lambda weights: sm.best_swap(sm.modular(weights), np.array([0, 1])))
+    swap = jax.jit(lambda weights: sm.best_swap(sm.Modular(weights), np.array([0, 1])))
     assert swap(np.arange(5.0)).calls == (2 + 1) * 2 * 3
 
 
 def test_swaps_are_made_for_any_difference_but_a_rounding_error():
-    swap = jax.jit(lambda weights, items: sm.best_swap(sm.modular(weights), items).items)
+    swap = jax.jit(lambda weights, items: sm.best_swap(sm.Modular(weights), items).items)
     for more, better in ((1e-2, True), (1e-3, True), (1e-5, True), (2.4e-7, False)):
         weights = np.array([1, 1 + more, 0.5], np.float32)
         assert weights[1] > weights[0]
@@ -366,4 +366,4 @@ def test_swaps_are_made_for_any_difference_but_a_rounding_error():
 )
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
-        call(sm.modular(np.arange(3.0)))
+        call(sm.Modular(np.arange(3.0)))

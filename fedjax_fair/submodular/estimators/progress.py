@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.tree import Integer
 
 __all__ = ["Reported", "progress_bar"]
 
@@ -56,10 +57,10 @@ class Reported(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return self.function.gains(memo)
 
-    def gain(self, memo: PyTree, item: Int[Array, ""]) -> Float[Array, ""]:
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return self.function.gain(memo, item)
 
-    def add(self, memo: PyTree, item: Int[Array, ""]) -> PyTree:
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
         jax.debug.callback(_advance, item)  # The item, so that it waits until that is chosen.
         return self.function.add(memo, item)
 
