@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +26,13 @@ and `stack` makes it a batch axis."""
 Integer = int | Int[Array, ""]
 """An integer of this kind."""
 
+# Not `Self`: beartype knows it only where it decorates classes, not where it decorates methods.
+_Same = TypeVar("_Same", bound="Tree")
+
 _CHILD_TYPES = ("Number", "Integer", "Array", "PyTree")
 _CHILDREN = "__children__"
 _MAX_LINE = 88
 _MAX_SHOWN = 6
-
-# Not ``Self``, which beartype takes in decorated classes alone.
-_Tree = TypeVar("_Tree", bound="Tree")
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -64,6 +64,9 @@ class Tree:
         (True, False)
     """
 
+    if TYPE_CHECKING:  # Which a type checker knows of decorated classes alone.
+        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
@@ -72,14 +75,13 @@ class Tree:
             cls, _flatten_with_keys, functools.partial(_unflatten, cls), _flatten
         )
 
-    def replace(self: _Tree, **changes: Any) -> _Tree:
+    def replace(self: _Same, **changes: Any) -> _Same:
         """Returns a copy with other values of some fields, which is checked like a new one."""
         return dataclasses.replace(self, **changes)
 
     def _convert(self, **values: Any) -> None:
         """Sets fields to what their values were converted to; only for ``__post_init__``."""
         self.__dict__.update(values)
-        self.__dict__.pop(_CHILDREN, None)  # A converted value may be a child where None was not.
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -91,10 +93,10 @@ class Tree:
     def __hash__(self) -> int:
         return hash((type(self), jax.tree.structure(self)))
 
-    def __copy__(self: _Tree) -> _Tree:
+    def __copy__(self: _Same) -> _Same:
         return self
 
-    def __deepcopy__(self: _Tree, memo: Any) -> _Tree:
+    def __deepcopy__(self: _Same, memo: Any) -> _Same:
         return self
 
     def __repr__(self) -> str:
@@ -210,15 +212,16 @@ def _stack(place: str, values: list[Any]) -> Any:
 
 def _joined(values: list[Any]) -> np.ndarray:
     """Joins scalars or arrays to one array of the type that JAX gives each of them."""
-    kind = jnp.result_type(*(jnp.result_type(value) for value in values))
+    with jax.numpy_dtype_promotion("standard"):
+        kind = jnp.result_type(*(jnp.result_type(value) for value in values))
     return np.stack([np.asarray(value, kind) for value in values])
 
 
 def _only(place: str, values: list[Any]) -> Any:
     for value in values[1:]:
-        if type(value) is not type(values[0]) or value != values[0]:
+        if type(value) is not type(values[0]) or not _same(value, values[0]):
             raise ValueError(
-                f"{place}: {shown(values[0])} and {shown(value)} differ in structure and cannot "
+                f"{place}: {_shown(values[0])} and {_shown(value)} differ in structure and cannot "
                 "be stacked; expected one value, or a field annotated as Number or an array."
             )
     return values[0]
@@ -324,7 +327,7 @@ def _check_structure(tree: Tree) -> None:
             hash(value)
         except TypeError:
             raise ValueError(
-                f"{name}={shown(value)}: a {type(value).__name__} can change and is not hashable; "
+                f"{name}={_shown(value)}: a {type(value).__name__} can change and is not hashable; "
                 "expected a tuple or another immutable value."
             ) from None
         if str(field.type) in ("int", "<class 'int'>") and isinstance(value, float):
@@ -369,15 +372,15 @@ def _name(value: Any) -> str:
 
 def _shown_fields(value: Any) -> list[str]:
     """Fields that are not their defaults; those that are given by position come first."""
-    fields = sorted(dataclasses.fields(value), key=lambda field: field.kw_only)
+    fields = sorted(dataclasses.fields(value), key=lambda field: bool(field.kw_only))
     return [
-        f"{field.name}={shown(getattr(value, field.name))}"
+        f"{field.name}={_shown(getattr(value, field.name))}"
         for field in fields
         if field.repr and not _is_default(field, getattr(value, field.name))
     ]
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     """Returns what stands for a value where an instance is printed."""
     if isinstance(value, (Tracer, jax.ShapeDtypeStruct)):
         return f"{value.dtype}{list(value.shape)}"
@@ -386,19 +389,19 @@ def shown(value: Any) -> str:
             return f"{value.dtype}{list(value.shape)}"
         return repr(value.tolist())
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key!r}: {shown(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{key!r}: {_shown(one)}' for key, one in value.items())}}}"
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         fields = value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
-        inner = ", ".join(f"{name}={shown(one)}" for name, one in fields.items())
+        inner = ", ".join(f"{name}={_shown(one)}" for name, one in fields.items())
         return f"{_name(value)}({inner})"
     if isinstance(value, tuple):
-        inner = ", ".join(map(shown, value))
+        inner = ", ".join(map(_shown, value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if callable(value) and not isinstance(value, Tree) and hasattr(value, "__qualname__"):
         return value.__qualname__
     if isinstance(value, functools.partial):
-        named = (f"{name}={shown(one)}" for name, one in value.keywords.items())
-        return f"partial({', '.join([*map(shown, (value.func, *value.args)), *named])})"
+        named = (f"{name}={_shown(one)}" for name, one in value.keywords.items())
+        return f"partial({', '.join([*map(_shown, (value.func, *value.args)), *named])})"
     if dataclasses.is_dataclass(value) and not isinstance(value, (type, Tree)):
         # Flax modules print themselves on many lines.
         return f"{_name(value)}({', '.join(_shown_fields(value))})"

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse import csr_array
 
 from fedjax_fair import (
     aggregators,
@@ -75,7 +76,7 @@ _NUMBER = re.compile(r"\b(int|float|Number|Integer)\b")
 TAKES_NUMBERS: list[tuple[Callable[..., Any], str]] = [
     (function, name)
     for function in _PUBLIC
-    if isinstance(function, FunctionType) or function in _OTHERS
+    if isinstance(function, (FunctionType, type)) or function in _OTHERS
     for name, parameter in inspect.signature(function).parameters.items()
     if _NUMBER.search(str(parameter.annotation))
 ]
@@ -168,7 +169,7 @@ def given() -> dict[str, Any]:
         "function": function,
         "function_of_context": lambda context: function,
         "history": np.ones(3, bool),
-        "independent": lambda mask: True,
+        "oracle": lambda mask: True,
         "items": [0],
         "k": 1,
         "key": jax.random.key(0),
@@ -228,6 +229,7 @@ def _own() -> dict[Callable[..., Any], dict[str, Any]]:
             "validation": 0.5,
         },
         federated.feature_selection: {"features": [np.ones((4, 1), int)], "labels": [_LABELS]},
+        sets.SparseGraphCut: {"similarity": sets.sparse_similarity(csr_array(np.eye(3)))},
         sets.stochastic_greedy: {"k": 2, "candidates": 1},
         federated.discrete_greedy: {"kappa": 1.0},
     }

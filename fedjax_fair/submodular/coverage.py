@@ -65,9 +65,8 @@ class Coverage(SetFunction):
         covers = as_mask("membership", self.membership)
         if covers.ndim != 2 or 0 in covers.shape:
             raise ValueError(f"membership: expected shape [items, topics], got {covers.shape}.")
-        self._convert(
-            membership=covers, weights=as_weights(self.weights, covers.shape[1], "topics")
-        )
+        weights = _checked(self.weights, covers.shape[1], "topics")
+        self._convert(membership=covers, weights=weights)
 
     @property
     def size(self) -> int:
@@ -75,11 +74,11 @@ class Coverage(SetFunction):
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         covered = (self.membership & mask[:, None]).any(axis=0)
-        return jnp.sum(_known(self.weights), where=covered)
+        return jnp.sum(self.init(), where=covered)
 
     # The memo is the weight of each topic that is not yet covered.
     def init(self) -> PyTree:
-        return self.weights
+        return jnp.ones(self.membership.shape[-1]) if self.weights is None else self.weights
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return product(self.membership.astype(memo.dtype), memo)
@@ -115,9 +114,8 @@ class ProbabilisticCoverage(SetFunction):
 
     def __post_init__(self) -> None:
         covers = as_probabilities("probabilities", self.probabilities, "items topics")
-        self._convert(
-            probabilities=covers, weights=as_weights(self.weights, covers.shape[1], "topics")
-        )
+        weights = _checked(self.weights, covers.shape[1], "topics")
+        self._convert(probabilities=covers, weights=weights)
 
     @property
     def size(self) -> int:
@@ -125,11 +123,11 @@ class ProbabilisticCoverage(SetFunction):
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         missed = jnp.prod(1 - self.probabilities, axis=0, where=mask[:, None])
-        return jnp.sum(_known(self.weights) * (1 - missed))
+        return jnp.sum(self.init() * (1 - missed))
 
     # The memo is the weight of each topic times the probability that it is not yet covered.
     def init(self) -> PyTree:
-        return self.weights
+        return jnp.ones(self.probabilities.shape[-1]) if self.weights is None else self.weights
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return product(self.probabilities, memo)
@@ -199,7 +197,8 @@ def saturated_coverage(
     """Returns ``SaturatedCoverage`` of a matrix that may be sparse: see ``facility_location``."""
     if is_sparse(similarity):
         return SparseSaturatedCoverage(as_sparse(similarity), saturation)
-    return SaturatedCoverage(similarity, saturation)
+    dense: Any = similarity
+    return SaturatedCoverage(dense, saturation)
 
 
 class FeatureBased(SetFunction):
@@ -232,9 +231,8 @@ class FeatureBased(SetFunction):
         if not callable(self.concave):
             checks.one_of("concave", self.concave, tuple(CONCAVE))
         amounts = as_non_negative("features", self.features, "items features")
-        self._convert(
-            features=amounts, weights=as_weights(self.weights, amounts.shape[1], "features")
-        )
+        weights = _checked(self.weights, amounts.shape[1], "features")
+        self._convert(features=amounts, weights=weights)
 
     @property
     def size(self) -> int:
@@ -245,7 +243,8 @@ class FeatureBased(SetFunction):
     ) -> Float[Array, ""]:
         concave = CONCAVE[self.concave] if isinstance(self.concave, str) else self.concave
         # Differences feature by feature; that of two totals would be lost in rounding.
-        return jnp.sum((concave(after) - concave(before)) * _known(self.weights), axis=-1)
+        change = concave(after) - concave(before)
+        return jnp.sum(change if self.weights is None else change * self.weights, axis=-1)
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         sums = product(mask.astype(self.features.dtype), self.features)
@@ -264,6 +263,6 @@ class FeatureBased(SetFunction):
         return memo + self.features[item]
 
 
-def _known(weights: Float[Array, " columns"] | None) -> Float[Array, " columns"]:
-    assert weights is not None  # The constructor replaces None.
-    return weights
+def _checked(weights: ArrayLike | None, count: int, of: str) -> Float[Array, " columns"] | None:
+    # None stays as it is, so that nothing is multiplied by ones.
+    return None if weights is None else as_weights(weights, count, of)

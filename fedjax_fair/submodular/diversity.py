@@ -81,7 +81,8 @@ def graph_cut(
     """Returns ``GraphCut`` of a matrix that may be sparse, as for ``facility_location``."""
     if is_sparse(similarity):
         return SparseGraphCut(as_sparse(similarity), tradeoff)
-    return GraphCut(similarity, tradeoff)
+    dense: Any = similarity
+    return GraphCut(dense, tradeoff)
 
 
 class LogDet(SetFunction):

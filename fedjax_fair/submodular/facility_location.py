@@ -169,7 +169,8 @@ def facility_location(
             return SparseFacilityLocation(lists)
         return SparseFacilityLocation(lists.weighted(_weights(weights, lists.shape[0])))
     if weights is None:
-        return FacilityLocation(similarity)
+        dense: Any = similarity
+        return FacilityLocation(dense)
     matrix = as_non_negative("similarity", similarity, "points items")
     return FacilityLocation(matrix * _weights(weights, matrix.shape[0])[:, None])
 

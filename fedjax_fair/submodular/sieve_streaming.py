@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -101,7 +101,7 @@ def _sieve_streaming(
 
 
 def sieve_batches(
-    make: Callable[[Array], SetFunction],
+    make: Callable[[Any], SetFunction],
     batches: Iterable[ArrayLike],
     k: int,
     epsilon: float,
