@@ -40,27 +40,13 @@ closeness.shape
 # Each home is a client. It is served by the nearest open site: `f_i(S) = max_{j in S} c_ij`. The
 # federation's value is the mean over clients, and any five sites may be opened.
 #
-# A problem is made inside of the compiled function, so that another town of this size needs no
+# Algorithms are compiled once for problems of one shape, so that another town of this size needs no
 # compilation.
 
 # %%
-five = matroids.Uniform(5, len(sites))
-
-
-@jax.jit
-def centralized(closeness):
-    return fed.centralized_greedy(fed.facility_location(closeness), five)
-
-
-@jax.jit
-def voting(key, closeness):
-    problem = fed.facility_location(closeness)
-    run = fed.fedcg(key, problem, five, rounds=20, cohort=40)
-    return run, bounds.largest_single(problem)
-
-
-greedy = centralized(closeness)
-run, largest = voting(jax.random.key(0), closeness)
+problem, five = fed.facility_location(closeness), matroids.Uniform(5, len(sites))
+greedy = fed.centralized_greedy(problem, five)
+run = fed.fedcg(jax.random.key(0), problem, five, rounds=20, cohort=40)
 
 # %% [markdown]
 # ## A fractional answer, and two ways to a set
@@ -72,16 +58,15 @@ run, largest = voting(jax.random.key(0), closeness)
 # is better. Neither contacts the clients; to compare five roundings takes one sum each.
 
 # %%
-value = jax.jit(lambda closeness, mask: fed.facility_location(closeness).value(mask))
 decomposed = rounding.decompose(five, run.x)
 swapped = [rounding.swap(jax.random.key(seed), five, decomposed) for seed in range(5)]
 found = {
     "centralized greedy": greedy.chosen,
     "voting, heaviest base": rounding.greedy(five, run.x),
-    "voting, best of five swap roundings": max(swapped, key=lambda mask: value(closeness, mask)),
+    "voting, best of five swap roundings": max(swapped, key=problem.value),
     "random": fed.random_base(jax.random.key(1), five),
 }
-worth = {name: float(value(closeness, mask)) for name, mask in found.items()}
+worth = {name: float(problem.value(mask)) for name, mask in found.items()}
 assert worth["voting, heaviest base"] < worth["voting, best of five swap roundings"]
 worth
 
@@ -103,7 +88,7 @@ assert int(cost.bits_up) == 20 * 40 * 5 * 6
 # promises less than nothing here, far below what is reached.
 
 # %%
-guarantee = bounds.theorem_3_5(run, largest, cohort=40, delta=0.05)
+guarantee = bounds.theorem_3_5(run, bounds.largest_single(problem), cohort=40, delta=0.05)
 report = bounds.report(
     run,
     guarantee,

@@ -143,18 +143,13 @@ def _mean_gradient(scores, x):
 
 def benchmark_fedcg(ratings: Ratings, repeats: int) -> None:
     """Whole runs; ours also computes values, bounds and progress of every round."""
-    by_numpy, sparse, matroid = ByNumpy(ratings), ratings.sparse(), matroids.Uniform(K, ITEMS)
-
-    def solve(sparse):
-        return fed.fedcg(jax.random.key(0), fed.facility_location(sparse), matroid, ROUNDS)
-
-    ours = partial(jax.jit(solve), sparse)
+    by_numpy, matroid = ByNumpy(ratings), matroids.Uniform(K, ITEMS)
+    problem = fed.facility_location(ratings.sparse())
+    ours = partial(fed.fedcg, jax.random.key(0), problem, matroid, ROUNDS)
     own, theirs = alternate(ours, by_numpy.fedcg, repeats=repeats)
-    value = jax.jit(
-        lambda sparse, x: fed.facility_location(sparse).extensions(None, x).values.mean()
-    )
+    value = jax.jit(lambda problem, x: problem.extensions(None, x).values.mean())
     reached, reference = (
-        float(value(sparse, jnp.asarray(x, jnp.float32))) for x in (ours().x, by_numpy.fedcg())
+        float(value(problem, jnp.asarray(x, jnp.float32))) for x in (ours().x, by_numpy.fedcg())
     )
     print(f"| FedCG, k = {K}, T = {ROUNDS} | s | ours over it | extension |")
     print("|---|---|---|---|")
@@ -168,10 +163,11 @@ def benchmark_greedy(ratings: Ratings, repeats: int, cache: Path) -> None:
     k, by_numpy, matrix = 50, ByNumpy(ratings), ratings.matrix()
     matroid = matroids.Uniform(k, ITEMS)
 
-    def solve(sparse):
-        return fed.centralized_greedy(fed.facility_location(sparse), matroid).items
+    problem = fed.facility_location(ratings.sparse())
 
-    ours = partial(jax.jit(solve), ratings.sparse())
+    def ours():
+        return fed.centralized_greedy(problem, matroid).items
+
     worker = Worker("submodlib", cache)
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "ratings.npy")
@@ -219,13 +215,10 @@ def measure_memory() -> None:
     del items, starts
     matroid, key = matroids.Uniform(K, size), jax.random.key(0)
 
-    def solve(sparse):
-        problem = fed.facility_location(sparse)
-        run = fed.fedcg(key, problem, matroid, 2)
-        return run.x, fed.centralized_greedy(problem, matroid).values
-
+    problem = fed.facility_location(sparse)
     prepared = _peak()
-    jax.block_until_ready(jax.jit(solve)(sparse))
+    jax.block_until_ready(fed.fedcg(key, problem, matroid, 2).x)
+    jax.block_until_ready(fed.centralized_greedy(problem, matroid).values)
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(sparse)) / 2**30
     print("| 1,000,000 clients x 20 scores | GiB |")
     print("|---|---|")

@@ -49,31 +49,26 @@ def welfare_and_projects(seed: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
     valuations = rng.gamma(0.5, size=(AGENTS, NEEDS, ITEMS)).astype(np.float32)
     projects = fed.combinatorial_public_projects(valuations)
-    divided = fed.welfare(projects)
+    divided = fed.Welfare(projects)
     rows = voted("welfare", seed, divided, matroids.allocation(ITEMS, AGENTS), 1 / AGENTS)
     chosen = matroids.Uniform(ITEMS // 4, ITEMS)
     return rows + voted("public projects", seed, projects, chosen, 1 / 4)
 
 
 def voted(name, seed, problem, matroid, uniform) -> list[dict[str, Any]]:
-    greedy = float(jax.jit(lambda: fed.centralized_greedy(problem, matroid).values[-1])())
-    rows = []
+    greedy = float(fed.centralized_greedy(problem, matroid).values[-1])
+    rows, key = [], jax.random.key(seed)
     for send in ("base", "gradient"):
-
-        def solve(key, send=send):
-            run = fed.fedcg(key, problem, matroid, ROUNDS, send=send)
-            rounded = rounding.pipage(jax.random.fold_in(key, 1), matroid, run.x)
-            return run.x, run.extension[-1], problem.value(rounded)
-
-        x, extension, value = jax.jit(solve)(jax.random.key(seed))
+        run = fed.fedcg(key, problem, matroid, ROUNDS, send=send)
+        rounded = rounding.pipage(jax.random.fold_in(key, 1), matroid, run.x)
         rows.append(
             {
                 "problem": name,
                 "method": f"fedcg, {send}",
                 "seed": seed,
-                "extension": float(extension) / greedy,
-                "value": float(value) / greedy,
-                "apart": float(jnp.max(jnp.abs(x - uniform))),
+                "extension": float(run.extension[-1]) / greedy,
+                "value": float(problem.value(rounded)) / greedy,
+                "apart": float(jnp.max(jnp.abs(run.x - uniform))),
             }
         )
     return rows
@@ -99,29 +94,28 @@ def features(seed: int) -> list[dict[str, Any]]:
     )
     pooled = fed.feature_selection([binary], [labels], drawn=5000)
     matroid, key = matroids.Uniform(FEATURES, measured.shape[1]), jax.random.key(seed)
-    factors = np.asarray(jax.jit(lambda: fed.importance_factors(own).factors)())
+    factors = np.asarray(fed.importance_factors(own).factors)
     kappa = fed.kappa_of_answers(factors, HOSPITALS // 2)
 
-    def discrete(key, kappa):
+    def discrete(kappa):
         return fed.discrete_greedy(key, own, matroid, kappa=kappa).chosen
 
     sets = {
-        "centralized": jax.jit(lambda: fed.centralized_greedy(own, matroid).chosen)(),
-        "pooled patients": jax.jit(lambda: fed.centralized_greedy(pooled, matroid).chosen)(),
-        "discrete greedy, all": jax.jit(lambda key: discrete(key, 1e30))(key),
-        "discrete greedy, half": jax.jit(lambda key: discrete(key, kappa))(key),
-        "popular": jax.jit(lambda: fed.popular_base(own, matroid))(),
+        "centralized": fed.centralized_greedy(own, matroid).chosen,
+        "pooled patients": fed.centralized_greedy(pooled, matroid).chosen,
+        "discrete greedy, all": discrete(1e30),
+        "discrete greedy, half": discrete(kappa),
+        "popular": fed.popular_base(own, matroid),
         "random": fed.random_base(key, matroid),
     }
-    value = jax.jit(own.value)
-    best = float(value(sets["centralized"]))
+    best = float(own.value(sets["centralized"]))
     classifier = make_pipeline(StandardScaler(), LogisticRegression())
     return [
         {
             "problem": "features",
             "method": name,
             "seed": seed,
-            "value": float(value(chosen)) / best,
+            "value": float(own.value(chosen)) / best,
             "accuracy": cross_val_score(
                 classifier, measured[:, np.asarray(chosen)], labels, cv=5
             ).mean(),

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import pandas as pd
 
@@ -26,15 +25,6 @@ from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR, Method
 
 STEM = "federated-maximization"
 SIZES = (10, 20, 50)
-
-
-class Instance(NamedTuple):
-    """A problem in the making: ``make(data)`` is the problem."""
-
-    make: Callable[[Any], fed.Problem]
-    data: Any
-    num_clients: int
-    size: int
 
 
 class Setting(NamedTuple):
@@ -65,22 +55,22 @@ def main() -> None:
     write(file)
 
 
-def ratings(tfds_dir: str | None) -> Instance:
+def ratings(tfds_dir: str | None) -> fed.Problem:
     task = movielens("movielens/100k-ratings", tfds_dir)
-    return Instance(task.make, task.scores, task.num_clients, len(task.labels))
+    return task.make(task.scores)
 
 
-def communities(_: str | None = None) -> Instance:
+def communities(_: str | None = None) -> fed.Problem:
     """2,000 clients of 60 communities, 600 groups."""
     return _overlapping(2000, 600, 60)
 
 
-def million(_: str | None = None) -> Instance:
+def million(_: str | None = None) -> fed.Problem:
     """1,000,000 clients of 200 communities, 1,000 groups."""
     return _overlapping(1_000_000, 1000, 200)
 
 
-def _overlapping(num_clients: int, num_groups: int, num_communities: int) -> Instance:
+def _overlapping(num_clients: int, num_groups: int, num_communities: int) -> fed.Problem:
     """Coverage in which popular groups cover the same clients.
 
     Communities have sizes that fall as 1 / rank, and as many groups as their share. A group takes
@@ -99,17 +89,17 @@ def _overlapping(num_clients: int, num_groups: int, num_communities: int) -> Ins
         pairs.append(clients[rows] * num_groups + groups[columns])
     clients, groups = np.divmod(np.unique(np.concatenate(pairs)), num_groups)
     listed = fed.sparse_scores(clients, groups, num_clients=num_clients, size=num_groups)
-    return Instance(fed.max_coverage, listed, num_clients, num_groups)
+    return fed.max_coverage(listed)
 
 
-INSTANCES: dict[str, Callable[[str | None], Instance]] = {
+INSTANCES: dict[str, Callable[[str | None], fed.Problem]] = {
     "movielens-100k": ratings,
     "communities": communities,
     "million": million,
 }
 
 
-def settings(instance: Instance) -> Iterator[Setting]:
+def settings(instance: fed.Problem) -> Iterator[Setting]:
     """One number varied at a time: rounds, cohort, local steps and answers."""
     yield from (Setting(name) for name in comparison.references())
     some = instance.num_clients // 10
@@ -130,7 +120,9 @@ def settings(instance: Instance) -> Iterator[Setting]:
         yield Setting("discrete-greedy", answers=answers)
 
 
-def run_missing(name: str, instance: Instance, k: int, seeds: tuple[int, ...], file: Path) -> None:
+def run_missing(
+    name: str, instance: fed.Problem, k: int, seeds: tuple[int, ...], file: Path
+) -> None:
     """Runs the settings of an instance that the file does not hold, and adds them one by one."""
     matroid = matroids.Uniform(k, instance.size)
     factors = None
@@ -138,14 +130,13 @@ def run_missing(name: str, instance: Instance, k: int, seeds: tuple[int, ...], f
         if _key(name, k, setting) in _done(file, seeds):
             continue
         if factors is None:
-            compute = jax.jit(lambda data: fed.importance_factors(instance.make(data)).factors)
-            factors = np.asarray(compute(instance.data))
+            factors = np.asarray(fed.importance_factors(instance).factors)
         method = as_method(setting, factors)
         started = time.perf_counter()
         ways = {setting.method: method}
         # Whatever has no randomness is run once.
         runs = seeds if _random(setting) else seeds[:1]
-        found = comparison.compare(instance.make, instance.data, matroid, ways, runs)
+        found = comparison.compare(instance, matroid, ways, runs)
         seconds = time.perf_counter() - started
         _append(_rows(name, k, setting, found.isel(algorithm=0), seconds), file)
         print(*_key(name, k, setting), f"{seconds:.1f} s", flush=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -166,7 +165,8 @@ def solve(task: Task, config: Maximize, show: Callable[[str], None] = _ignore) -
     """
     check(config, task)
     matroid = matroids.Uniform(config.k, len(task.labels))
-    factors = jax.jit(lambda scores: fed.importance_factors(task.make(scores)).factors)(task.scores)
+    problem = task.make(task.scores)
+    factors = fed.importance_factors(problem).factors
     answers = min(config.cohort, int(np.count_nonzero(factors)))
     chosen = comparison.references() | comparison.methods(
         rounds=config.rounds,
@@ -174,7 +174,7 @@ def solve(task: Task, config: Maximize, show: Callable[[str], None] = _ignore) -
         cohort=config.cohort,
         kappa=fed.kappa_of_answers(factors, answers),
     )
-    compared = comparison.compare(task.make, task.scores, matroid, chosen, config.seeds, show)
+    compared = comparison.compare(problem, matroid, chosen, config.seeds, show)
     compared = compared.assign_coords(label=("item", task.labels))
     if task.pictures is not None:
         compared["picture"] = (("item", "height", "width"), task.pictures)

@@ -24,12 +24,12 @@ from fedjax_fair.selectors import gradients as sources
 from fedjax_fair.selectors.gradients import GradientSource
 from fedjax_fair.selectors.uniform import draw
 from fedjax_fair.submodular import (
+    Scaled,
     SetFunction,
     Sum,
     facility_location_from_distances,
     facility_location_from_features,
     greedy,
-    Scaled,
     stochastic_greedy,
 )
 

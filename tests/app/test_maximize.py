@@ -126,7 +126,7 @@ def compared():
     }
     four = matroids.Uniform(4, 12)
     ways = comparison.references() | chosen
-    return comparison.compare(fed.facility_location, SCORES, four, ways, seeds=(0, 1))
+    return comparison.compare(fed.facility_location(SCORES), four, ways, seeds=(0, 1))
 
 
 def test_bits_are_counted_as_the_algorithms_send_them(compared):

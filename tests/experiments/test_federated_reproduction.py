@@ -1,7 +1,5 @@
 """The reproduction of federated maximization: what it runs, what it keeps, what it says."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,7 +22,7 @@ def small(monkeypatch):
         yield script.Setting("discrete-greedy", answers=6)
 
     monkeypatch.setattr(script, "settings", few)
-    return script.Instance(fed.facility_location, jnp.asarray(scores), 20, 8)
+    return fed.facility_location(scores)
 
 
 def test_what_was_run_is_not_run_again(small, tmp_path, monkeypatch):
@@ -58,11 +56,10 @@ def test_what_was_run_is_not_run_again(small, tmp_path, monkeypatch):
 
 
 def test_communities_are_harder_for_popular_groups():
-    instance = script.communities()
-    assert (instance.num_clients, instance.size) == (2000, 600)
-    problem = instance.make(instance.data)
+    problem = script.communities()
+    assert (problem.num_clients, problem.size) == (2000, 600)
     matroid = matroids.Uniform(10, 600)
-    best = jax.jit(lambda: fed.centralized_greedy(problem, matroid).values[-1])()
+    best = fed.centralized_greedy(problem, matroid).values[-1]
     popular = problem.value(fed.popular_base(problem, matroid))
     assert popular < 0.6 * best
 

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
 from fedjax_fair.submodular import estimators
-from fedjax_fair.submodular.estimators import base, metrics, of_similarities
+from fedjax_fair.submodular.estimators import metrics, of_similarities
 
 POINTS = np.random.default_rng(0).normal(size=(12, 4))
 AMOUNTS = np.random.default_rng(1).gamma(1.0, size=(12, 4)) * (POINTS > -0.5)
@@ -104,10 +104,16 @@ def check_greedy(model, value, size=12):
 def test_rows_are_picked_by_the_definition(name):
     model, data, value = ESTIMATORS[name]
     check_greedy(clone(model).fit(data), value)
-    compiled = base._picked._cache_size()
+    programs = []
+
+    def count(event, *_, **__):
+        programs.extend([event] * (event == "/jax/core/compile/backend_compile_duration"))
+
+    jax.monitoring.register_event_duration_secs_listener(count)
     again = clone(model).fit(data[::-1])
+    jax.monitoring.unregister_event_duration_listener(count)
     check_greedy(again, lambda items: value([11 - item for item in items]))
-    assert base._picked._cache_size() == compiled
+    assert not programs
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -193,10 +199,10 @@ class TestFacilityLocation:
         exact = estimators.FacilityLocation(K).fit(POINTS, sample_weight=weights).ranking_
         monkeypatch.setattr(of_similarities, "_MATRIX", 11)
         monkeypatch.setattr(of_similarities, "pairwise_distances", None)
-        base._picked.clear_cache()
+        of_similarities._facility_location.clear_cache()
         many = estimators.FacilityLocation(K).fit(POINTS, sample_weight=weights)
         np.testing.assert_array_equal(many.ranking_, exact)
-        base._picked.clear_cache()
+        of_similarities._facility_location.clear_cache()
 
 
 def test_a_bar_shows_what_is_picked_and_changes_nothing(capsys, monkeypatch):

@@ -84,7 +84,7 @@ PROBLEMS = {
     "welfare": (
         lambda: RNG.gamma(0.3, size=(INSTANCES, 2, 2, 3)),
         solver(
-            lambda values: fed.welfare(fed.combinatorial_public_projects(values)),
+            lambda values: fed.Welfare(fed.combinatorial_public_projects(values)),
             matroids.allocation(3, 2),
         ),
     ),

@@ -86,7 +86,7 @@ PROBLEMS = {
     ),
     "welfare": (
         VALUES,
-        lambda values: fed.welfare(fed.combinatorial_public_projects(values)),
+        lambda values: fed.Welfare(fed.combinatorial_public_projects(values)),
         lambda mask: [
             best(own)(mask.reshape(-1, AGENTS)[:, i]).sum() for i, own in enumerate(VALUES)
         ],

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,24 +13,15 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.estimators.progress import Reported, progress_bar
 from fedjax_fair.submodular.greedy import greedy
 
-__all__ = ["Picker", "Problem"]
-
-
-class Problem(NamedTuple):
-    """What to maximize: ``make(*arrays, *static)``, a function of so many items."""
-
-    size: int
-    make: Callable[..., SetFunction]
-    arrays: tuple[Any, ...]
-    static: tuple[Any, ...] = ()
+__all__ = ["Picker"]
 
 
 class Picker(TransformerMixin, BaseEstimator):
-    """Picks ``k`` rows by greedy; what they are worth is said by ``_problem``.
+    """Picks ``k`` rows by greedy; ``_function`` gives what to maximize.
 
     Where sparse similarities stay sparse, ``_takes_lists`` is true.
     """
@@ -44,7 +33,7 @@ class Picker(TransformerMixin, BaseEstimator):
     n_items_: int
     _takes_lists = False
 
-    def _problem(self, values: Any) -> Problem:
+    def _function(self, values: Any) -> SetFunction:
         raise NotImplementedError
 
     def fit(self, X: Any, y: object = None) -> Picker:
@@ -63,7 +52,7 @@ class Picker(TransformerMixin, BaseEstimator):
             ValueError: If a setting is out of range, ``k`` exceeds the items, or ``X`` does not
                 suit the function.
         """
-        return self._pick(self._problem(self._validated(X)))
+        return self._pick(self._function(self._validated(X)))
 
     def transform(self, X: Any) -> Any:
         """The rows picked, in order, of a matrix that has a row for each item.
@@ -86,22 +75,14 @@ class Picker(TransformerMixin, BaseEstimator):
         thin = sparse.issparse(values) and not (given and self._takes_lists)
         return values.toarray() if thin else values
 
-    def _pick(self, problem: Problem) -> Picker:
-        checks.positive_int("k", self.k, at_most=problem.size)
+    def _pick(self, function: SetFunction) -> Picker:
+        checks.positive_int("k", self.k, at_most=function.size)
         if not isinstance(self.verbose, (bool, np.bool_)):
             raise ValueError(f"verbose={self.verbose!r}: expected True or False.")
         shown = progress_bar(self.k) if self.verbose else contextlib.nullcontext()
         with shown:
-            chosen = _picked(
-                problem.make, problem.arrays, problem.static, self.k, bool(self.verbose)
-            )
+            chosen = greedy(Reported(function) if self.verbose else function, self.k)
             jax.block_until_ready(chosen)
-        self.n_items_ = problem.size
+        self.n_items_ = function.size
         self.ranking_, self.gains_ = np.asarray(chosen.items), np.asarray(chosen.gains)
         return self
-
-
-@partial(jax.jit, static_argnames=("make", "static", "k", "verbose"))
-def _picked(make: Callable, arrays: tuple, static: tuple, k: int, verbose: bool) -> Maximized:
-    function = make(*arrays, *static)
-    return greedy(Reported(function) if verbose else function, k)

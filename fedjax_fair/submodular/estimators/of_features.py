@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
 
 from fedjax_fair.submodular import coverage
 from fedjax_fair.submodular.arrays import as_mask, as_non_negative
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.coverage import Concave, as_weights
-from fedjax_fair.submodular.estimators.base import Picker, Problem
+from fedjax_fair.submodular.estimators.base import Picker
 
 __all__ = ["FeatureBased", "MaxCoverage"]
 
@@ -58,14 +57,10 @@ class FeatureBased(_OfFeatures):
         self.weights = weights
         self.verbose = verbose
 
-    def _problem(self, values: NDArray[Any]) -> Problem:
+    def _function(self, values: NDArray[Any]) -> SetFunction:
         features = as_non_negative("X", values, "items features")
         weights = as_weights(self.weights, features.shape[1], "features")
-        return Problem(len(features), _feature_based, (features, weights), (self.concave,))
-
-
-def _feature_based(features: Array, weights: Array, concave: str | Concave) -> SetFunction:
-    return coverage.FeatureBased(features, concave, weights)
+        return coverage.FeatureBased(features, self.concave, weights)
 
 
 class MaxCoverage(_OfFeatures):
@@ -92,7 +87,6 @@ class MaxCoverage(_OfFeatures):
         self.weights = weights
         self.verbose = verbose
 
-    def _problem(self, values: NDArray[Any]) -> Problem:
+    def _function(self, values: NDArray[Any]) -> SetFunction:
         covers = as_mask("X", values)
-        weights = as_weights(self.weights, covers.shape[1], "features")
-        return Problem(len(covers), coverage.Coverage, (covers, weights))
+        return coverage.Coverage(covers, as_weights(self.weights, covers.shape[1], "features"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +18,7 @@ from fedjax_fair.submodular.arrays import as_non_negative, as_symmetric
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.coverage import saturated_coverage
 from fedjax_fair.submodular.diversity import as_kernel, graph_cut
-from fedjax_fair.submodular.estimators.base import Picker, Problem
+from fedjax_fair.submodular.estimators.base import Picker
 from fedjax_fair.submodular.estimators.metrics import (
     KERNELS,
     METRICS,
@@ -31,6 +33,7 @@ from fedjax_fair.submodular.facility_location import (
 )
 from fedjax_fair.submodular.sparse import SparseSimilarity, is_sparse, sparse_similarity
 from fedjax_fair.submodular.sparse_functions import check_symmetric
+from fedjax_fair.tree import Number
 
 __all__ = ["FacilityLocation", "GraphCut", "LogDet", "SaturatedCoverage"]
 
@@ -63,17 +66,17 @@ class _OfSimilarities(Picker):
     def _neighbors(self, rows: NDArray[Any], metric: str, count: int) -> Any:
         return neighbor_similarities(rows, metric, count)
 
-    def _rows(self, values: Any) -> tuple[Any, str, int]:
-        """Rows or similarities, the metric that applies to them, and the number of items."""
+    def _rows(self, values: Any) -> tuple[Any, str]:
+        """Rows or similarities, and the metric that applies to them."""
         metric = self.metric
         if not callable(metric):
             checks.one_of("metric", metric, (*self._metrics, "precomputed"))
             if metric != "precomputed":
-                rows, size = prepared(values, metric), values.shape[0]
+                rows = prepared(values, metric)
                 if self.n_neighbors is None:
-                    return rows, metric, size
+                    return rows, metric
                 near = self._neighbors(rows, metric, self.n_neighbors)
-                return sparse_similarity(near), "precomputed", size
+                return sparse_similarity(near), "precomputed"
         if self.n_neighbors is not None:
             raise ValueError(
                 f"n_neighbors={self.n_neighbors}: expected None beside {metric=}; similarities "
@@ -81,10 +84,8 @@ class _OfSimilarities(Picker):
             )
         given = metric(values) if callable(metric) else values
         if self._takes_lists and is_sparse(given):
-            similarity = self._check_lists(sparse_similarity(given, "X"))
-        else:
-            similarity = self._check(given)
-        return similarity, "precomputed", similarity.shape[1]
+            return self._check_lists(sparse_similarity(given, "X")), "precomputed"
+        return self._check(given), "precomputed"
 
 
 class FacilityLocation(_OfSimilarities):
@@ -158,14 +159,14 @@ class FacilityLocation(_OfSimilarities):
                 )
             if not np.asarray(weights).any():
                 raise ValueError("sample_weight: expected a weight above zero, got only zeros.")
-        rows, metric, size = self._rows(values)
-        return self._pick(Problem(size, _facility_location, (rows, weights), (metric,)))
+        return self._pick(_facility_location(*self._rows(values), weights))
 
     def _check(self, similarity: ArrayLike) -> Array:
         return as_non_negative("X", similarity, "points items")
 
 
-def _facility_location(rows: Any, weights: Array | None, metric: str) -> SetFunction:
+@partial(jax.jit, static_argnums=1)
+def _facility_location(rows: Any, metric: str, weights: Array | None) -> SetFunction:
     if metric == "euclidean" and rows.shape[0] > _MATRIX:
         return facility_location_from_features(rows, weights=weights)
     if metric == "euclidean":
@@ -212,16 +213,16 @@ class SaturatedCoverage(_OfSimilarities):
         self.n_neighbors = n_neighbors
         self.verbose = verbose
 
-    def _problem(self, values: Any) -> Problem:
+    def _function(self, values: Any) -> SetFunction:
         checks.non_negative("saturation", self.saturation)
-        rows, metric, size = self._rows(values)
-        return Problem(size, _saturated_coverage, (rows, self.saturation), (metric,))
+        return _saturated_coverage(*self._rows(values), self.saturation)
 
     def _check(self, similarity: ArrayLike) -> Array:
         return as_non_negative("X", similarity, "points items")
 
 
-def _saturated_coverage(rows: Any, saturation: Array, metric: str) -> SetFunction:
+@partial(jax.jit, static_argnums=1)
+def _saturated_coverage(rows: Any, metric: str, saturation: Number) -> SetFunction:
     return saturated_coverage(similarities(rows, metric), saturation)
 
 
@@ -264,10 +265,9 @@ class GraphCut(_OfSimilarities):
         self.n_neighbors = n_neighbors
         self.verbose = verbose
 
-    def _problem(self, values: Any) -> Problem:
+    def _function(self, values: Any) -> SetFunction:
         checks.non_negative("tradeoff", self.tradeoff)
-        rows, metric, size = self._rows(values)
-        return Problem(size, _graph_cut, (rows, self.tradeoff), (metric,))
+        return _graph_cut(*self._rows(values), self.tradeoff)
 
     def _check(self, similarity: ArrayLike) -> Array:
         return as_symmetric("X", similarity)
@@ -281,7 +281,8 @@ class GraphCut(_OfSimilarities):
         return near.maximum(near.T)
 
 
-def _graph_cut(rows: Any, tradeoff: Array, metric: str) -> SetFunction:
+@partial(jax.jit, static_argnums=1)
+def _graph_cut(rows: Any, metric: str, tradeoff: Number) -> SetFunction:
     return graph_cut(similarities(rows, metric), tradeoff)
 
 
@@ -314,13 +315,13 @@ class LogDet(_OfSimilarities):
         self.metric = metric
         self.verbose = verbose
 
-    def _problem(self, values: Any) -> Problem:
-        rows, metric, size = self._rows(values)
-        return Problem(size, _log_det, (rows,), (metric,))
+    def _function(self, values: Any) -> SetFunction:
+        return _log_det(*self._rows(values))
 
     def _check(self, similarity: ArrayLike) -> Array:
         return as_kernel("X", similarity)
 
 
+@partial(jax.jit, static_argnums=1)
 def _log_det(rows: Array, metric: str) -> SetFunction:
     return diversity.LogDet(similarities(rows, metric))

@@ -5,23 +5,45 @@ from fedjax_fair.submodular.federated.centralized_continuous_greedy import (
     centralized_continuous_greedy,
 )
 from fedjax_fair.submodular.federated.centralized_greedy import centralized_greedy
-from fedjax_fair.submodular.federated.custom import custom
+from fedjax_fair.submodular.federated.custom import (
+    Custom,
+    SampledProblem,
+    TabulatedProblem,
+    custom,
+)
 from fedjax_fair.submodular.federated.discrete_greedy import (
     discrete_greedy,
     enough_kappa,
     kappa_of_answers,
 )
-from fedjax_fair.submodular.federated.facility_location import facility_location
-from fedjax_fair.submodular.federated.feature_selection import feature_selection
+from fedjax_fair.submodular.federated.facility_location import (
+    FacilityLocation,
+    SparseFacilityLocation,
+    facility_location,
+)
+from fedjax_fair.submodular.federated.feature_selection import FeatureSelection, feature_selection
 from fedjax_fair.submodular.federated.fedcg import fedcg
 from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
 from fedjax_fair.submodular.federated.importance_factors import (
     ImportanceFactors,
     importance_factors,
 )
-from fedjax_fair.submodular.federated.max_coverage import max_coverage
-from fedjax_fair.submodular.federated.problem import ClientFunction, Extensions, Gains, Problem
-from fedjax_fair.submodular.federated.public_projects import combinatorial_public_projects
+from fedjax_fair.submodular.federated.max_coverage import (
+    MaxCoverage,
+    SparseMaxCoverage,
+    max_coverage,
+)
+from fedjax_fair.submodular.federated.problem import (
+    ClientFunction,
+    DenseProblem,
+    Extensions,
+    Gains,
+    Problem,
+)
+from fedjax_fair.submodular.federated.public_projects import (
+    CombinatorialPublicProjects,
+    combinatorial_public_projects,
+)
 from fedjax_fair.submodular.federated.references import popular_base, random_base
 from fedjax_fair.submodular.federated.secure import Messages, Protocol, secure_aggregate
 from fedjax_fair.submodular.federated.sparse import SparseScores, sparse_scores
@@ -31,21 +53,32 @@ from fedjax_fair.submodular.federated.trajectory import (
     GreedyRun,
     to_dataset,
 )
-from fedjax_fair.submodular.federated.welfare import welfare
+from fedjax_fair.submodular.federated.welfare import Welfare
 
 __all__ = [
     "ClientFunction",
+    "CombinatorialPublicProjects",
     "Communication",
     "ContinuousRun",
+    "Custom",
+    "DenseProblem",
     "Extensions",
+    "FacilityLocation",
+    "FeatureSelection",
     "Gains",
     "GreedyRun",
     "ImportanceFactors",
+    "MaxCoverage",
     "Messages",
     "Problem",
     "Protocol",
+    "SampledProblem",
     "Secure",
+    "SparseFacilityLocation",
+    "SparseMaxCoverage",
     "SparseScores",
+    "TabulatedProblem",
+    "Welfare",
     "centralized_continuous_greedy",
     "centralized_greedy",
     "combinatorial_public_projects",
@@ -64,5 +97,4 @@ __all__ = [
     "secure_aggregate",
     "sparse_scores",
     "to_dataset",
-    "welfare",
 ]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
 
-from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import is_traced
+from fedjax_fair.submodular.federated.problem import DenseProblem
 
 __all__ = ["FEW", "assert_submodular"]
 
@@ -18,19 +16,18 @@ __all__ = ["FEW", "assert_submodular"]
 FEW = 10
 
 
-def assert_submodular(value: Callable, data: PyTree, size: int, check_sets: int) -> None:
+def assert_submodular(problem: DenseProblem, check_sets: int) -> None:
     """Raises unless every client's function is 0 at the empty set, monotone and submodular.
 
     Of few items on all sets, of more on random ones; silent on traced data.
 
     Args:
-        value: ``value(own, mask) -> scalar``.
-        data: Arrays with a leading axis over clients.
-        size: Items in the ground set.
+        problem: The clients' functions, whose gains are differences of values.
         check_sets: Random sets, besides the empty one.
     """
-    if is_traced(data):
+    if is_traced(problem):
         return
+    size = problem.size
     if size <= FEW:
         sets = (np.arange(2**size)[:, None] >> np.arange(size)) & 1 == 1
         joining = [range(size)] * len(sets)
@@ -41,17 +38,9 @@ def assert_submodular(value: Callable, data: PyTree, size: int, check_sets: int)
         sets = np.concatenate([np.zeros((1, size), bool), sets])
         joining = rng.integers(size, size=(len(sets), 1))
 
-    @jax.jit
-    def evaluate(mask):
-        def of(own):
-            gains = multilinear.marginals(lambda other: value(own, other), mask)
-            return value(own, mask), gains
-
-        return jax.vmap(of)(data)
-
     @cache  # Of few items every set is met several times.
     def at(packed: bytes) -> tuple[np.ndarray, np.ndarray]:
-        values, gains = (np.asarray(a) for a in evaluate(np.frombuffer(packed, bool)))
+        values, gains = map(np.asarray, _evaluated(problem, np.frombuffer(packed, bool)))
         return values, gains
 
     with jax.ensure_compile_time_eval():  # The problem may be made in a function being traced.
@@ -61,6 +50,13 @@ def assert_submodular(value: Callable, data: PyTree, size: int, check_sets: int)
             for item in items:
                 larger = mask | (np.arange(size) == item)
                 _assert_diminishing(mask, int(item), values, gains, at(larger.tobytes())[1])
+
+
+@jax.jit
+def _evaluated(problem, mask):
+    """Values, ``[clients]``, and gains, ``[clients, size]``, of a set."""
+    gains = jax.vmap(problem.function.gains, (0, None))(problem.data(), mask)
+    return problem.values(mask), gains
 
 
 def _assert_set(mask: np.ndarray, values: np.ndarray, gains: np.ndarray) -> None:

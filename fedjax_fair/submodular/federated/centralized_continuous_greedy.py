@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
 from fedjax_fair.submodular.federated.secure import secure_aggregate
 from fedjax_fair.submodular.federated.trajectory import (
     ContinuousRun,
@@ -47,7 +50,6 @@ def centralized_continuous_greedy(
             sum to 1.
 
     Examples:
-        >>> import jax
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
         >>> matroid, key = matroids.Uniform(1, 3), jax.random.key(0)
@@ -56,11 +58,18 @@ def centralized_continuous_greedy(
     """
     check_sizes(problem, matroid)
     weights = as_client_weights(problem, client_weights)
+    return _continuous_greedy(
+        key, problem, matroid, weights, step_size(step, rounds), rounds=rounds
+    )
+
+
+@partial(jax.jit, static_argnames="rounds")
+def _continuous_greedy(key, problem, matroid, weights, step, *, rounds):
+    weights = filled_weights(problem, weights)
 
     def communicate(_key_cohort, _key_work, x, gradients):
         mean = secure_aggregate(gradients.messages(weights), problem.size)
         base = matroid.max_weight_base(mean)
         return Sent(base.astype(x.dtype), jnp.sum(mean, where=base), jnp.zeros(()))
 
-    step = step_size(step, rounds)
     return ascend(problem, matroid, weights, key, rounds, step, communicate, (0, 0, 0))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
 from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun, check_sizes
 from fedjax_fair.submodular.matroids import Matroid
 
@@ -35,7 +35,12 @@ def centralized_greedy(
         [0, 1]
     """
     check_sizes(problem, matroid)
-    weights = as_client_weights(problem, client_weights)
+    return _centralized_greedy(problem, matroid, as_client_weights(problem, client_weights))
+
+
+@jax.jit
+def _centralized_greedy(problem, matroid, weights):
+    weights = filled_weights(problem, weights)
     # Relative to the largest, equal weights are 1: sums of ratings are exact, and ties are ties.
     largest = jnp.max(weights)
     function = problem.total(weights / largest)

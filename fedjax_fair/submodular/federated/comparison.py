@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Bool, Key
 
 from fedjax_fair.submodular import rounding
 from fedjax_fair.submodular.federated.bounds import (
@@ -121,8 +122,7 @@ def methods(
 
 
 def compare(
-    make: Callable[[PyTree], Problem],
-    data: PyTree,
+    problem: Problem,
     matroid: Matroid,
     chosen: Mapping[str, Method],
     seeds: Sequence[int],
@@ -131,8 +131,7 @@ def compare(
     """Runs methods on one problem, and measures the sets that they find and their communication.
 
     Args:
-        make: Makes the problem; called while JAX traces.
-        data: The argument of ``make``.
+        problem: The clients' functions.
         matroid: Which sets are allowed; uniform or a partition.
         chosen: The methods.
         seeds: Seeds of the runs of each method.
@@ -150,7 +149,7 @@ def compare(
         >>> from fedjax_fair.submodular import federated, matroids
         >>> scores = jnp.array([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
         >>> one = matroids.Uniform(1, 3)
-        >>> side = compare(federated.facility_location, scores, one, references(), seeds=(0,))
+        >>> side = compare(federated.facility_location(scores), one, references(), seeds=(0,))
         >>> side["found"].sel(algorithm=["centralized", "popular"]).values.tolist()
         [[1.5], [1.5]]
     """
@@ -159,27 +158,14 @@ def compare(
     runs: list[xr.Dataset] = []
     for name, method in chosen.items():
         show(name)
-        runs.append(_run(make, data, matroid, method, seeds))
+        runs.append(_run(problem, matroid, method, seeds))
     names = xr.DataArray(list(chosen), dims="algorithm", name="algorithm")
     return xr.concat(runs, names, join="outer", data_vars="all")
 
 
-def _run(make, data, matroid, method, seeds) -> xr.Dataset:
-    @jax.jit
-    def solve(keys, data):
-        problem = make(data)
-        largest = largest_single(problem)
-        prepared = importance_factors(problem).communication
-
-        def one(key):
-            key_solve, key_round = jax.random.split(key)
-            run = method.solve(key_solve, problem, matroid)
-            return run, _measured(key_round, run, problem, matroid, method, largest)
-
-        return (*jax.vmap(one)(keys), prepared)
-
+def _run(problem, matroid, method, seeds) -> xr.Dataset:
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
-    run, measured, prepared = solve(keys, data)
+    run, measured, prepared = _solved(keys, problem, matroid, method)
     recorded = to_dataset(run, tuple(seeds))
     found = recorded[["bits_up", "bits_down", "contacted", "responded"]]
     if method.prepares:
@@ -193,6 +179,19 @@ def _run(make, data, matroid, method, seeds) -> xr.Dataset:
     for name, values in measured.items():
         found[name] = (("seed", "item")[: values.ndim], np.asarray(values))
     return found.assign_coords(round=np.arange(found.sizes["round"]))
+
+
+@partial(jax.jit, static_argnames="method")
+def _solved(keys, problem, matroid, method):
+    largest = largest_single(problem)
+    prepared = importance_factors(problem).communication
+
+    def one(key):
+        key_solve, key_round = jax.random.split(key)
+        run = method.solve(key_solve, problem, matroid)
+        return run, _measured(key_round, run, problem, matroid, method, largest)
+
+    return (*jax.vmap(one)(keys), prepared)
 
 
 def _measured(key, run, problem, matroid, method, largest) -> dict[str, Array]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +13,9 @@ from jaxtyping import Array, Bool, Float, PyTree
 from fedjax_fair import checks
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.federated.assumptions import FEW, assert_submodular
-from fedjax_fair.submodular.federated.problem import ClientFunction, Problem, family
+from fedjax_fair.submodular.federated.problem import ClientFunction, DenseProblem, Problem
 
-__all__ = ["custom", "estimated", "tabulated"]
+__all__ = ["Custom", "SampledProblem", "TabulatedProblem", "custom", "tabulated"]
 
 
 def custom(
@@ -53,51 +55,139 @@ def custom(
         checks.positive_int("samples", samples)
     if samples is None and size > FEW:
         raise ValueError(f"samples=None: expected a number for more than {FEW} items, {size=}.")
-
-    def value(own, mask):
-        return jnp.asarray(value_fn(mask, own), jnp.float32)
-
-    assert_submodular(value, client_data, size, check_sets)
-    if samples is None:
-        return tabulated("custom", client_data, value, size)
-    return estimated("custom", client_data, value, size, samples)
+    problem = Custom(jax.tree.map(_on_device, client_data), size, samples or 1, value_fn)
+    assert_submodular(problem, check_sets)
+    return tabulated(problem) if samples is None else problem
 
 
-def tabulated(name: str, data: PyTree, value: Callable, size: int) -> Problem:
-    """A problem of few items, from the values of all sets."""
-    tables = jax.vmap(lambda own: multilinear.table(lambda mask: value(own, mask), size))(data)
-    gradient = jax.grad(multilinear.tabulated_value, 1)
-    function = ClientFunction(
-        value=lambda values, mask: multilinear.tabulated_value(values, mask.astype(values.dtype)),
-        gains=lambda values, mask: gradient(values, mask.astype(values.dtype)),
-        extension=lambda values, key, x: multilinear.tabulated_value(values, x),
-        gradient=lambda values, key, x: gradient(values, x),
-    )
-    return family(name, tables, function, size=size, exact=True)
+def _on_device(leaf: Any) -> Array:
+    if isinstance(leaf, Array):
+        return leaf
+    with jax.ensure_compile_time_eval():  # A tracer could not be checked.
+        return jnp.asarray(leaf)
 
 
-def estimated(
-    name: str,
-    data: PyTree,
-    value: Callable,
-    size: int,
-    samples: int,
-    gains: Callable | None = None,
-) -> Problem:
-    """A problem whose extension is estimated from random sets."""
+class SampledProblem(DenseProblem):
+    """A problem whose extension is estimated from random sets.
 
-    def by_value(own, mask):
-        return multilinear.marginals(lambda other: value(own, other), mask)
+    Attributes:
+        own_data: Arrays with a leading axis over clients.
+        num_items: Items in the ground set.
+        samples: Random sets of an estimate.
+    """
 
-    gains = gains or by_value
-    function = ClientFunction(
-        value=value,
-        gains=gains,
-        extension=lambda own, key, x: multilinear.sampled_value(
-            key, lambda mask: value(own, mask), x, samples
-        ),
-        gradient=lambda own, key, x: multilinear.sampled_gradient(
-            key, lambda mask: gains(own, mask), x, samples
-        ),
-    )
-    return family(name, data, function, size=size, exact=False)
+    own_data: PyTree
+    num_items: int
+    samples: int
+
+    exact = False
+
+    @abc.abstractmethod
+    def value_of(self, own: PyTree, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        """Computes the value of a set for a client with some data."""
+        raise NotImplementedError
+
+    def gains_of(self, own: PyTree, mask: Bool[Array, " size"]) -> Float[Array, " size"]:
+        """Computes its gains, by default from values."""
+        return multilinear.marginals(lambda other: self.value_of(own, other), mask)
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return jax.tree.leaves(self.own_data)[0].shape[0]
+
+    @property
+    def size(self) -> int:
+        """Items in the ground set."""
+        return self.num_items
+
+    @property
+    def function(self) -> ClientFunction:
+        """The function of one client's data, with an estimated extension."""
+        return ClientFunction(
+            value=self.value_of,
+            gains=self.gains_of,
+            extension=lambda own, key, x: multilinear.sampled_value(
+                key, lambda mask: self.value_of(own, mask), x, self.samples
+            ),
+            gradient=lambda own, key, x: multilinear.sampled_gradient(
+                key, lambda mask: self.gains_of(own, mask), x, self.samples
+            ),
+        )
+
+    def data(self) -> PyTree:
+        """Returns the data of all clients."""
+        return self.own_data
+
+
+class Custom(SampledProblem):
+    """A problem of any function of a set and a client's data; ``custom`` makes and checks it.
+
+    Attributes:
+        value_fn: ``value_fn(mask, own) -> scalar``. Another function is another structure, which is
+            compiled anew; of a ``jax.tree_util.Partial`` only the function is.
+    """
+
+    value_fn: Callable[[Bool[Array, " size"], PyTree], Float[Array, ""]]
+
+    name = "custom"
+
+    def value_of(self, own: PyTree, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        """Computes the value of a set for a client with some data."""
+        return jnp.asarray(self.value_fn(mask, own), jnp.float32)
+
+
+_tabulated_gradient = jax.grad(multilinear.tabulated_value, 1)
+
+_LOOKED_UP = ClientFunction(
+    value=lambda values, mask: multilinear.tabulated_value(values, mask.astype(values.dtype)),
+    gains=lambda values, mask: _tabulated_gradient(values, mask.astype(values.dtype)),
+    extension=lambda values, key, x: multilinear.tabulated_value(values, x),
+    gradient=lambda values, key, x: _tabulated_gradient(values, x),
+)
+
+
+class TabulatedProblem(DenseProblem):
+    """A problem of few items, of which the values of all sets are known.
+
+    Attributes:
+        kind: Shown in messages.
+        tables: The value of every set for every client, ``[clients, 2**size]``.
+    """
+
+    kind: str
+    tables: Float[Array, "clients subsets"]
+
+    @property
+    def function(self) -> ClientFunction:
+        """The function of one client's data."""
+        return _LOOKED_UP
+
+    @property
+    def name(self) -> str:
+        """Shown in messages."""
+        return self.kind
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return self.tables.shape[-2]
+
+    @property
+    def size(self) -> int:
+        """Items in the ground set."""
+        return self.tables.shape[-1].bit_length() - 1
+
+    def data(self) -> Float[Array, "clients subsets"]:
+        """Returns the values of all clients."""
+        return self.tables
+
+
+@jax.jit
+def tabulated(problem: SampledProblem) -> TabulatedProblem:
+    """Evaluates a problem of few items on all sets, so that it is exact."""
+
+    def table(own):
+        return multilinear.table(lambda mask: problem.value_of(own, mask), problem.size)
+
+    return TabulatedProblem(problem.name, jax.vmap(table)(problem.data()))

@@ -7,6 +7,7 @@ divided by that probability, so that their sum is unbiased.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Literal
 
 import jax
@@ -17,9 +18,9 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import Secure
-from fedjax_fair.submodular.federated.importance_factors import importance_factors
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
+from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.submodular.federated.importance_factors import factors_of
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
 from fedjax_fair.submodular.federated.secure import (
     base_bits,
     protocol,
@@ -128,17 +129,31 @@ def discrete_greedy(
     elif kappa is None or epsilon is not None:
         raise ValueError(f"{kappa=}, {epsilon=}: expected just one of them.")
     checks.positive("kappa", kappa)
-    weights = as_client_weights(problem, client_weights)
+    return _discrete_greedy(
+        key,
+        problem,
+        matroid,
+        as_client_weights(problem, client_weights),
+        # An integer may exceed 32 bits.
+        kappa if isinstance(kappa, Array) else float(kappa),
+        as_secure(aggregation),
+        resample=bool(resample),
+    )
+
+
+@partial(jax.jit, static_argnames="resample")
+def _discrete_greedy(key, problem, matroid, weights, kappa, secure, *, resample):
+    weights = filled_weights(problem, weights)
     size, rank = problem.size, matroid.rank
     key_factors = jax.random.fold_in(key, rank)  # Steps are numbered below it.
-    found = importance_factors(problem, weights, aggregation=aggregation, key=key_factors)
+    found = factors_of(problem, weights, secure, key_factors)
     answers = jnp.minimum(kappa * found.factors, 1.0)
 
     def step(mask, number):
         key_step = jax.random.fold_in(key, number if resample else 0)
         responds = jax.random.uniform(key_step, answers.shape) < answers
         shares = jnp.where(responds, weights / jnp.where(responds, answers, 1), 0)
-        hidden = protocol(aggregation, jax.random.fold_in(key, number), problem.num_clients)
+        hidden = protocol(secure, jax.random.fold_in(key, number), problem.num_clients)
         total = secure_aggregate(problem.gains(mask).messages(shares), size, hidden)
         best = jnp.argmax(jnp.where(matroid.addable(mask), total, -jnp.inf)).astype(jnp.int32)
         mask = mask.at[best].set(True)

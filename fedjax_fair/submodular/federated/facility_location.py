@@ -8,15 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import as_finite
 from fedjax_fair.submodular.base import SetFunction
-from fedjax_fair.submodular.facility_location import FacilityLocation
-from fedjax_fair.submodular.federated.problem import ClientFunction, Extensions, Problem, family
+from fedjax_fair.submodular.facility_location import facility_location as total_facility_location
+from fedjax_fair.submodular.federated.problem import (
+    ClientFunction,
+    DenseProblem,
+    Extensions,
+    Gains,
+    Problem,
+)
 from fedjax_fair.submodular.federated.sparse import (
     SparseScores,
     clipped,
@@ -27,7 +33,7 @@ from fedjax_fair.submodular.federated.sparse import (
     runs,
 )
 
-__all__ = ["OFFERS", "facility_location", "sparse_facility_location"]
+__all__ = ["OFFERS", "FacilityLocation", "SparseFacilityLocation", "facility_location"]
 
 # Entries processed together where few clients change.
 _BLOCK = 4096
@@ -70,47 +76,107 @@ def facility_location(scores: ArrayLike | SparseScores) -> Problem:
         1.5
     """
     if isinstance(scores, SparseScores):
-        return sparse_facility_location("facility_location", scores)
+        return SparseFacilityLocation(scores)
     matrix = as_finite("scores", scores, "clients n")
     if not isinstance(matrix, Tracer):
         clipped("scores", np.asarray(matrix))
-    matrix = jnp.maximum(matrix, 0)
-    return family(
-        "facility_location",
-        jax.vmap(multilinear.ranked)(matrix),
-        OFFERS,
-        size=matrix.shape[1],
-        exact=True,
-        total=lambda weights: FacilityLocation(matrix * weights[:, None]),
-    )
+    return _ranked(matrix)
 
 
-def sparse_facility_location(name: str, sparse: SparseScores) -> Problem:
-    """The same for a list of scores, in one pass for all clients."""
+class FacilityLocation(DenseProblem):
+    """Facility location of a matrix of scores; ``facility_location`` makes it.
 
-    def extensions(key, x):
-        form = _by_levels if sparse.cells is not None else _by_rank
-        values, gradient = form(sparse, x)
-        return Extensions(values, entries(sparse, gradient))
+    Attributes:
+        scores: The score of each item for each client, ``[clients, n]``, >= 0.
+        offers: The same, best item first.
+    """
 
-    def own(client):
+    scores: Float[Array, "clients n"]
+    offers: multilinear.Ranked
+
+    name = "facility_location"
+
+    @property
+    def function(self) -> ClientFunction:
+        """The function of one client's data."""
+        return OFFERS
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return self.scores.shape[-2]
+
+    @property
+    def size(self) -> int:
+        """Items in the ground set."""
+        return self.scores.shape[-1]
+
+    def data(self) -> multilinear.Ranked:
+        """Returns the offers of all clients."""
+        return self.offers
+
+    def total(self, weights: Float[Array, " clients"]) -> SetFunction:
+        """Returns the weighted sum of all functions, a facility location of weighted scores."""
+        return total_facility_location(self.scores * weights[:, None])
+
+
+@jax.jit
+def _ranked(matrix):
+    scores = jnp.maximum(matrix, 0)
+    return FacilityLocation(scores, jax.vmap(multilinear.ranked)(scores))
+
+
+class SparseFacilityLocation(Problem):
+    """Facility location of a list of scores, in one pass for all clients.
+
+    Attributes:
+        scores: The scores that are not 0.
+    """
+
+    scores: SparseScores
+
+    name = "facility_location"
+
+    @property
+    def function(self) -> ClientFunction:
+        """The function of one client's data."""
+        return OFFERS
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return self.scores.num_clients
+
+    @property
+    def size(self) -> int:
+        """Items in the ground set."""
+        return self.scores.size
+
+    def own(self, client: Int[Array, ""]) -> multilinear.Ranked:
+        """Returns the scores of one client, best item first."""
+        sparse = self.scores
         places = run_of(sparse, client)
         offers = multilinear.ranked(sparse.scores.at[places].get(mode="fill", fill_value=0))
         items = sparse.items.at[places].get(mode="fill", fill_value=sparse.size)
         return multilinear.Ranked(offers.scores, items[offers.items])
 
-    return Problem(
-        name=name,
-        num_clients=sparse.num_clients,
-        size=sparse.size,
-        exact=True,
-        own=own,
-        function=OFFERS,
-        values=lambda mask: _served(sparse, mask),
-        extensions=extensions,
-        gains=lambda mask: extensions(None, mask.astype(sparse.scores.dtype)).gradients,
-        total=lambda weights: _total(sparse, weights),
-    )
+    def values(self, mask: Bool[Array, " size"]) -> Float[Array, " clients"]:
+        """Computes the value of a set for every client."""
+        return _served(self.scores, mask)
+
+    def extensions(self, key: Key[Array, ""] | None, x: Float[Array, " size"]) -> Extensions:
+        """Computes the multilinear extensions of all clients and their gradients."""
+        form = _by_levels if self.scores.cells is not None else _by_rank
+        values, gradient = form(self.scores, x)
+        return Extensions(values, entries(self.scores, gradient))
+
+    def gains(self, mask: Bool[Array, " size"]) -> Gains:
+        """Computes ``f_i(S + e) - f_i(S - e)`` of all clients."""
+        return self.extensions(None, mask.astype(self.scores.scores.dtype)).gradients
+
+    def total(self, weights: Float[Array, " clients"]) -> SetFunction:
+        """Returns the weighted sum of all functions, with the gains of all items cached."""
+        return _Total(self.scores, weights)
 
 
 def _by_levels(
@@ -160,48 +226,61 @@ class _Memo(NamedTuple):
     gains: Float[Array, " size"]
 
 
-def _total(sparse: SparseScores, weights: Float[Array, " clients"]) -> SetFunction:
+class _Total(SetFunction):
     """The weighted sum, with the gains of all items cached.
 
     An added item changes them only at the clients for which it is the best of the set.
     """
-    own_weights = weights[sparse.owners]
 
-    def all_gains(best):
+    sparse: SparseScores
+    weights: Float[Array, " clients"]
+
+    @property
+    def size(self) -> int:
+        return self.sparse.size
+
+    def value(self, mask):
+        return product(self.weights, _served(self.sparse, mask))
+
+    def init(self):
+        best = jnp.zeros(self.sparse.num_clients)
+        return _Memo(best, self._all_gains(best))
+
+    def gains(self, memo):
+        return memo.gains
+
+    def gain(self, memo, item):
+        return product(self.weights, self._best_with(memo.best, item) - memo.best)
+
+    def add(self, memo, item):
+        sparse, best = self.sparse, self._best_with(memo.best, item)
+        changed = best > memo.best
+
+        def subtract():
+            gains = memo.gains
+            for clients, width in zip(sparse.alike, sparse.widths, strict=True):
+                gains = gains - _lost(sparse, self.weights, clients, width, memo.best, best)
+            return gains
+
+        # Where most clients change, recomputing is no more work and discards rounding errors.
+        recompute = 3 * jnp.sum(changed, dtype=jnp.int32) > 2 * sparse.num_clients
+        return _Memo(best, jax.lax.cond(recompute, lambda: self._all_gains(best), subtract))
+
+    def _all_gains(self, best):
+        sparse = self.sparse
         better = jnp.maximum(sparse.scores - best[sparse.owners], 0)
-        return jax.ops.segment_sum(own_weights * better, sparse.items, sparse.size)
+        gains = self.weights[sparse.owners] * better
+        return jax.ops.segment_sum(gains, sparse.items, sparse.size)
 
-    def column(best, item):
+    def _best_with(self, best, item):
         """The best scores with one more item."""
+        sparse = self.sparse
         lanes = sparse.item_offsets[item] + jnp.arange(sparse.most_raters, dtype=jnp.int32)
         places = sparse.by_item.at[lanes].get(mode="clip")
         clients = jnp.where(
             lanes < sparse.item_offsets[item + 1], sparse.owners[places], sparse.num_clients
         )
         return best.at[clients].max(sparse.scores[places], mode="drop")
-
-    def add(memo, item):
-        best = column(memo.best, item)
-        changed = best > memo.best
-
-        def subtract():
-            gains = memo.gains
-            for clients, width in zip(sparse.alike, sparse.widths, strict=True):
-                gains = gains - _lost(sparse, weights, clients, width, memo.best, best)
-            return gains
-
-        # Where most clients change, recomputing is no more work and discards rounding errors.
-        recompute = 3 * jnp.sum(changed, dtype=jnp.int32) > 2 * sparse.num_clients
-        return _Memo(best, jax.lax.cond(recompute, lambda: all_gains(best), subtract))
-
-    return SetFunction(
-        size=sparse.size,
-        value=lambda mask: product(weights, _served(sparse, mask)),
-        init=lambda: _Memo(jnp.zeros(sparse.num_clients), all_gains(jnp.zeros(sparse.num_clients))),
-        gains=lambda memo: memo.gains,
-        gain=lambda memo, item: product(weights, column(memo.best, item) - memo.best),
-        add=add,
-    )
 
 
 def _lost(

@@ -16,14 +16,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.federated.custom import estimated, tabulated
+from fedjax_fair.submodular.federated.custom import SampledProblem, tabulated
 from fedjax_fair.submodular.federated.problem import Problem
 
-__all__ = ["feature_selection"]
+__all__ = ["FeatureSelection", "feature_selection"]
 
 # Up to so many configurations of all features are enumerated; of more a sample is drawn.
 _MOST_CONFIGURATIONS = 2**12
@@ -97,13 +97,22 @@ def feature_selection(
         prior, table = _fit(np.asarray(own), np.asarray(classes), num_values, num_labels, smoothing)
         models.append(_with_examples(rng, prior, table, drawn))
     data = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves), jnp.float32), *models)
-    if size <= _FEW_FEATURES:
-        return tabulated("feature_selection", data, _information, size)
-    return estimated("feature_selection", data, _information, size, samples, _gains)
+    problem = FeatureSelection(data, size, samples)
+    return tabulated(problem) if size <= _FEW_FEATURES else problem
 
 
-def _information(model: _Model, mask: Bool[Array, " features"]) -> Float[Array, ""]:
-    return _information_of(model, _joint(model, mask))
+class FeatureSelection(SampledProblem):
+    """Mutual information of many features; ``feature_selection`` makes it of examples."""
+
+    name = "feature_selection"
+
+    def value_of(self, own: PyTree, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        """Computes the mutual information of the features in a set and the label."""
+        return _information_of(own, _joint(own, mask))
+
+    def gains_of(self, own: PyTree, mask: Bool[Array, " size"]) -> Float[Array, " size"]:
+        """Computes the gains of all features, which share the joint probabilities."""
+        return _gains(own, mask)
 
 
 def _joint(model: _Model, mask: Bool[Array, " features"]) -> Float[Array, "examples labels"]:

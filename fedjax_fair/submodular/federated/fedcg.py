@@ -8,16 +8,18 @@ gains: where that differs much between clients, ``send="gradient"`` is better.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import Secure
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
+from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
 from fedjax_fair.submodular.federated.secure import (
     base_bits,
     protocol,
@@ -77,7 +79,6 @@ def fedcg(
         Rafiey, *Decomposable Submodular Maximization in Federated Setting*, ICML 2024
 
     Examples:
-        >>> import jax
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
         >>> run = fedcg(jax.random.key(0), problem, matroids.Uniform(1, 3), rounds=4)
@@ -88,13 +89,27 @@ def fedcg(
     """
     check_sizes(problem, matroid)
     checks.one_of("send", send, ("base", "gradient"))
-    weights = as_client_weights(problem, client_weights)
     if cohort is not None:
         checks.positive_int("cohort", cohort)
-    size = problem.size
+    return _fedcg(
+        key,
+        problem,
+        matroid,
+        as_client_weights(problem, client_weights),
+        step_size(step, rounds),
+        as_secure(aggregation),
+        rounds=rounds,
+        cohort=cohort,
+        send=send,
+    )
+
+
+@partial(jax.jit, static_argnames=("rounds", "cohort", "send"))
+def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort, send):
+    size, weights = problem.size, filled_weights(problem, weights)
 
     def communicate(key, key_masks, x, gradients):
-        hidden = protocol(aggregation, key_masks, problem.num_clients)
+        hidden = protocol(secure, key_masks, problem.num_clients)
         shares = weights
         if cohort is not None:
             drawn = draw_cohort(key, weights, cohort)
@@ -110,5 +125,4 @@ def fedcg(
 
     up = base_bits(matroid.rank, size) if send == "base" else vector_bits(size)
     costs = (cohort or problem.num_clients, vector_bits(size), up)
-    step = step_size(step, rounds)
     return ascend(problem, matroid, weights, key, rounds, step, communicate, costs)

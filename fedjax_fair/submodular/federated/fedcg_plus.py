@@ -6,6 +6,7 @@ rounds suffice.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import jax
@@ -15,8 +16,13 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import Secure
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, rows
+from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.submodular.federated.problem import (
+    Problem,
+    as_client_weights,
+    filled_weights,
+    rows,
+)
 from fedjax_fair.submodular.federated.secure import (
     base_bits,
     protocol,
@@ -97,14 +103,44 @@ def fedcg_plus(
         checks.positive_int("cohort", cohort)
     if gradient == "exact" and not problem.exact:
         raise ValueError(f"{gradient=}: expected 'sampled', since {problem.name} has no exact one.")
-    weights = as_client_weights(problem, client_weights)
+    estimates = rounds * local_steps * (cohort or problem.num_clients)
+    samples = sample_size(sigma, delta, size=problem.size, estimates=estimates)
+    return _fedcg_plus(
+        key,
+        problem,
+        matroid,
+        as_client_weights(problem, client_weights),
+        step,
+        # In double precision, as all steps: the quotient of two that are rounded can differ.
+        (1.0 if local == "clip" else step) / local_steps,
+        as_secure(aggregation),
+        rounds=rounds,
+        local_steps=local_steps,
+        cohort=cohort,
+        samples=samples if gradient == "sampled" else None,
+    )
+
+
+@partial(jax.jit, static_argnames=("rounds", "local_steps", "cohort", "samples"))
+def _fedcg_plus(
+    key,
+    problem,
+    matroid,
+    weights,
+    step,
+    local_step,
+    secure,
+    *,
+    rounds,
+    local_steps,
+    cohort,
+    samples,
+):
+    weights = filled_weights(problem, weights)
     function, size, number = problem.function, problem.size, cohort or problem.num_clients
-    estimates = rounds * local_steps * number
-    samples = sample_size(sigma, delta, size=size, estimates=estimates)
-    local_step = (1.0 if local == "clip" else step) / local_steps
 
     def gradient_at(own, key, y):
-        if gradient == "exact":
+        if samples is None:
             return function.gradient(own, key, y)
         return sampled_gradient(key, lambda mask: function.gains(own, mask), y, samples)
 
@@ -142,7 +178,7 @@ def fedcg_plus(
             (clients, keys),
             batch_size=min(_SIDE_BY_SIDE, number),
         )
-        hidden = protocol(aggregation, key_work, number)
+        hidden = protocol(secure, key_work, number)
         direction = secure_aggregate(rows(changes).messages(shares), size, hidden)
         return Sent(direction, product(shares, promised), jnp.max(lipschitz))
 

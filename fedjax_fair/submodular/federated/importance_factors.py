@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
-from fedjax_fair.numerics.secure_sum import Secure
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
+from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
 from fedjax_fair.submodular.federated.secure import protocol, secure_aggregate, vector_bits
 from fedjax_fair.submodular.federated.trajectory import Communication
 
-__all__ = ["ImportanceFactors", "importance_factors"]
+__all__ = ["ImportanceFactors", "factors_of", "importance_factors"]
 
 
 class ImportanceFactors(NamedTuple):
@@ -61,9 +62,23 @@ def importance_factors(
         >>> importance_factors(problem).factors.tolist()
         [0.5, 1.0]
     """
-    weights = as_client_weights(problem, client_weights)
+    secure = as_secure(aggregation)
+    if secure is not None and key is None:
+        raise ValueError("key=None: expected a random key with aggregation='secure'.")
+    return factors_of(problem, as_client_weights(problem, client_weights), secure, key)
+
+
+@jax.jit
+def factors_of(
+    problem: Problem,
+    weights: Float[Array, " clients"] | None,
+    secure: Secure | None = None,
+    key: Key[Array, ""] | None = None,
+) -> ImportanceFactors:
+    """Computes what ``importance_factors`` does from checked arguments."""
+    weights = filled_weights(problem, weights)
     own = problem.gains(jnp.zeros(problem.size, bool))
-    hidden = protocol(aggregation, key, problem.num_clients)
+    hidden = protocol(secure, key, problem.num_clients)
     singles = secure_aggregate(own.messages(weights), problem.size, hidden)
     clients, none = jnp.int32(problem.num_clients), jnp.int32(0)
     bits = jnp.int32(vector_bits(problem.size))

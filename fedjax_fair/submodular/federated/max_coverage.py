@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import as_mask
+from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.coverage import Coverage
-from fedjax_fair.submodular.federated.facility_location import sparse_facility_location
-from fedjax_fair.submodular.federated.problem import ClientFunction, Problem, family
+from fedjax_fair.submodular.federated.facility_location import SparseFacilityLocation
+from fedjax_fair.submodular.federated.problem import ClientFunction, DenseProblem, Problem
 from fedjax_fair.submodular.federated.sparse import SparseScores
 
-__all__ = ["max_coverage"]
+__all__ = ["MaxCoverage", "SparseMaxCoverage", "max_coverage"]
 
 _COVERED = ClientFunction(
     value=lambda covers, mask: (covers & mask).any().astype(jnp.float32),
@@ -40,15 +42,49 @@ def max_coverage(membership: ArrayLike | SparseScores) -> Problem:
     if isinstance(membership, SparseScores):
         if membership.steps is None or membership.steps.shape != (1,):
             raise ValueError("membership: expected sparse_scores that are all 1.")
-        return sparse_facility_location("max_coverage", membership)
+        return SparseMaxCoverage(membership)
     covers = as_mask("membership", membership)
     if covers.ndim != 2 or 0 in covers.shape:
         raise ValueError(f"membership: expected shape [clients, groups], got {covers.shape}.")
-    return family(
-        "max_coverage",
-        covers,
-        _COVERED,
-        size=covers.shape[1],
-        exact=True,
-        total=lambda weights: Coverage(covers.T, weights),
-    )
+    return MaxCoverage(covers)
+
+
+class MaxCoverage(DenseProblem):
+    """Maximum coverage by a matrix of memberships; ``max_coverage`` makes it.
+
+    Attributes:
+        covers: Whether each client is in each group, ``[clients, groups]``.
+    """
+
+    covers: Bool[Array, "clients groups"]
+
+    name = "max_coverage"
+
+    @property
+    def function(self) -> ClientFunction:
+        """The function of one client's data."""
+        return _COVERED
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return self.covers.shape[-2]
+
+    @property
+    def size(self) -> int:
+        """Number of groups."""
+        return self.covers.shape[-1]
+
+    def data(self) -> Bool[Array, "clients groups"]:
+        """Returns the memberships of all clients."""
+        return self.covers
+
+    def total(self, weights: Float[Array, " clients"]) -> SetFunction:
+        """Returns the weighted sum of all functions, a coverage of weighted clients."""
+        return Coverage(self.covers.T, weights)
+
+
+class SparseMaxCoverage(SparseFacilityLocation):
+    """Maximum coverage by a list of memberships, a facility location whose scores are all 1."""
+
+    name = "max_coverage"

@@ -2,11 +2,13 @@
 
 The clients' functions are one function of one client's data, mapped over clients. A problem holds
 this function and the same computations for all clients, which a sparse problem does in one flat
-pass. Nothing here sums over clients: that is ``secure_aggregate``'s task.
+pass. Algorithms take a problem as a pytree, so that one of equal structure and shapes reuses their
+programs. Nothing here sums over clients: that is ``secure_aggregate``'s task.
 """
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,15 +25,17 @@ from fedjax_fair.submodular.arrays import is_traced
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.tree import Tree
 
 __all__ = [
     "Bases",
     "ClientFunction",
+    "DenseProblem",
     "Extensions",
     "Gains",
     "Problem",
     "as_client_weights",
-    "family",
+    "filled_weights",
     "rows",
 ]
 
@@ -93,36 +97,65 @@ class Extensions(NamedTuple):
     gradients: Gains
 
 
-class Problem(NamedTuple):
+class Problem(Tree):
     """Private functions of a common ground set; ``F = sum_i p_i f_i`` is to be maximized.
+
+    Arrays are children, so that problems of equal structure and shapes share compiled functions,
+    and ``jax.vmap`` maps over stacked ones.
 
     Attributes:
         name: Shown in messages.
-        num_clients: Number of clients.
-        size: Items in the ground set.
         exact: Whether extension and gradient are exact; otherwise they are estimated, with the key.
-        own: ``own(client) -> PyTree``, the data of one client.
-        function: The function of one client's data.
-        values: ``values(mask) -> [clients]``.
-        extensions: ``extensions(key, x) -> Extensions``.
-        gains: ``gains(mask) -> Gains``, ``f_i(S + e) - f_i(S - e)``.
-        total: ``total(weights) -> SetFunction``, the weighted sum of all functions, for centralized
-            algorithms.
     """
 
-    name: str
-    num_clients: int
-    size: int
-    exact: bool
-    own: Callable[[Int[Array, ""]], PyTree]
-    function: ClientFunction
-    values: Callable[[Bool[Array, " size"]], Float[Array, " clients"]]
-    extensions: Callable[..., Extensions]
-    gains: Callable[[Bool[Array, " size"]], Gains]
-    total: Callable[[Float[Array, " clients"]], SetFunction]
+    name = "problem"
+    exact = True
+
+    @property
+    @abc.abstractmethod
+    def num_clients(self) -> int:
+        """Number of clients."""
+        raise NotImplementedError
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """Items in the ground set."""
+        raise NotImplementedError
+
+    @property
+    @abc.abstractmethod
+    def function(self) -> ClientFunction:
+        """The function of one client's data."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def own(self, client: Int[Array, ""]) -> PyTree:
+        """Returns the data of one client."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def values(self, mask: Bool[Array, " size"]) -> Float[Array, " clients"]:
+        """Computes the value of a set for every client."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def extensions(self, key: Key[Array, ""] | None, x: Float[Array, " size"]) -> Extensions:
+        """Computes the multilinear extensions of all clients and their gradients."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def gains(self, mask: Bool[Array, " size"]) -> Gains:
+        """Computes ``f_i(S + e) - f_i(S - e)`` of all clients."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def total(self, weights: Float[Array, " clients"]) -> SetFunction:
+        """Returns the weighted sum of all functions, for centralized algorithms."""
+        raise NotImplementedError
 
     def value(self, mask: ArrayLike, client_weights: ArrayLike | None = None) -> Float[Array, ""]:
-        """The weighted value of a set, ``sum_i p_i f_i(S)``.
+        """Computes the weighted value of a set, ``sum_i p_i f_i(S)``.
 
         Args:
             mask: The set, ``[size]``.
@@ -131,75 +164,101 @@ class Problem(NamedTuple):
         Raises:
             ValueError: If the mask has another shape.
         """
-        chosen = jnp.asarray(mask)
+        chosen = mask if isinstance(mask, Array) else np.asarray(mask)
         if chosen.shape != (self.size,) or chosen.dtype != bool:
             raise ValueError(
                 f"mask: expected booleans of shape ({self.size},), "
                 f"got {chosen.dtype}{chosen.shape}."
             )
-        return product(as_client_weights(self, client_weights), self.values(chosen))
+        return _value(self, chosen, as_client_weights(self, client_weights))
 
 
-def family(
-    name: str,
-    data: PyTree,
-    function: ClientFunction,
-    *,
-    size: int,
-    exact: bool,
-    total: Callable[[Float[Array, " clients"]], SetFunction] | None = None,
-) -> Problem:
+@jax.jit
+def _value(problem, mask, weights):
+    return product(filled_weights(problem, weights), problem.values(mask))
+
+
+class DenseProblem(Problem):
     """A problem in which one function is mapped over the data of all clients.
 
-    Args:
-        name: Shown in messages.
-        data: Arrays with a leading axis over clients.
-        function: The function of one client's data.
-        size: Items in the ground set.
-        exact: Whether the function's extension and gradient are exact.
-        total: A fast form of the weighted sum; by default the clients' functions are summed.
+    A subclass defines ``num_clients``, ``size``, ``function`` and ``data``.
+
+    Examples:
+        >>> class Additive(DenseProblem):
+        ...     rates: Float[Array, "clients size"]
+        ...     name = "additive"
+        ...     num_clients = property(lambda self: self.rates.shape[-2])
+        ...     size = property(lambda self: self.rates.shape[-1])
+        ...     function = ClientFunction(
+        ...         value=lambda own, mask: jnp.sum(own, where=mask),
+        ...         gains=lambda own, mask: own,
+        ...         extension=lambda own, key, x: product(own, x),
+        ...         gradient=lambda own, key, x: own,
+        ...     )
+        ...     def data(self):
+        ...         return self.rates
+        >>> float(Additive(jnp.array([[3.0, 1.0], [0.0, 2.0]])).value([True, True]))
+        3.0
     """
-    data = jax.tree.map(jnp.asarray, data)  # Which a traced client indexes.
-    num_clients = jax.tree.leaves(data)[0].shape[0]
-    clients = jnp.arange(num_clients, dtype=jnp.int32)
 
-    def all_clients(compute: Callable, key: Key[Array, ""], x: Float[Array, " size"]):
+    @abc.abstractmethod
+    def data(self) -> PyTree:
+        """Returns arrays with a leading axis over clients."""
+        raise NotImplementedError
+
+    def own(self, client: Int[Array, ""]) -> PyTree:
+        """Returns the data of one client."""
+        # The arrays may be those of NumPy, which a traced client cannot index.
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[client], self.data())
+
+    def values(self, mask: Bool[Array, " size"]) -> Float[Array, " clients"]:
+        """Computes the value of a set for every client."""
+        return jax.vmap(self.function.value, (0, None))(self.data(), mask)
+
+    def extensions(self, key: Key[Array, ""] | None, x: Float[Array, " size"]) -> Extensions:
+        """Computes the multilinear extensions of all clients and their gradients."""
+        function = self.function
+        values = self._all_clients(function.extension, key, x)
+        return Extensions(values, rows(self._all_clients(function.gradient, key, x)))
+
+    def gains(self, mask: Bool[Array, " size"]) -> Gains:
+        """Computes ``f_i(S + e) - f_i(S - e)`` of all clients."""
+        return rows(jax.vmap(self.function.gains, (0, None))(self.data(), mask))
+
+    def total(self, weights: Float[Array, " clients"]) -> SetFunction:
+        """Returns the sum of the clients' functions; subclasses may know a faster form."""
+        return _WeightedSum(self, weights)
+
+    def _all_clients(self, compute: Callable, key: Any, x: Float[Array, " size"]) -> Array:
+        clients = jnp.arange(self.num_clients, dtype=jnp.int32)
         keys = jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
-        return jax.vmap(compute, (0, 0, None))(data, keys, x)
+        return jax.vmap(compute, (0, 0, None))(self.data(), keys, x)
 
-    def gains(mask):
-        return rows(jax.vmap(function.gains, (0, None))(data, mask))
 
-    def values(mask):
-        return jax.vmap(function.value, (0, None))(data, mask)
+class _WeightedSum(SetFunction):
+    """The weighted sum of the functions of all clients; its memo is the mask of the set."""
 
-    def summed(weights):
-        def weighted(mask):
-            return secure_aggregate(gains(mask).messages(weights), size)
+    problem: Problem
+    weights: Float[Array, " clients"]
 
-        return SetFunction(
-            size=size,
-            value=lambda mask: product(weights, values(mask)),
-            init=lambda: jnp.zeros(size, bool),
-            gains=weighted,
-            gain=lambda mask, item: weighted(mask)[item],
-            add=lambda mask, item: mask.at[item].set(True),
-        )
+    @property
+    def size(self) -> int:
+        return self.problem.size
 
-    return Problem(
-        name=name,
-        num_clients=num_clients,
-        size=size,
-        exact=exact,
-        own=lambda client: jax.tree.map(lambda leaf: leaf[client], data),
-        function=function,
-        values=values,
-        extensions=lambda key, x: Extensions(
-            all_clients(function.extension, key, x), rows(all_clients(function.gradient, key, x))
-        ),
-        gains=gains,
-        total=total or summed,
-    )
+    def value(self, mask):
+        return product(self.weights, self.problem.values(mask))
+
+    def init(self):
+        return jnp.zeros(self.size, bool)
+
+    def gains(self, memo):
+        return secure_aggregate(self.problem.gains(memo).messages(self.weights), self.size)
+
+    def gain(self, memo, item):
+        return self.gains(memo)[item]
+
+    def add(self, memo, item):
+        return memo.at[item].set(True)
 
 
 def rows(matrix: Float[Array, "clients size"]) -> Gains:
@@ -226,15 +285,17 @@ def rows(matrix: Float[Array, "clients size"]) -> Gains:
     )
 
 
-def as_client_weights(problem: Problem, weights: Any) -> Float[Array, " clients"]:
-    """Weights ``p_i`` of the clients, all equal by default.
+def as_client_weights(problem: Problem, weights: Any) -> Any:
+    """Weights ``p_i`` of the clients as an array of single precision; None if none are given.
 
     Raises:
         ValueError: If their number does not fit, one is negative, or they do not sum to 1.
     """
     if weights is None:
-        return jnp.full(problem.num_clients, 1 / problem.num_clients)
-    array = jnp.asarray(weights, jnp.float32)
+        return None
+    # What is on the host stays there, since every operation outside is a program of its own.
+    numpy = jnp if isinstance(weights, Array) or is_traced(weights) else np
+    array = numpy.asarray(weights, numpy.float32)
     if array.shape != (problem.num_clients,):
         raise ValueError(
             f"client_weights: expected shape ({problem.num_clients},), got {array.shape}."
@@ -246,3 +307,10 @@ def as_client_weights(problem: Problem, weights: Any) -> Float[Array, " clients"
         if not math.isclose(total := float(numbers.sum()), 1.0, abs_tol=1e-4):
             raise ValueError(f"client_weights: expected a sum of 1, got {total:.6g}.")
     return array
+
+
+def filled_weights(problem: Problem, weights: Any) -> Float[Array, " clients"]:
+    """Returns the weights, all equal where none are given."""
+    if weights is None:
+        return jnp.full(problem.num_clients, 1 / problem.num_clients)
+    return weights

@@ -10,9 +10,9 @@ from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import as_non_negative
 from fedjax_fair.submodular.federated.facility_location import OFFERS
-from fedjax_fair.submodular.federated.problem import ClientFunction, Problem, family
+from fedjax_fair.submodular.federated.problem import ClientFunction, DenseProblem, Problem
 
-__all__ = ["combinatorial_public_projects"]
+__all__ = ["CombinatorialPublicProjects", "combinatorial_public_projects"]
 
 
 def _over_needs(function):
@@ -31,7 +31,7 @@ _NEEDS = ClientFunction(*map(_over_needs, OFFERS))
 def combinatorial_public_projects(valuations: ArrayLike) -> Problem:
     r"""``f_i(S) = sum_a max_{j in S} v_iaj``: the best project for each of a client's needs.
 
-    All clients share the projects; ``welfare`` of this problem assigns each to one client instead.
+    All clients share the projects; ``Welfare`` of this problem assigns each to one client instead.
 
     Args:
         valuations: The value of each project for each need of each client, ``[clients, needs,
@@ -50,6 +50,38 @@ def combinatorial_public_projects(valuations: ArrayLike) -> Problem:
         4.5
     """
     values = as_non_negative("valuations", valuations, "clients needs projects")
-    needs = jax.vmap(jax.vmap(multilinear.ranked))(values)
-    size = values.shape[2]
-    return family("combinatorial_public_projects", needs, _NEEDS, size=size, exact=True)
+    return CombinatorialPublicProjects(_ranked(values))
+
+
+_ranked = jax.jit(jax.vmap(jax.vmap(multilinear.ranked)))
+
+
+class CombinatorialPublicProjects(DenseProblem):
+    """Sums of facility locations, one a need; ``combinatorial_public_projects`` makes it.
+
+    Attributes:
+        needs: The values of projects for each need of each client, best project first.
+    """
+
+    needs: multilinear.Ranked
+
+    name = "combinatorial_public_projects"
+
+    @property
+    def function(self) -> ClientFunction:
+        """The function of one client's data."""
+        return _NEEDS
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return self.needs.scores.shape[-3]
+
+    @property
+    def size(self) -> int:
+        """Number of projects."""
+        return self.needs.scores.shape[-1]
+
+    def data(self) -> multilinear.Ranked:
+        """Returns the needs of all clients."""
+        return self.needs

@@ -6,8 +6,8 @@ import jax
 from jaxtyping import Array, Bool, Key
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.federated.importance_factors import importance_factors
-from fedjax_fair.submodular.federated.problem import Problem
+from fedjax_fair.submodular.federated.importance_factors import factors_of
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
 from fedjax_fair.submodular.federated.trajectory import check_sizes
 from fedjax_fair.submodular.matroids import Matroid
 
@@ -22,6 +22,11 @@ def random_base(key: Key[Array, ""], matroid: Matroid) -> Bool[Array, " size"]:
         >>> int(random_base(jax.random.key(0), matroids.Uniform(2, 5)).sum())
         2
     """
+    return _random_base(key, matroid)
+
+
+@jax.jit
+def _random_base(key, matroid):
     return matroid.max_weight_base(jax.random.uniform(key, (matroid.size,)))
 
 
@@ -37,4 +42,9 @@ def popular_base(
         [True, True, False]
     """
     check_sizes(problem, matroid)
-    return matroid.max_weight_base(importance_factors(problem, client_weights).singles)
+    return _popular_base(problem, matroid, as_client_weights(problem, client_weights))
+
+
+@jax.jit
+def _popular_base(problem, matroid, weights):
+    return matroid.max_weight_base(factors_of(problem, weights).singles)

@@ -8,7 +8,7 @@ server that works with it works with a real protocol in its place.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, Int, Key
 from fedjax_fair import checks
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import Secure, as_secure, secure_sum
+from fedjax_fair.numerics.secure_sum import Secure, secure_sum
+from fedjax_fair.tree import Tree
 
 __all__ = [
     "FLOAT_BITS",
@@ -51,7 +52,7 @@ class Messages(NamedTuple):
     owners: tuple[Int[Array, "..."], ...]
 
 
-class Protocol(NamedTuple):
+class Protocol(Tree):
     """How messages are masked (`fedjax_fair.numerics.secure_sum`).
 
     Attributes:
@@ -65,19 +66,10 @@ class Protocol(NamedTuple):
     limit: float
 
 
-def protocol(
-    aggregation: str | Secure, key: Key[Array, ""] | None, num_clients: int
-) -> Protocol | None:
-    """The protocol of a sum, or None for a plain one.
-
-    Raises:
-        ValueError: If ``aggregation`` is neither of the two words nor settings, or there is no key.
-    """
-    secure = as_secure(aggregation)
+def protocol(secure: Secure | None, key: Any, num_clients: int) -> Protocol | None:
+    """Returns the protocol of a sum; None for a plain one, whose key is not used."""
     if secure is None:
         return None
-    if key is None:
-        raise ValueError("key=None: expected a random key with aggregation='secure'.")
     return Protocol(jax.random.fold_in(key, _MASKS), num_clients, secure.limit)
 
 

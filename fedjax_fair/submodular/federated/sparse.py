@@ -19,7 +19,6 @@ scores.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -32,6 +31,7 @@ from fedjax_fair import checks
 from fedjax_fair.submodular.federated.problem import Bases, Gains
 from fedjax_fair.submodular.federated.secure import Messages
 from fedjax_fair.submodular.matroids import Matroid, Uniform
+from fedjax_fair.tree import Tree
 
 __all__ = ["SparseScores", "entries", "sparse_scores"]
 
@@ -41,9 +41,7 @@ _MOST_LEVELS = 16
 _TOGETHER = 2**22
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class SparseScores:
+class SparseScores(Tree):
     """Positive scores of clients for items, each client's in a run.
 
     Runs are in the order of items where scores take few values, and otherwise from the largest
@@ -75,10 +73,10 @@ class SparseScores:
     by_item: Int[Array, " entries"]
     item_offsets: Int[Array, " item_ends"]
     alike: tuple[Int[Array, "_"], ...]
-    widths: tuple[int, ...] = dataclasses.field(metadata={"static": True})
-    num_clients: int = dataclasses.field(metadata={"static": True})
-    size: int = dataclasses.field(metadata={"static": True})
-    most_raters: int = dataclasses.field(metadata={"static": True})
+    widths: tuple[int, ...]
+    num_clients: int
+    size: int
+    most_raters: int
 
 
 def sparse_scores(

@@ -15,6 +15,7 @@ from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.federated.problem import Gains, Problem
 from fedjax_fair.submodular.federated.secure import secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.tree import Number
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -129,7 +130,7 @@ def ascend(
     weights: Float[Array, " clients"],
     key: Key[Array, ""],
     rounds: int,
-    step: float,
+    step: Number,
     communicate: Callable[[Key[Array, ""], Key[Array, ""], Float[Array, " size"], Gains], Sent],
     costs: tuple[int, int, int],
 ) -> ContinuousRun:
@@ -213,7 +214,7 @@ def step_size(step: float | None, rounds: int) -> float:
         raise ValueError(
             f"{step=}, {rounds=}: expected step * rounds <= 1, got {step * rounds:.6g}."
         )
-    return step
+    return float(step)
 
 
 def draw_cohort(
