@@ -26,7 +26,7 @@ from fedjax_fair.app.config import (
     TrainingConfig,
 )
 from fedjax_fair.app.variants import relevant
-from fedjax_fair.numerics.sketch import count_sketch
+from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.submodular import facility_location_from_features, modular, scaled, sum_of
 
 SEEDS = (0, 1)
@@ -98,11 +98,11 @@ def method(name, config=CONFIG):
 
 def roles(selector=None, solver=None, aggregator=None, on_nonfinite="raise", **settings):
     """A run of roles from the Python API; each is FedAvg's unless it is given."""
-    round = ff.make_round(
+    round = ff.Round(
         network(),
-        selectors.uniform(5) if selector is None else selector,
-        solvers.sgd(0.1, 10, steps=3) if solver is None else solver,
-        aggregators.mean() if aggregator is None else aggregator,
+        selectors.Uniform(5) if selector is None else selector,
+        solvers.SGD(0.1, 10, steps=3) if solver is None else solver,
+        aggregators.Mean() if aggregator is None else aggregator,
         **settings,
     )
     return trained(round, on_nonfinite=on_nonfinite)
@@ -134,68 +134,68 @@ def represented_losses(context):
 
 
 SELECTORS = {
-    "by_size": lambda: roles(selectors.by_size(5)),
+    "by_size": lambda: roles(selectors.BySize(5)),
     "power_of_choice-cpow": lambda: roles(
-        selectors.power_of_choice(5, 8, variant="cpow", loss_examples=4)
+        selectors.PowerOfChoice(5, 8, variant="cpow", loss_examples=4)
     ),
-    "power_of_choice-rpow": lambda: roles(selectors.power_of_choice(5, 8, variant="rpow")),
+    "power_of_choice-rpow": lambda: roles(selectors.PowerOfChoice(5, 8, variant="rpow")),
     "clustered_by_similarity-l1": lambda: roles(
-        selectors.clustered_by_similarity(4, measure="l1", ward_input="distances")
+        selectors.ClusteredBySimilarity(4, measure="l1", ward_input="distances")
     ),
-    "divfl-all": lambda: roles(selectors.divfl(5, candidates="all", scale="sum")),
-    "divfl-candidates": lambda: roles(selectors.divfl(5, candidates=3)),
+    "divfl-all": lambda: roles(selectors.DivFL(5, candidates="all", scale="sum")),
+    "divfl-candidates": lambda: roles(selectors.DivFL(5, candidates=3)),
     "divfl-last_layer": lambda: roles(
-        selectors.divfl(5, gradients=selectors.gradients.fresh(selectors.gradients.last_layer()))
+        selectors.DivFL(5, gradients=selectors.gradients.Fresh(selectors.gradients.LastLayer()))
     ),
     "divfl-count_sketch": lambda: roles(
-        selectors.divfl(5, gradients=selectors.gradients.fresh(count_sketch(16, seed=3)))
+        selectors.DivFL(5, gradients=selectors.gradients.Fresh(CountSketch(16, seed=3)))
     ),
-    "divfl-stale": lambda: roles(selectors.divfl(5, gradients="stale")),
+    "divfl-stale": lambda: roles(selectors.DivFL(5, gradients="stale")),
     "divfl-refresh_every": lambda: roles(
-        selectors.divfl(5, gradients=selectors.gradients.refresh_every(2))
+        selectors.DivFL(5, gradients=selectors.gradients.RefreshEvery(2))
     ),
     "divfl-updates": lambda: roles(
-        selectors.divfl(5, gradients=selectors.gradients.updates(0.1, count_sketch(16)))
+        selectors.DivFL(5, gradients=selectors.gradients.Updates(0.1, CountSketch(16)))
     ),
-    "divfl-pool": lambda: roles(selectors.divfl(5, pool=8)),
+    "divfl-pool": lambda: roles(selectors.DivFL(5, pool=8)),
     "divfl-points": lambda: roles(
-        selectors.divfl(5, pool=6, points=4, gradients=selectors.gradients.stale(count_sketch(16)))
+        selectors.DivFL(5, pool=6, points=4, gradients=selectors.gradients.Stale(CountSketch(16)))
     ),
     "subtrunc-identity": lambda: roles(
-        selectors.subtrunc(5, 0.8, 2.0, phi="identity", candidates="all")
+        selectors.SubTrunc(5, 0.8, 2.0, phi="identity", candidates="all")
     ),
-    "subtrunc-phi": lambda: roles(selectors.subtrunc(5, 0.8, 2.0, phi=jnp.sqrt, scale="sum")),
-    "subtrunc-points": lambda: roles(selectors.subtrunc(5, pool=7, points=4, candidates=6)),
+    "subtrunc-phi": lambda: roles(selectors.SubTrunc(5, 0.8, 2.0, phi=jnp.sqrt, scale="sum")),
+    "subtrunc-points": lambda: roles(selectors.SubTrunc(5, pool=7, points=4, candidates=6)),
     "unionfl-pool": lambda: roles(
-        selectors.unionfl(5, 0.5, 2, pool=8, gradients="stale", candidates="all")
+        selectors.UnionFL(5, 0.5, 2, pool=8, gradients="stale", candidates="all")
     ),
     "unionfl-updates": lambda: roles(
-        selectors.unionfl(5, 0.2, 3, gradients=selectors.gradients.updates(0.1))
+        selectors.UnionFL(5, 0.2, 3, gradients=selectors.gradients.Updates(0.1))
     ),
-    "submodular": lambda: roles(selectors.submodular(represented_losses, 5)),
+    "submodular": lambda: roles(selectors.Submodular(represented_losses, 5)),
     "submodular-candidates": lambda: roles(
-        selectors.submodular(represented_losses, 5, candidates=4)
+        selectors.Submodular(represented_losses, 5, candidates=4)
     ),
-    "agnostic": lambda: roles(selectors.agnostic(0.3), aggregator=aggregators.mean("cohort")),
-    "drfa": lambda: roles(selectors.drfa(0.3, cohort_size=4, local_steps=3)),
+    "agnostic": lambda: roles(selectors.Agnostic(0.3), aggregator=aggregators.Mean("cohort")),
+    "drfa": lambda: roles(selectors.DRFA(0.3, cohort_size=4, local_steps=3)),
     "drfa-epochs": lambda: roles(
-        selectors.drfa(0.3, cohort_size=4, local_steps=2), solvers.sgd(0.1, 10, epochs=1)
+        selectors.DRFA(0.3, cohort_size=4, local_steps=2), solvers.SGD(0.1, 10, epochs=1)
     ),
 }
 
 SOLVERS = {
-    "sgd-momentum": lambda: roles(solver=solvers.sgd(0.05, 10, steps=4, momentum=0.9)),
+    "sgd-momentum": lambda: roles(solver=solvers.SGD(0.05, 10, steps=4, momentum=0.9)),
     "sgd-weight_decay-prox": lambda: roles(
-        solver=solvers.sgd(0.1, 7, steps=4, weight_decay=0.01, prox=0.5)
+        solver=solvers.SGD(0.1, 7, steps=4, weight_decay=0.01, prox=0.5)
     ),
     "sgd-schedule": lambda: roles(
-        solver=solvers.sgd(lambda round: 0.2 / (1 + round).astype(jnp.float32), 10, steps=3)
+        solver=solvers.SGD(lambda round: 0.2 / (1 + round).astype(jnp.float32), 10, steps=3)
     ),
     "sgd-adam": lambda: with_promotion(
-        lambda: roles(solver=solvers.sgd(0.01, 10, steps=3, prox=0.1, optimizer=optax.adam))
+        lambda: roles(solver=solvers.SGD(0.01, 10, steps=3, prox=0.1, optimizer=optax.adam))
     ),
-    "sgd-replacement": lambda: roles(solver=solvers.sgd(0.1, 30, steps=3, replacement=True)),
-    "sgd-epochs": lambda: roles(solver=solvers.sgd(0.1, 16, epochs=2, momentum=0.5)),
+    "sgd-replacement": lambda: roles(solver=solvers.SGD(0.1, 30, steps=3, replacement=True)),
+    "sgd-epochs": lambda: roles(solver=solvers.SGD(0.1, 16, epochs=2, momentum=0.5)),
     "clients_per_batch": lambda: roles(clients_per_batch=2),
 }
 
@@ -206,107 +206,107 @@ def trusted():
 
 
 AGGREGATORS = {
-    "mean-size": lambda: roles(aggregator=aggregators.mean("size")),
+    "mean-size": lambda: roles(aggregator=aggregators.Mean("size")),
     "mean-cohort": lambda: roles(
-        selectors.divfl(5, candidates="all"), aggregator=aggregators.mean("cohort")
+        selectors.DivFL(5, candidates="all"), aggregator=aggregators.Mean("cohort")
     ),
     "mean-server_optimizer": lambda: roles(
-        aggregator=aggregators.mean("size", server_optimizer=optax.sgd(0.5, momentum=0.9))
+        aggregator=aggregators.Mean("size", server_optimizer=optax.sgd(0.5, momentum=0.9))
     ),
     "mean-server_adam": lambda: with_promotion(
-        lambda: roles(aggregator=aggregators.mean(server_optimizer=optax.adam(0.01)))
+        lambda: roles(aggregator=aggregators.Mean(server_optimizer=optax.adam(0.01)))
     ),
     "equitable-eigengap": lambda: roles(
-        aggregator=aggregators.equitable(
+        aggregator=aggregators.Equitable(
             "eigengap", layer="logits", examples="last_batch", center=True
         )
     ),
     "equitable-received": lambda: roles(
-        aggregator=aggregators.equitable(3, model="received", cosine=True)
+        aggregator=aggregators.Equitable(3, model="received", cosine=True)
     ),
-    "fairfed": lambda: roles(aggregator=aggregators.fairfed(0.5)),
-    "q_fedavg": lambda: roles(aggregator=aggregators.q_fedavg(2.0, learning_rate=0.1)),
-    "tilted-uniform": lambda: roles(aggregator=aggregators.tilted(0.5, "uniform")),
+    "fairfed": lambda: roles(aggregator=aggregators.FairFed(0.5)),
+    "q_fedavg": lambda: roles(aggregator=aggregators.QFedAvg(2.0, learning_rate=0.1)),
+    "tilted-uniform": lambda: roles(aggregator=aggregators.Tilted(0.5, "uniform")),
     "tilted-cohort": lambda: roles(
-        selectors.by_size(5), aggregator=aggregators.tilted(-1.0, "cohort")
+        selectors.BySize(5), aggregator=aggregators.Tilted(-1.0, "cohort")
     ),
     "fltrust": lambda: roles(
-        aggregator=aggregators.fltrust(trusted(), solvers.sgd(0.1, 10, epochs=1), seed=2)
+        aggregator=aggregators.FLTrust(trusted(), solvers.SGD(0.1, 10, epochs=1), seed=2)
     ),
-    "trimmed_mean": lambda: roles(aggregator=aggregators.trimmed_mean(0.25)),
-    "krum-several": lambda: roles(aggregator=aggregators.krum(1, selected=2)),
+    "trimmed_mean": lambda: roles(aggregator=aggregators.TrimmedMean(0.25)),
+    "krum-several": lambda: roles(aggregator=aggregators.Krum(1, selected=2)),
     "geometric_median-size": lambda: roles(
-        aggregator=aggregators.geometric_median("size", iterations=3)
+        aggregator=aggregators.GeometricMedian("size", iterations=3)
     ),
-    "norm_clipping-size": lambda: roles(aggregator=aggregators.norm_clipping(0.2, "size")),
-    "centered_clipping": lambda: roles(aggregator=aggregators.centered_clipping(0.2, iterations=3)),
+    "norm_clipping-size": lambda: roles(aggregator=aggregators.NormClipping(0.2, "size")),
+    "centered_clipping": lambda: roles(aggregator=aggregators.CenteredClipping(0.2, iterations=3)),
 }
 
 AVAILABLE = np.random.default_rng(0).random((4, 12)) < 0.7
 FAULTS = {
-    "dropout": lambda: roles(faults=faults.dropout(0.4)),
+    "dropout": lambda: roles(faults=faults.Dropout(0.4)),
     "dropout-by-client": lambda: roles(
-        selectors.unionfl(5, 0.5, 2), faults=faults.dropout(np.linspace(0, 0.9, 12))
+        selectors.UnionFL(5, 0.5, 2), faults=faults.Dropout(np.linspace(0, 0.9, 12))
     ),
-    "stragglers": lambda: roles(faults=faults.stragglers(0.5, deadline_steps=1)),
-    "late": lambda: roles(faults=faults.late(0.6, rounds=2)),
-    "byzantine-sign_flip": lambda: roles(faults=faults.byzantine(0.4, "sign_flip", seed=1)),
-    "byzantine-scaling": lambda: roles(faults=faults.byzantine([0, 3, 7], "scaling", 3.0)),
-    "byzantine-noise": lambda: roles(faults=faults.byzantine(0.4, "noise")),
-    "byzantine-nan-drop": lambda: roles(faults=faults.byzantine(0.3, "nan"), on_nonfinite="drop"),
+    "stragglers": lambda: roles(faults=faults.Stragglers(0.5, deadline_steps=1)),
+    "late": lambda: roles(faults=faults.Late(0.6, rounds=2)),
+    "byzantine-sign_flip": lambda: roles(faults=faults.Byzantine(0.4, "sign_flip", seed=1)),
+    "byzantine-scaling": lambda: roles(faults=faults.Byzantine([0, 3, 7], "scaling", 3.0)),
+    "byzantine-noise": lambda: roles(faults=faults.Byzantine(0.4, "noise")),
+    "byzantine-nan-drop": lambda: roles(faults=faults.Byzantine(0.3, "nan"), on_nonfinite="drop"),
     "byzantine-nan-keep": lambda: roles(
-        selectors.divfl(5), faults=faults.byzantine([2], "nan"), on_nonfinite="keep"
+        selectors.DivFL(5), faults=faults.Byzantine([2], "nan"), on_nonfinite="keep"
     ),
     "byzantine-little": lambda: roles(
-        aggregator=aggregators.median(), faults=faults.byzantine(0.4, "little")
+        aggregator=aggregators.Median(), faults=faults.Byzantine(0.4, "little")
     ),
     "byzantine-inner_product": lambda: roles(
-        aggregator=aggregators.krum(1), faults=faults.byzantine(0.4, "inner_product", 0.5)
+        aggregator=aggregators.Krum(1), faults=faults.Byzantine(0.4, "inner_product", 0.5)
     ),
-    "diurnal": lambda: roles(faults=faults.diurnal(4, lowest=0.2, highest=0.9)),
-    "trace": lambda: roles(selectors.divfl(3), faults=faults.trace(AVAILABLE)),
+    "diurnal": lambda: roles(faults=faults.Diurnal(4, lowest=0.2, highest=0.9)),
+    "trace": lambda: roles(selectors.DivFL(3), faults=faults.Trace(AVAILABLE)),
     "trace-power_of_choice": lambda: roles(
-        selectors.power_of_choice(3, 5), faults=faults.trace(AVAILABLE)
+        selectors.PowerOfChoice(3, 5), faults=faults.Trace(AVAILABLE)
     ),
     "several-faults": lambda: roles(
         faults=[
-            faults.diurnal(4, lowest=0.5),
-            faults.late(0.5, rounds=2),
-            faults.stragglers(0.5, deadline_steps=2),
-            faults.dropout(0.2),
+            faults.Diurnal(4, lowest=0.5),
+            faults.Late(0.5, rounds=2),
+            faults.Stragglers(0.5, deadline_steps=2),
+            faults.Dropout(0.2),
         ]
     ),
 }
 
 UPLOADS = {
-    "top_k": lambda: roles(compression=uploads.top_k(0.1)),
+    "top_k": lambda: roles(compression=uploads.TopK(0.1)),
     "quantized": lambda: roles(
-        aggregator=aggregators.mean("size"), compression=uploads.quantized(4)
+        aggregator=aggregators.Mean("size"), compression=uploads.Quantized(4)
     ),
-    "secure": lambda: roles(aggregator=aggregators.mean("size"), aggregation="secure"),
+    "secure": lambda: roles(aggregator=aggregators.Mean("size"), aggregation="secure"),
     "secure-limit-dropout": lambda: roles(
-        aggregation=uploads.secure(4.0), faults=faults.dropout(0.3)
+        aggregation=uploads.Secure(4.0), faults=faults.Dropout(0.3)
     ),
-    "privacy": lambda: roles(privacy=uploads.privacy(0.1, 0.5)),
+    "privacy": lambda: roles(privacy=uploads.Privacy(0.1, 0.5)),
     "adaptive_privacy": lambda: roles(
         privacy=uploads.adaptive_privacy(0.5, initial_clip=0.2, quantile=0.6, count_noise=0.3)
     ),
     "privacy-quantized": lambda: roles(
-        privacy=uploads.privacy(0.1, 0.5), compression=uploads.quantized(6)
+        privacy=uploads.Privacy(0.1, 0.5), compression=uploads.Quantized(6)
     ),
-    "privacy-secure": lambda: roles(privacy=uploads.privacy(0.1, 0.5), aggregation="secure"),
+    "privacy-secure": lambda: roles(privacy=uploads.Privacy(0.1, 0.5), aggregation="secure"),
 }
 
 
 def centralized():
-    solver = solvers.sgd(0.1, 10, steps=6, momentum=0.9)
-    return trained(ff.make_centralized(network(), solver))
+    solver = solvers.SGD(0.1, 10, steps=6, momentum=0.9)
+    return trained(ff.Centralized(network(), solver))
 
 
 def run_by_rounds():
     """The states and infos of ``run``, without an evaluation."""
-    round = ff.make_round(
-        network(), selectors.power_of_choice(5), solvers.sgd(0.1, 10, epochs=1), aggregators.mean()
+    round = ff.Round(
+        network(), selectors.PowerOfChoice(5), solvers.SGD(0.1, 10, epochs=1), aggregators.Mean()
     )
 
     @jax.jit
@@ -329,12 +329,12 @@ def batch():
     """Two numbers of a selector, an aggregator and a fault, one seed each."""
 
     def method(point):
-        return ff.make_round(
+        return ff.Round(
             network(),
-            selectors.unionfl(5, point["mu"], 2, candidates="all"),
-            solvers.sgd(point["rate"], 10, steps=3, prox=point["prox"]),
-            aggregators.tilted(point["tilt"]),
-            faults=faults.dropout(point["dropout"]),
+            selectors.UnionFL(5, point["mu"], 2, candidates="all"),
+            solvers.SGD(point["rate"], 10, steps=3, prox=point["prox"]),
+            aggregators.Tilted(point["tilt"]),
+            faults=faults.Dropout(point["dropout"]),
         )
 
     points = {
@@ -349,8 +349,8 @@ def batch():
 
 def partition_per_seed():
     """A run in which each seed has a partition of its own, without training losses."""
-    round = ff.make_round(
-        network(), selectors.uniform(5), solvers.sgd(0.1, 10, steps=3), aggregators.mean()
+    round = ff.Round(
+        network(), selectors.Uniform(5), solvers.SGD(0.1, 10, steps=3), aggregators.Mean()
     )
     owners = data.load("digits", data.iid(8), seed=(0, 1))
     return numeric(ff.fit(round, owners, rounds=2, seeds=SEEDS, eval_every=1, train_loss=False))
