@@ -25,6 +25,8 @@ class SetFunction(Tree):
     ``jax.tree_util.Partial``.
 
     Examples:
+        >>> import jax.numpy as jnp
+        >>> from fedjax_fair.submodular import greedy
         >>> class Square(SetFunction):
         ...     weights: Float[Array, " n"]
         ...
@@ -46,7 +48,6 @@ class SetFunction(Tree):
         ...
         ...     def add(self, memo, item):
         ...         return memo + self.weights[item]
-        >>> from fedjax_fair.submodular import greedy
         >>> greedy(Square(jnp.array([1.0, 3.0, 2.0])), 2).items.tolist()
         [1, 2]
     """

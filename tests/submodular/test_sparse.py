@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 from sklearn.base import clone
 
 from fedjax_fair import submodular as sm
-from fedjax_fair.submodular import arrays
+from fedjax_fair.submodular import arrays, estimators
 from fedjax_fair.submodular.estimators import base
 
 RNG = np.random.default_rng(0)
@@ -72,9 +72,9 @@ def test_rounding_errors_do_not_add_up():
 
 ROWS = np.random.default_rng(1).normal(size=(30, 4))
 ESTIMATORS = {
-    "location": sm.FacilityLocation(8),
-    "saturated": sm.SaturatedCoverage(8, 0.4),
-    "cut": sm.GraphCut(8, 1.0),
+    "location": estimators.FacilityLocation(8),
+    "saturated": estimators.SaturatedCoverage(8, 0.4),
+    "cut": estimators.GraphCut(8, 1.0),
 }
 
 
@@ -104,8 +104,8 @@ def test_rows_are_similar_to_neighbors_alone(name, metric):
 
 def test_weights_count_for_neighbors_and_fitting_again_compiles_nothing():
     weights = np.arange(30) % 4
-    model = sm.FacilityLocation(8, n_neighbors=5).fit(ROWS, sample_weight=weights)
-    given = sm.FacilityLocation(8, "precomputed")
+    model = estimators.FacilityLocation(8, n_neighbors=5).fit(ROWS, sample_weight=weights)
+    given = estimators.FacilityLocation(8, "precomputed")
     dense = given.fit(neighborhoods("euclidean", symmetric=False), sample_weight=weights)
     assert model.ranking_.tolist() == dense.ranking_.tolist()
     compiled = base._picked._cache_size()
@@ -127,7 +127,7 @@ def test_sparse_similarities_are_never_dense(monkeypatch):
 @pytest.mark.parametrize("form", [arrays._aligned_copy, sparse.csr_array, sparse.csc_array])
 def test_what_was_given_may_change(form):
     given = form(np.ones((40, 2), np.float32))
-    function = sm.FacilityLocation(given)
+    function = sm.facility_location(given)
     (given.data if sparse.issparse(given) else given)[:] = 0
     assert function.value(np.array([True, False])) == 40
 
@@ -158,20 +158,27 @@ def test_explicit_zeros_and_repeated_entries_are_as_in_scipy():
         (lambda: sm.graph_cut(sparse.csr_array([[0, 1], [2, 0]])), "a symmetric matrix"),
         (lambda: sm.graph_cut(sparse.csr_array([[0, 1], [0, 1]])), "a symmetric matrix"),
         (
-            lambda: sm.FacilityLocation(1, n_neighbors=30).fit(ROWS),
+            lambda: estimators.FacilityLocation(1, n_neighbors=30).fit(ROWS),
             "n_neighbors=30: expected fewer than n_samples=30",
         ),
-        (lambda: sm.SaturatedCoverage(1, n_neighbors=0).fit(ROWS), "n_neighbors=0: expected an"),
         (
-            lambda: sm.FacilityLocation(1, "precomputed", 5).fit(np.eye(9)),
+            lambda: estimators.SaturatedCoverage(1, n_neighbors=0).fit(ROWS),
+            "n_neighbors=0: expected an",
+        ),
+        (
+            lambda: estimators.FacilityLocation(1, "precomputed", 5).fit(np.eye(9)),
             "n_neighbors=5: expected None beside metric='precomputed'",
         ),
         (
-            lambda: sm.GraphCut(1, metric="precomputed").fit(sparse.csr_array([[0, 1.0], [0, 0]])),
+            lambda: estimators.GraphCut(1, metric="precomputed").fit(
+                sparse.csr_array([[0, 1.0], [0, 0]])
+            ),
             "X: expected a symmetric matrix",
         ),
         (
-            lambda: sm.FacilityLocation(1, "precomputed").fit(sparse.csr_array([[0, -1.0]])),
+            lambda: estimators.FacilityLocation(1, "precomputed").fit(
+                sparse.csr_array([[0, -1.0]])
+            ),
             r"X\[0, 1\]=-1.0: expected finite numbers >= 0",
         ),
     ],
