@@ -289,7 +289,7 @@ UPLOADS = {
     ),
     "privacy": lambda: roles(privacy=uploads.Privacy(0.1, 0.5)),
     "adaptive_privacy": lambda: roles(
-        privacy=uploads.adaptive_privacy(0.5, initial_clip=0.2, quantile=0.6, count_noise=0.3)
+        privacy=uploads.AdaptivePrivacy(0.5, initial_clip=0.2, quantile=0.6, count_noise=0.3)
     ),
     "privacy-quantized": lambda: roles(
         privacy=uploads.Privacy(0.1, 0.5), compression=uploads.Quantized(6)
@@ -325,26 +325,22 @@ def sweep(name, **varied):
     return numeric(ff.sweep(own, seeds=SEEDS, **varied))
 
 
+NUMBERS = ((0.1, 1.0), (0.1, 0.05), (0.0, 0.5), (0.5, 2.0), (0.1, 0.3))
+
+
 def batch():
     """Two numbers of a selector, an aggregator and a fault, one seed each."""
-
-    def method(point):
-        return ff.Round(
+    methods = [
+        ff.Round(
             network(),
-            selectors.UnionFL(5, point["mu"], 2, candidates="all"),
-            solvers.SGD(point["rate"], 10, steps=3, prox=point["prox"]),
-            aggregators.Tilted(point["tilt"]),
-            faults=faults.Dropout(point["dropout"]),
+            selectors.UnionFL(5, mu, 2, candidates="all"),
+            solvers.SGD(rate, 10, steps=3, prox=prox),
+            aggregators.Tilted(tilt),
+            faults=faults.Dropout(dropout),
         )
-
-    points = {
-        "mu": np.array([0.1, 1.0], np.float32),
-        "rate": np.array([0.1, 0.05], np.float32),
-        "prox": np.array([0.0, 0.5], np.float32),
-        "tilt": np.array([0.5, 2.0], np.float32),
-        "dropout": np.array([0.1, 0.3], np.float32),
-    }
-    return numeric(ff.fit_batch(method, points, federation(), rounds=4, seeds=(0, 5), eval_every=2))
+        for mu, rate, prox, tilt, dropout in zip(*NUMBERS, strict=True)
+    ]
+    return numeric(ff.fit_batch(methods, federation(), rounds=4, seeds=(0, 5), eval_every=2))
 
 
 def partition_per_seed():

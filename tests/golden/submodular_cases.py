@@ -13,6 +13,7 @@ from scipy.sparse import coo_array, csr_array
 
 from fedjax_fair import submodular as sm
 from fedjax_fair.numerics.clustering import cluster_weights, eigengap, kmeans, spectral_embedding
+from fedjax_fair.submodular import estimators as representatives
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids, rounding
 
@@ -56,31 +57,31 @@ FUNCTIONS = {
     "facility_location_from_features-some": lambda: sm.facility_location_from_features(
         VECTORS, SOME, COUNTED, POINT_WEIGHTS
     ),
-    "coverage": lambda: sm.coverage(MEMBERSHIP, WEIGHTS),
-    "probabilistic_coverage": lambda: sm.probabilistic_coverage(PROBABILITIES, WEIGHTS),
+    "coverage": lambda: sm.Coverage(MEMBERSHIP, WEIGHTS),
+    "probabilistic_coverage": lambda: sm.ProbabilisticCoverage(PROBABILITIES, WEIGHTS),
     "saturated_coverage": lambda: sm.saturated_coverage(SIMILARITY, 0.3),
     "saturated_coverage-sparse": lambda: sm.saturated_coverage(csr_array(FEW), 0.3),
-    "feature_based-sqrt": lambda: sm.feature_based(FEATURES),
-    "feature_based-log1p": lambda: sm.feature_based(FEATURES, "log1p", WEIGHTS[:4]),
-    "feature_based-own": lambda: sm.feature_based(FEATURES, lambda x: 1 - jnp.exp(-x - 1)),
+    "feature_based-sqrt": lambda: sm.FeatureBased(FEATURES),
+    "feature_based-log1p": lambda: sm.FeatureBased(FEATURES, "log1p", WEIGHTS[:4]),
+    "feature_based-own": lambda: sm.FeatureBased(FEATURES, lambda x: 1 - jnp.exp(-x - 1)),
     "graph_cut": lambda: sm.graph_cut(SQUARE, 1.5),
     "graph_cut-sparse": lambda: sm.graph_cut(coo_array(FEW_SQUARE), 1.5),
-    "log_det": lambda: sm.log_det(KERNEL),
-    "modular": lambda: sm.modular(MIXED),
+    "log_det": lambda: sm.LogDet(KERNEL),
+    "modular": lambda: sm.Modular(MIXED),
     "truncated_modular": lambda: sm.truncated_modular(FEATURES[:, 0], 1.5, 0.7),
     "union_penalty": lambda: sm.union_penalty(HISTORY, 0.3),
-    "disparity_sum": lambda: sm.disparity_sum(SQUARE),
-    "disparity_min": lambda: sm.disparity_min(SQUARE),
-    "sum_of": lambda: sm.sum_of(
-        sm.coverage(MEMBERSHIP), sm.modular(MIXED), sm.facility_location(SIMILARITY)
+    "disparity_sum": lambda: sm.DisparitySum(SQUARE),
+    "disparity_min": lambda: sm.DisparityMin(SQUARE),
+    "sum_of": lambda: sm.Sum(
+        (sm.Coverage(MEMBERSHIP), sm.Modular(MIXED), sm.facility_location(SIMILARITY))
     ),
-    "scaled": lambda: sm.scaled(sm.log_det(KERNEL), 2.5),
-    "truncated": lambda: sm.truncated(sm.facility_location(SIMILARITY), 14.0),
-    "restricted": lambda: sm.restricted(sm.facility_location(SIMILARITY), INCLUDED),
-    "conditional_gain": lambda: sm.conditional_gain(sm.facility_location(SIMILARITY), [2, 4]),
-    "conditional_gain-log_det": lambda: sm.conditional_gain(sm.log_det(KERNEL), [2, 4]),
-    "mutual_information": lambda: sm.mutual_information(sm.graph_cut(SQUARE), [4, 1]),
-    "conditional_mutual_information": lambda: sm.conditional_mutual_information(
+    "scaled": lambda: sm.Scaled(sm.LogDet(KERNEL), 2.5),
+    "truncated": lambda: sm.Truncated(sm.facility_location(SIMILARITY), 14.0),
+    "restricted": lambda: sm.Restricted(sm.facility_location(SIMILARITY), INCLUDED),
+    "conditional_gain": lambda: sm.ConditionalGain(sm.facility_location(SIMILARITY), [2, 4]),
+    "conditional_gain-log_det": lambda: sm.ConditionalGain(sm.LogDet(KERNEL), [2, 4]),
+    "mutual_information": lambda: sm.MutualInformation(sm.graph_cut(SQUARE), [4, 1]),
+    "conditional_mutual_information": lambda: sm.ConditionalMutualInformation(
         sm.facility_location(SIMILARITY), [4, 1], [2, 5]
     ),
 }
@@ -127,12 +128,12 @@ def both(solve):
 
 
 LIMITS = {
-    "uniform": matroids.uniform(3, N),
-    "partition": matroids.partition([1, 0, 1, 0, 1, 0, 2, 2], [1, 2, 1]),
-    "laminar": matroids.laminar([[1, 0, 1, 0, 0, 0, 0, 0], [1, 0, 1, 1, 0, 1, 1, 0]], [1, 2]),
-    "graphic": matroids.graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3], [3, 3], [3, 4]]),
+    "uniform": matroids.Uniform(3, N),
+    "partition": matroids.Partition([1, 0, 1, 0, 1, 0, 2, 2], [1, 2, 1]),
+    "laminar": matroids.Laminar([[1, 0, 1, 0, 0, 0, 0, 0], [1, 0, 1, 1, 0, 1, 1, 0]], [1, 2]),
+    "graphic": matroids.Graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3], [3, 3], [3, 4]]),
     "allocation": matroids.allocation(4, 2),
-    "from_oracle": matroids.from_oracle(lambda mask: jnp.sum(mask) <= 2, N),
+    "from_oracle": matroids.Oracle(lambda mask: jnp.sum(mask) <= 2, N),
 }
 
 VARIED = {
@@ -216,13 +217,13 @@ def estimators():
     rows = np.abs(VECTORS)
     arrays = {}
     for name, estimator in {
-        "FacilityLocation": sm.FacilityLocation(4),
-        "FacilityLocation-neighbors": sm.FacilityLocation(4, n_neighbors=3),
-        "FeatureBased": sm.FeatureBased(4, "log1p"),
-        "GraphCut": sm.GraphCut(4, 2.0, "cosine"),
-        "LogDet": sm.LogDet(4),
-        "MaxCoverage": sm.MaxCoverage(3),
-        "SaturatedCoverage": sm.SaturatedCoverage(4, 0.3),
+        "FacilityLocation": representatives.FacilityLocation(4),
+        "FacilityLocation-neighbors": representatives.FacilityLocation(4, n_neighbors=3),
+        "FeatureBased": representatives.FeatureBased(4, "log1p"),
+        "GraphCut": representatives.GraphCut(4, 2.0, "cosine"),
+        "LogDet": representatives.LogDet(4),
+        "MaxCoverage": representatives.MaxCoverage(3),
+        "SaturatedCoverage": representatives.SaturatedCoverage(4, 0.3),
     }.items():
         estimator.fit(MEMBERSHIP if name == "MaxCoverage" else rows)
         arrays[f"eager.{name}.ranking"] = estimator.ranking_
