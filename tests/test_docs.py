@@ -42,7 +42,7 @@ assert main(["run", *options, "--methods", *methods]) == 0
 (folder,) = __import__("pathlib").Path("runs").iterdir()
 results = ff.results.open(folder)
 wine = ff.data.load("wine", ff.data.iid(6))
-chosen = submodular.greedy(submodular.capped_count(5, 2), 3)
+chosen = submodular.greedy(submodular.CappedCount(5, 2), 3)
 print(json.dumps({
     "methods": results.algorithm.values.tolist(),
     "info": [name for name in ("selection_highest_loss", "aggregation_capped") if name in results],
