@@ -21,7 +21,7 @@ PAGES = {
 METHODS_PAGE = """# Methods
 
 `fedjax-fair run --methods NAME ...` compares them. Names combine, as in `divfl+equitable`, and take
-settings, as in `subtrunc:lam=0.1`: those of the factories in
+settings, as in `subtrunc:lam=0.1`: the fields of the classes in
 [selectors](api/fedjax_fair.selectors.md), [solvers](api/fedjax_fair.solvers.md) and
 [aggregators](api/fedjax_fair.aggregators.md). `uniform` weighs members alike, `size` by their
 training examples, as the method's paper does. What a server needs to see of one client is a
