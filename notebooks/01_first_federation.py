@@ -34,6 +34,12 @@ fedavg = ff.Round(
 run = ff.fit(fedavg, digits, rounds=60, seeds=(0, 1, 2), eval_every=5)
 
 # %% [markdown]
+# A method is a value: it prints as it was made.
+
+# %%
+print(fedavg)
+
+# %% [markdown]
 # `run` is an `xarray.Dataset`: every client's accuracy at every evaluation for every seed, and the
 # summaries of it. The three seeds were three runs in one compiled program.
 

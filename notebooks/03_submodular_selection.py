@@ -83,6 +83,7 @@ most = owned.argmax(axis=1)
 
 # %%
 represented = submodular.Scaled(submodular.facility_location_from_distances(distances), 1 / 50)
+print(represented)
 
 
 def subtrunc(lam, b=20.0):
@@ -98,7 +99,8 @@ selection.chosen(distances, subtrunc(lam=30).items, group=most)
 # %% [markdown]
 # As the weight of the bonus grows, the mean loss of the cohort rises and its representation falls:
 # that is the trade the method makes. (The bound is out of reach here; where a few clients reach it,
-# the bonus changes little.) All weights are tried in one compiled call.
+# the bonus changes little.) Set functions are pytrees whose numbers and arrays may be traced, so
+# that all weights are tried in one compiled call.
 
 # %%
 weights = jnp.logspace(-2, 2, 60)

@@ -38,23 +38,20 @@ planted
 # %% [markdown]
 # ## Activations
 #
-# An aggregator sees the trained models. This one averages them as usual, but also embeds the
-# clients by the similarity of their mean activations, and returns the coordinates as info, which
-# results keep.
+# An aggregator sees the trained models. This subclass of the mean also embeds the clients by the
+# similarity of their mean activations, and returns the coordinates as info, which results keep.
 
 
 # %%
-def watching(aggregator):
-    def aggregate(state, cohort, results, context):
-        update, state, info = aggregator.aggregate(state, cohort, results, context)
+class Watching(ff.aggregators.Mean):
+    def aggregate(self, state, cohort, results, context):
+        update, state, info = super().aggregate(state, cohort, results, context)
         vectors = activation_vectors(cohort, results, context)
         points = spectral_embedding(vectors @ vectors.T, 3)
         return update, state, info._replace(info={"second": points[:, 1], "third": points[:, 2]})
 
-    return aggregator._replace(aggregate=aggregate)
 
-
-all_clients = ff.Round(network, ff.selectors.Full(), solver, watching(ff.aggregators.Mean()))
+all_clients = ff.Round(network, ff.selectors.Full(), solver, Watching())
 seen = ff.fit(all_clients, digits, rounds=5, seeds=(0,), eval_every=5)
 points = np.stack([seen.aggregation_second, seen.aggregation_third], axis=-1)[0, -1]
 groups.embedding(points, found=(points[:, 0] > 0).astype(int), planted=planted)

@@ -40,13 +40,15 @@ closeness.shape
 # Each home is a client. It is served by the nearest open site: `f_i(S) = max_{j in S} c_ij`. The
 # federation's value is the mean over clients, and any five sites may be opened.
 #
-# Algorithms are compiled once for problems of one shape, so that another town of this size needs no
+# Problems and matroids are classes whose arrays are arguments of what is compiled. Algorithms are
+# therefore compiled once for problems of one shape, and another town of this size needs no
 # compilation.
 
 # %%
 problem, five = fed.facility_location(closeness), matroids.Uniform(5, len(sites))
 greedy = fed.centralized_greedy(problem, five)
 run = fed.fedcg(jax.random.key(0), problem, five, rounds=20, cohort=40)
+print(five)
 
 # %% [markdown]
 # ## A fractional answer, and two ways to a set

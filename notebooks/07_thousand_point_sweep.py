@@ -16,17 +16,19 @@
 #
 # How much accuracy does fairness cost? Every method has a number for that: the power of q-FedAvg,
 # the tilt of TERM, the weight of SubTrunc's bonus. The answer also depends on the step size and on
-# chance, so we want all combinations. Numbers and seeds are an axis of one compiled program for
+# chance, so we want all combinations. Numbers and seeds are an axis of one compiled function for
 # each method, so a thousand runs are three compilations.
 
 # %%
 # %matplotlib inline
+import time
 from dataclasses import replace
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 
+import fedjax_fair as ff
 from fedjax_fair import results, sweep
 from fedjax_fair.app import presets
 from fedjax_fair.app.config import ModelConfig
@@ -131,3 +133,41 @@ for method, one in swept.items():
 # The same from the command line, with a folder that an interrupted sweep continues in:
 #
 #     fedjax-fair sweep digits lam=0,0.1,1 learning_rate=0.03,0.1 --methods subtrunc
+#
+# ## A batch of methods
+#
+# `sweep` varies settings by name. `ff.fit_batch` takes the methods themselves, one for each run,
+# and so varies the numbers of any role, one of your own included. All methods have one structure;
+# the numbers in which they differ become a batch axis. A zero may be among them.
+
+
+# %%
+def tilted(tilt, rate):
+    return ff.Round(
+        model=ff.models.logistic(10),
+        selector=ff.selectors.Uniform(cohort_size=5),
+        solver=ff.solvers.SGD(learning_rate=rate, batch_size=10, steps=10),
+        aggregator=ff.aggregators.Tilted(tilt),
+    )
+
+
+def batch(tilts):
+    start = time.perf_counter()
+    methods = [tilted(tilt, rate) for tilt in tilts for rate in rates]
+    seeds = [0] * len(methods)
+    runs = ff.fit_batch(methods, digits, rounds=30, eval_every=30, seeds=seeds)
+    return runs, round(time.perf_counter() - start, 1)
+
+
+digits = ff.data.load("digits", ff.data.classes_per_client(20, 2), seed=0)
+print(tilted(1.0, 0.1))
+
+# %% [markdown]
+# A second batch with other numbers compiles nothing:
+
+# %%
+first, seconds = batch([0.0, 1.0, 10.0])
+again, seconds_again = batch([0.0, 3.0, 30.0])
+assert first.test_accuracy.sizes["seed"] == 12
+assert seconds_again < seconds
+{"first": seconds, "second": seconds_again}
