@@ -99,7 +99,7 @@ batch = ff.fit_batch(
 )
 recent = batch.selection_recent.mean("training_round")
 assert (recent.diff("seed") <= 0).all()
-dict(zip(penalties, recent.values.round(2).tolist(), strict=True))
+{penalty: round(float(mean), 2) for penalty, mean in zip(penalties, recent, strict=True)}
 
 # %% [markdown]
 # ## A set function
