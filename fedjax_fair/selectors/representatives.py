@@ -23,12 +23,12 @@ from fedjax_fair.selectors import gradients as sources
 from fedjax_fair.selectors.gradients import GradientSource
 from fedjax_fair.selectors.uniform import draw
 from fedjax_fair.submodular import (
+    Scaled,
     SetFunction,
     Sum,
     facility_location_from_distances,
     facility_location_from_features,
     greedy,
-    scaled,
     stochastic_greedy,
 )
 
@@ -114,7 +114,7 @@ def representatives(
             finite if context.available is None else finite & context.available[sample.clients]
         )
         factor = 1 / context.num_clients if scale == "mean" else 1.0
-        function = represent = scaled(representation, factor)
+        function = represent = Scaled(representation, factor)
         if (added := term.function(own, context, known.loss[sample.items], items)) is not None:
             function = Sum((represent, added))
         if candidates in ("all", function.size):

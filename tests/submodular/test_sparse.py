@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import sparse
@@ -129,7 +130,7 @@ def test_what_was_given_may_change(form):
     given = form(np.ones((40, 2), np.float32))
     function = sm.facility_location(given)
     (given.data if sparse.issparse(given) else given)[:] = 0
-    assert function.value(np.array([True, False])) == 40
+    assert function.value(jnp.array([True, False])) == 40
 
 
 def test_explicit_zeros_and_repeated_entries_are_as_in_scipy():
