@@ -37,6 +37,7 @@ from fedjax_fair.metrics import bytes_per_round
 from fedjax_fair.numerics.sketch import count_sketch
 from fedjax_fair.parallel import client_mesh, core_mesh
 from fedjax_fair.submodular import federated, matroids, multilinear
+from fedjax_fair.tree import Tree
 
 __all__ = ["TAKES_NUMBERS", "bad_values", "call_with", "given"]
 
@@ -76,8 +77,9 @@ _NUMBER = re.compile(r"\b(int|float|Number|Integer)\b")
 TAKES_NUMBERS: list[tuple[Callable[..., Any], str]] = [
     (function, name)
     for function in _PUBLIC
-    if isinstance(function, (FunctionType, type)) or function in _OTHERS
-    if not (isinstance(function, type) and issubclass(function, tuple))  # Those check nothing.
+    if isinstance(function, FunctionType)
+    or function in _OTHERS
+    or (isinstance(function, type) and issubclass(function, Tree))
     for name, parameter in inspect.signature(function).parameters.items()
     if _NUMBER.search(str(parameter.annotation))
 ]
