@@ -17,6 +17,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
+from fedjax_fair.printing import printed
+
 __all__ = ["Integer", "Number", "Tree", "child_fields", "stack", "stacked_leaves"]
 
 Number = float | Float[Array, ""]
@@ -31,8 +33,6 @@ _Same = TypeVar("_Same", bound="Tree")
 
 _CHILD_TYPES = ("Number", "Integer", "Array", "PyTree")
 _CHILDREN = "__children__"
-_MAX_LINE = 88
-_MAX_SHOWN = 6
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -100,12 +100,7 @@ class Tree:
         return self
 
     def __repr__(self) -> str:
-        name, fields = _name(self), _shown_fields(self)
-        line = f"{name}({', '.join(fields)})"
-        if len(line) <= _MAX_LINE and "\n" not in line:
-            return line
-        indented = (f"    {one},".replace("\n", "\n    ") for one in fields)
-        return "\n".join((f"{name}(", *indented, ")"))
+        return printed(self)
 
 
 def stack(trees: Sequence[Any]) -> Any:
@@ -221,8 +216,8 @@ def _only(place: str, values: list[Any]) -> Any:
     for value in values[1:]:
         if type(value) is not type(values[0]) or not _same(value, values[0]):
             raise ValueError(
-                f"{place}: {_shown(values[0])} and {_shown(value)} differ in structure and cannot "
-                "be stacked; expected one value, or a field annotated as Number or an array."
+                f"{place}: {_in_line(values[0])} and {_in_line(value)} differ in structure and "
+                "cannot be stacked; expected one value, or a field annotated as Number or an array."
             )
     return values[0]
 
@@ -327,11 +322,15 @@ def _check_structure(tree: Tree) -> None:
             hash(value)
         except TypeError:
             raise ValueError(
-                f"{name}={_shown(value)}: a {type(value).__name__} can change and is not hashable; "
-                "expected a tuple or another immutable value."
+                f"{name}={_in_line(value)}: a {type(value).__name__} can change and is not "
+                "hashable; expected a tuple or another immutable value."
             ) from None
         if str(field.type) in ("int", "<class 'int'>") and isinstance(value, float):
             raise ValueError(f"{name}={value!r}: expected an integer, because it is structure.")
+
+
+def _in_line(value: Any) -> str:
+    return " ".join(printed(value).split())
 
 
 @functools.cache
@@ -355,54 +354,3 @@ def _same(mine: Any, other: Any) -> bool:
             mine, other = jax.random.key_data(mine), jax.random.key_data(other)
         return np.shape(mine) == np.shape(other) and np.array_equal(mine, other)
     return bool(mine == other)
-
-
-def _is_default(field: dataclasses.Field, value: Any) -> bool:
-    default = field.default
-    if value is default:
-        return True
-    if default is dataclasses.MISSING or type(value) is not type(default):
-        return False
-    return _same(value, default)
-
-
-def _name(value: Any) -> str:
-    return type(value).__qualname__.rpartition(".")[2].lstrip("_")
-
-
-def _shown_fields(value: Any) -> list[str]:
-    """Fields that are not their defaults; those that are given by position come first."""
-    fields = sorted(dataclasses.fields(value), key=lambda field: bool(field.kw_only))
-    return [
-        f"{field.name}={_shown(getattr(value, field.name))}"
-        for field in fields
-        if field.repr and not _is_default(field, getattr(value, field.name))
-    ]
-
-
-def _shown(value: Any) -> str:
-    """Returns what stands for a value where an instance is printed."""
-    if isinstance(value, (Tracer, jax.ShapeDtypeStruct)):
-        return f"{value.dtype}{list(value.shape)}"
-    if isinstance(value, (jax.Array, np.ndarray)):
-        if value.size > _MAX_SHOWN or jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return f"{value.dtype}{list(value.shape)}"
-        return repr(value.tolist())
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key!r}: {_shown(one)}' for key, one in value.items())}}}"
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        fields = value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
-        inner = ", ".join(f"{name}={_shown(one)}" for name, one in fields.items())
-        return f"{_name(value)}({inner})"
-    if isinstance(value, tuple):
-        inner = ", ".join(map(_shown, value))
-        return f"({inner},)" if len(value) == 1 else f"({inner})"
-    if callable(value) and not isinstance(value, Tree) and hasattr(value, "__qualname__"):
-        return value.__qualname__
-    if isinstance(value, functools.partial):
-        named = (f"{name}={_shown(one)}" for name, one in value.keywords.items())
-        return f"partial({', '.join([*map(_shown, (value.func, *value.args)), *named])})"
-    if dataclasses.is_dataclass(value) and not isinstance(value, (type, Tree)):
-        # Flax modules print themselves on many lines.
-        return f"{_name(value)}({', '.join(_shown_fields(value))})"
-    return repr(value)

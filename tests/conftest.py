@@ -14,7 +14,7 @@ import pytest
 from fedjax_fair.base import Context, Model, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 from fedjax_fair.parallel import collectives
-from fedjax_fair.training import checkpoints
+from fedjax_fair.training import checkpoints, executables
 
 # Nothing may rely on silent broadcasting or promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -137,13 +137,26 @@ def nearest_mixture(values):
 
 
 def pytest_runtest_teardown(item, nextitem):
-    """Gives up compiled programs at the end of a file.
+    """Gives up compiled programs at the end of a file, if there are many.
 
     Each of them maps memory, and all together would exceed the 65,530 maps that Linux allows a
     process, upon which it dies.
     """
-    if nextitem is None or nextitem.path != item.path:
+    if (nextitem is None or nextitem.path != item.path) and num_maps() > MAX_MAPS:
         jax.clear_caches()
+        executables.clear()
+
+
+MAX_MAPS = 25_000
+
+
+def num_maps() -> int:
+    """Memory maps of this process; more than are allowed where the system does not say."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return MAX_MAPS + 1
+    with maps.open("rb") as lines:
+        return sum(1 for _ in lines)
 
 
 @pytest.fixture

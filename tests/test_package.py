@@ -174,3 +174,39 @@ def test_the_wheel_works_where_nothing_else_is_installed(built, tmp_path):
     copy(PROGRAM, tmp_path)
     checker = [sys.executable, "-m", "pyright", "--pythonpath", programs / "python"]
     assert run(*checker, PROGRAM.name, **here).startswith("0 errors, 0 warnings")
+
+
+TWICE = """
+import jax
+import fedjax_fair as ff
+
+compiled = []
+def keep(name, seconds, **_):
+    compiled.append(name)
+data = ff.data.load("digits", ff.data.iid(5))
+def call(rate, mu):
+    method = ff.Round(
+        ff.models.logistic(10), ff.selectors.UnionFL(2, mu),
+        ff.solvers.SGD(rate, 10, steps=1), ff.aggregators.Equitable(2),
+    )
+    ff.fit(method, data, rounds=1)
+call(0.1, 1.0)
+jax.monitoring.register_event_duration_secs_listener(keep)
+call(0.2, 0.5)
+print(ff.__file__)
+print(sum(name == "/jax/core/compile/backend_compile_duration" for name in compiled))
+"""
+
+
+@pytest.mark.parametrize("how", ["wheel", "editable"])
+def test_other_numbers_compile_nothing_however_it_is_installed(how, built, tmp_path):
+    folder = ROOT
+    if how == "wheel":
+        folder = tmp_path / "site-packages"
+        (wheel,) = built.glob("*.whl")
+        with zipfile.ZipFile(wheel) as opened:
+            opened.extractall(folder)
+    found = run(
+        sys.executable, "-c", TWICE, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(folder)}
+    ).split()
+    assert found == [str(folder / "fedjax_fair" / "__init__.py"), "0"]

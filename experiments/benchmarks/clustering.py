@@ -99,7 +99,9 @@ def benchmark_round(repeats: int) -> None:
     @jax.jit
     def activations(variables, data):
         def measure(variables, features, labels):
-            return jax.nn.log_softmax(method.model.features(*variables, features))
+            return jax.nn.log_softmax(
+                method.model.features(variables.params, variables.state, features)
+            )
 
         return make_context(method.model, jnp.int32(0), variables, data).client_means(
             measure, clients

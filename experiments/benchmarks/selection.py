@@ -36,7 +36,7 @@ from fedjax_fair.numerics.sketch import CountSketch, ravel
 from fedjax_fair.selectors.gradients import Stale, Updates
 from fedjax_fair.simulate import run
 from fedjax_fair.submodular import (
-    FacilityLocation,
+    estimators,
     facility_location,
     facility_location_from_distances,
     greedy,
@@ -72,7 +72,7 @@ def _compare(matrix: np.ndarray, path: str, k: int, repeats: int, workers: dict)
     size = matrix.shape[0]
     device = jax.device_put(matrix)
     solve = jax.jit(lambda similarity: greedy(facility_location(similarity), k))
-    model = FacilityLocation(k, metric="precomputed")
+    model = estimators.FacilityLocation(k, metric="precomputed")
     # The fastest pass over the matrix, faster than ``jnp.sum``: the gains of all items alone.
     read = jax.jit(lambda similarity: facility_location(similarity).init())
     key = jax.random.key(0)

@@ -37,6 +37,7 @@ from fedjax_fair.metrics import bytes_per_round
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.parallel import client_mesh, core_mesh
 from fedjax_fair.submodular import federated, matroids, multilinear
+from fedjax_fair.tree import Tree
 
 __all__ = ["TAKES_NUMBERS", "bad_values", "call_with", "given"]
 
@@ -76,7 +77,9 @@ _NUMBER = re.compile(r"\b(int|float|Number|Integer)\b")
 TAKES_NUMBERS: list[tuple[Callable[..., Any], str]] = [
     (function, name)
     for function in _PUBLIC
-    if isinstance(function, (FunctionType, type)) or function in _OTHERS
+    if isinstance(function, FunctionType)
+    or function in _OTHERS
+    or (isinstance(function, type) and issubclass(function, Tree))
     for name, parameter in inspect.signature(function).parameters.items()
     if _NUMBER.search(str(parameter.annotation))
 ]
@@ -217,6 +220,10 @@ def given() -> dict[str, Any]:
     }
 
 
+def _lists() -> sets.SparseSimilarity:
+    return sets.sparse_similarity(csr_array(np.eye(3)))
+
+
 @cache
 def _own() -> dict[Callable[..., Any], dict[str, Any]]:
     """Arguments of functions to whom a name means something else, or that need one of several."""
@@ -229,7 +236,8 @@ def _own() -> dict[Callable[..., Any], dict[str, Any]]:
             "validation": 0.5,
         },
         federated.feature_selection: {"features": [np.ones((4, 1), int)], "labels": [_LABELS]},
-        sets.SparseGraphCut: {"similarity": sets.sparse_similarity(csr_array(np.eye(3)))},
+        sets.SparseGraphCut: {"similarity": _lists()},
+        sets.SparseSaturatedCoverage: {"similarity": _lists()},
         sets.stochastic_greedy: {"k": 2, "candidates": 1},
         federated.discrete_greedy: {"kappa": 1.0},
     }

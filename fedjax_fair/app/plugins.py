@@ -133,7 +133,9 @@ def _require_method(name: Any, method: Any, origin: str) -> None:
         if factory is None:
             continue
         if not callable(factory):
-            raise ValueError(f"{origin}: {name}.{role}={factory!r}: expected a factory.")
+            raise ValueError(
+                f"{origin}: {name}.{role}={factory!r}: expected a class, such as selectors.Full."
+            )
         for setting in inspect.signature(factory).parameters.values():
             where = f"{origin}: {name}.{role}: {setting.name}"
             if setting.annotation is setting.empty:

@@ -384,13 +384,13 @@ def test_minibatches_are_not_larger_than_the_largest_client(name, lanes):
     if lanes == "largest":
         lanes = int(ready.data.train.sizes.max())
     made_of = describe(round=ready.rounds[name])
-    assert made_of["round.step.solver.solve.batch_size"] == str(lanes)
+    assert made_of["round.solver.batch_size"] == str(lanes)
 
 
 def test_minibatches_with_replacement_may_be_larger_than_any_client():
     name = "fedavg:replacement=True,batch_size=500"
     made_of = describe(round=method_round(SMALL, name, 10, largest_client=20))
-    assert made_of["round.step.solver.solve.batch_size"] == "500"
+    assert made_of["round.solver.batch_size"] == "500"
 
 
 def test_what_a_run_needs_at_least_is_what_it_holds():

@@ -24,26 +24,28 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair.app.method import Method
-from fedjax_fair.base import Cohort, Selector, empty_state
+from fedjax_fair.base import Cohort, Number, Selector
 
 
-def largest(cohort_size: int, noise: float = 0.0) -> Selector:
-    """Picks them.
+class Largest(Selector):
+    """Selects the clients with the most examples.
 
     Args:
         cohort_size: Clients per round.
-        noise: How much luck there is; may be traced.
+        noise: Standard deviation of noise on their number.
     """
 
-    def select(key, state, context):
-        luck = noise * jax.random.normal(key, context.sizes.shape)
-        chosen = jax.lax.top_k(context.sizes + luck, cohort_size)[1].astype(jnp.int32)
-        return Cohort(chosen, jnp.full(cohort_size, helper.ONE / cohort_size)), state, {}
+    cohort_size: int
+    noise: Number = 0.0
 
-    return Selector.from_functions(empty_state, select)
+    def select(self, key, state, context):
+        size = self.cohort_size
+        noise = self.noise * jax.random.normal(key, context.sizes.shape)
+        chosen = jax.lax.top_k(context.sizes + noise, size)[1].astype(jnp.int32)
+        return Cohort(chosen, jnp.full(size, helper.ONE / size)), state, {}
 
 
-METHODS = {"largest": Method("The clients with the most examples", selector=largest)}
+METHODS = {"largest": Method("The clients with the most examples", selector=Largest)}
 '''
 
 # Several commands in one process, as it takes longest to start.
@@ -106,7 +108,9 @@ def test_methods_from_outside_are_methods_like_others(folder):
     assert done.stdout.count("status 0") == 4, done.stderr
     assert "The clients with the most examples" in done.stdout
     assert "their_turn" in done.stdout
-    assert "How much luck there is (largest; 0.0)" in done.stdout  # Among the options of `run`.
+    assert (
+        "Standard deviation of noise on their number (largest; 0.0)" in done.stdout
+    )  # Among the options of `run`.
     assert "2 methods x 1 seeds" in done.stdout
     swept = results.open(folder / "swept")
     assert swept["noise"].values.tolist() == [0.0, 1.0]
@@ -163,7 +167,7 @@ from fedjax_fair import selectors
         ("METHODS = {1: Method('x')}", "1: expected a name of letters"),
         (
             "METHODS = {'a': Method('x', selector=selectors.Full())}",
-            "a.selector=Selector.*expected a factory",
+            "a.selector=Full.*expected a class",
         ),
         (
             "def own(cohort_size): ...\nMETHODS = {'a': Method('x', selector=own)}",

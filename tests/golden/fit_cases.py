@@ -27,7 +27,7 @@ from fedjax_fair.app.config import (
 )
 from fedjax_fair.app.variants import relevant
 from fedjax_fair.numerics.sketch import CountSketch
-from fedjax_fair.submodular import facility_location_from_features, modular, scaled, sum_of
+from fedjax_fair.submodular import Modular, Scaled, Sum, facility_location_from_features
 
 SEEDS = (0, 1)
 ROUNDS, EVAL_EVERY = 6, 3
@@ -127,9 +127,11 @@ METHODS |= {
 def represented_losses(context):
     """Facility location of gradients plus the losses of the chosen clients."""
     known = context.gradients(context.variables)
-    return sum_of(
-        scaled(facility_location_from_features(known.gradient), 1 / context.num_clients),
-        modular(known.loss),
+    return Sum(
+        (
+            Scaled(facility_location_from_features(known.gradient), 1 / context.num_clients),
+            Modular(known.loss),
+        )
     )
 
 

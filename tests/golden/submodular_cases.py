@@ -304,7 +304,7 @@ def rounded(matroid):
         "eager.swap": rounding.swap(key(6), matroid, x),
         "jit.swap": jax.jit(swap)(keys),
     }
-    if matroid.blocks is not None:
+    if matroid.item_blocks is not None:
         arrays["eager.pipage"] = rounding.pipage(key(6), matroid, x)
         arrays["jit.pipage"] = jax.jit(pipage)(keys, x)
         arrays["eager.deterministic_pipage"] = rounding.deterministic_pipage(
@@ -339,7 +339,7 @@ PROBLEMS = {
     "max_coverage": lambda: fed.max_coverage(RATINGS > 1),
     "max_coverage-sparse": lambda: fed.max_coverage(listed((RATINGS > 1).astype(int))),
     "combinatorial_public_projects": lambda: fed.combinatorial_public_projects(NEEDS),
-    "welfare": lambda: fed.welfare(fed.combinatorial_public_projects(VALUES)),
+    "welfare": lambda: fed.Welfare(fed.combinatorial_public_projects(VALUES)),
     "feature_selection": lambda: fed.feature_selection(EXAMPLES, LABELS, samples=20, drawn=50),
     "custom": lambda: fed.custom(square_root, SCORES, size=N),
     "custom-sampled": lambda: fed.custom(square_root, SCORES, size=N, samples=15),

@@ -42,6 +42,15 @@ QUICK = {
 """One case of each kind, for every run of the tests."""
 
 
+ROUNDED = {"drfa", "privacy", "adaptive_privacy", "privacy-quantized", "privacy-secure"}
+"""Cases whose settings are multiplied in single precision since they are arguments of the program.
+
+They were constants when the results were recorded, and DRFA's step size times its steps, the noise
+on a mean of three clients and the noise multiplier of updates were computed in double precision or
+folded by the compiler. The results differ in the last digits.
+"""
+
+
 def marked():
     """The cases as parameters; all but the quick ones are slow."""
     for group, case in CASES:
@@ -73,12 +82,13 @@ def test_results_are_those_recorded(group, case):
         compare_across_machines(actual, expected)
         return
     for name, values in expected.items():
-        if is_exact(name) or values.dtype.kind != "f":
+        if values.dtype.kind != "f" or (is_exact(name) and case not in ROUNDED):
             assert actual[name].dtype == values.dtype, name
             np.testing.assert_array_equal(actual[name], values, err_msg=name)
         else:
+            rtol = 1e-5 if case in ROUNDED else 1e-6
             np.testing.assert_allclose(
-                actual[name], values, rtol=1e-6, atol=1e-6, err_msg=name, strict=True
+                actual[name], values, rtol=rtol, atol=1e-6, err_msg=name, strict=True
             )
 
 

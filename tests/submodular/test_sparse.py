@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import sparse
@@ -129,14 +130,14 @@ def test_what_was_given_may_change(form):
     given = form(np.ones((40, 2), np.float32))
     function = sm.facility_location(given)
     (given.data if sparse.issparse(given) else given)[:] = 0
-    assert function.value(np.array([True, False])) == 40
+    assert function.value(jnp.array([True, False])) == 40
 
 
 def test_explicit_zeros_and_repeated_entries_are_as_in_scipy():
     repeated = (np.float32([1, 2, 0, 4]), [1, 1, 0, 2], [0, 2, 3, 4])  # Rows as compressed.
     function = sm.facility_location(sparse.csr_array(repeated, shape=(3, 3)))
     assert function.gains(function.init()).tolist() == [0, 3, 4]
-    assert function.value(np.array([False, True, False])) == 3
+    assert function.value(jnp.array([False, True, False])) == 3
     nothing = sm.saturated_coverage(sparse.csr_array((2, 3)), 0.5)
     assert nothing.gains(nothing.init()).tolist() == [0, 0, 0]
 
