@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
@@ -69,6 +70,7 @@ class Tree:
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
+        _check_names(cls)
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
         _check_when_made(cls)
         jax.tree_util.register_pytree_with_keys(
@@ -269,6 +271,18 @@ def _unflatten(cls: type, structure: Any, children: Any) -> Tree:
     tree.__dict__.update(rest)
     tree.__dict__[_CHILDREN] = names
     return tree
+
+
+def _check_names(cls: type) -> None:
+    """Checks that no field hides a method of a base class, which would be its default."""
+    for name in vars(cls).get("__annotations__", {}).keys() - vars(cls).keys():
+        for base in cls.__mro__[1:]:
+            inherited = vars(base).get(name)
+            if inspect.isfunction(inherited) or isinstance(inherited, property):
+                raise ValueError(
+                    f"{cls.__name__}.{name}: {base.__name__} has a method or property of this "
+                    "name; expected another name for the field."
+                )
 
 
 def _check_when_made(cls: type) -> None:

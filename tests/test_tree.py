@@ -216,6 +216,21 @@ def test_a_method_that_is_missing_is_named():
         Forgetful(2)
 
 
+def test_a_field_that_hides_a_method_is_named():
+    from fedjax_fair.base import Selector
+    from fedjax_fair.submodular import SetFunction
+
+    with pytest.raises(ValueError, match=r"Sized\.size: SetFunction has a method or property"):
+
+        class Sized(SetFunction):
+            size: int
+
+    with pytest.raises(ValueError, match=r"Stateful\.init: Selector has a method"):
+
+        class Stateful(Selector):
+            init: int
+
+
 def test_checks_do_not_run_when_a_tree_is_rebuilt():
     class Positive(Tree):
         factor: Number

@@ -32,7 +32,7 @@ def faults_of(config: Config) -> list[Faults]:
                 f"got {amount!r}."
             )
     if own.strength is not None and not own.byzantine:
-        raise ValueError(f"faults.strength={own.strength!r}: expected faults.Byzantine above 0.")
+        raise ValueError(f"faults.strength={own.strength!r}: expected faults.byzantine above 0.")
     if own.deadline_steps is not None:
         found.append(faults.Stragglers(own.stragglers, deadline_steps=own.deadline_steps))
     if own.late_rounds is not None:

@@ -61,7 +61,7 @@ def fit(
 
     Args:
         round: The method: a `fedjax_fair.Round` or `fedjax_fair.Centralized`. Equal ones, other
-            numbers in its fields and other seeds reuse what was compiled.
+            numbers in its fields and as many other seeds reuse what was compiled.
         data: The federation; it is validated first. With partitions from ``data.stack``, each seed
             gets the one in its place.
         rounds: Rounds to run.

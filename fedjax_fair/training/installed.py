@@ -29,6 +29,10 @@ _ROOTS = tuple(
     }
 )
 
+# Not `builtins`: it is also the module of classes that are executed without a name of a module.
+_BUILTIN = {*sys.builtin_module_names, "jaxlib"} - {"builtins", "__main__"}
+_MADE_BY_CLASS_STATEMENT = 1 << 9  # Py_TPFLAGS_HEAPTYPE.
+
 
 def is_installed(value: Any) -> bool:
     """Whether all classes and functions in a value are of installed code.
@@ -59,16 +63,18 @@ def _is_installed(value: Any, seen: set[int]) -> bool:
 def has_installed_code(value: types.FunctionType | types.ModuleType | type) -> bool:
     """Whether the code of a function, a module or a class is installed, whatever it refers to."""
     if isinstance(value, types.ModuleType):
-        return _is_known_file(getattr(value, "__file__", None), value.__name__)
+        return value.__name__ in _BUILTIN or _is_installed_file(getattr(value, "__file__", None))
     if isinstance(value, types.FunctionType):
         file = value.__code__.co_filename
         if not file.startswith("<"):
-            return _is_known_file(file, value.__module__)
+            return _is_installed_file(file)
         if value.__globals__.keys() <= {"__builtins__"}:  # It refers to nothing that may change.
             return True
-    # A class that is made by a function, and a function of generated code, have a module too.
-    name = value.__module__
-    return _is_known_file(getattr(sys.modules.get(name), "__file__", None), name)
+        return _is_installed_file(_file_of(value))
+    if not value.__flags__ & _MADE_BY_CLASS_STATEMENT:  # Of the interpreter or an extension.
+        return True
+    # A class that is made by a function has the module of that function.
+    return value.__module__ in _BUILTIN or _is_installed_file(_file_of(value))
 
 
 def _parts(value: Any) -> list[Any]:
@@ -102,7 +108,9 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-def _is_known_file(file: str | None, module: str | None) -> bool:
-    if file is None:  # Of the interpreter, or of a session such as a notebook.
-        return module in sys.builtin_module_names or (module or "").startswith("jaxlib")
-    return file.startswith(_ROOTS)
+def _file_of(value: Any) -> str | None:
+    return getattr(sys.modules.get(value.__module__), "__file__", None)
+
+
+def _is_installed_file(file: str | None) -> bool:
+    return file is not None and file.startswith(_ROOTS)

@@ -170,9 +170,9 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --selector.scale sam", "--selector.scale sam: expected 'mean' or 'sum'."),
         ("run --model.hidden 5 wide", "--model.hidden 5 wide: expected integers."),
         ("run --distributed maybe", "--distributed maybe: expected no value"),
-        ("run --faults.Dropout nan", "faults.Dropout=nan: expected a probability"),
-        ("run --faults.Late 2 --faults.Late-rounds 3", "faults.Late=2.0: expected a probability"),
-        ("run --faults.Late 0.5", "faults.late_rounds=None: expected it together with faults.Late"),
+        ("run --faults.dropout nan", "faults.dropout=nan: expected a probability"),
+        ("run --faults.late 2 --faults.late-rounds 3", "faults.late=2.0: expected a probability"),
+        ("run --faults.late 0.5", "faults.late_rounds=None: expected it together with faults.late"),
         (
             "run --training.on-nonfinite skip",
             "on-nonfinite skip: expected 'raise' or 'drop' or 'keep'",

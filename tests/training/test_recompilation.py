@@ -173,9 +173,9 @@ def cohorts(method):
     return run(method, rounds=1).cohort_clients.values.ravel().tolist()
 
 
-def module_of(helper):
-    """A module such as a notebook is: a selector calls a helper that may be defined again."""
-    notebook = types.ModuleType("notebook")
+def module_of(helper, name):
+    """Globals such as those of a notebook: a selector calls a helper that may be defined again."""
+    notebook = {"helper": helper} | ({} if name is None else {"__name__": name})
     exec(
         "import jax.numpy as jnp\n"
         "from fedjax_fair.base import Cohort, Selector\n"
@@ -185,17 +185,17 @@ def module_of(helper):
         "        clients = (helper(context) + context.round) % context.num_clients\n"
         "        weights = jnp.full(self.cohort_size, 1 / self.cohort_size, jnp.float32)\n"
         "        return Cohort(clients, weights), state, {}\n",
-        notebook.__dict__,
+        notebook,
     )
-    notebook.helper = helper
     return notebook
 
 
-def test_a_helper_that_is_defined_again_counts():
-    notebook = module_of(lambda context: jnp.arange(2, dtype=jnp.int32))
-    selector = notebook.Chosen(2)
+@pytest.mark.parametrize("name", ["notebook", None])
+def test_a_helper_that_is_defined_again_counts(name):
+    notebook = module_of(lambda context: jnp.arange(2, dtype=jnp.int32), name)
+    selector = notebook["Chosen"](2)
     assert cohorts(of(selector)) == [0, 1]
-    notebook.helper = lambda context: jnp.array([3, 4], jnp.int32)
+    notebook["helper"] = lambda context: jnp.array([3, 4], jnp.int32)
     assert cohorts(of(selector)) == [3, 4]
 
 
