@@ -20,6 +20,7 @@ from fedjax_fair import (
     solvers,
 )
 from fedjax_fair import submodular as sets
+from fedjax_fair.simulate import Round
 
 FUNCTION = sets.Modular(np.ones(3, np.float32))
 LABELS = np.arange(4) % 2
@@ -95,7 +96,7 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
         (lambda: solvers.SGD(0.1, 2, steps=1, optimizer=optax.sgd(0.1)), "optimizer=Gradient"),
         (lambda: aggregators.Mean(server_optimizer="adam"), "server_optimizer is a str: expected"),
         (lambda: aggregators.Mean(server_optimizer=optax.adam), "server_optimizer is a function"),
-        (lambda: selectors.Submodular(FUNCTION, 2), "function_of_context=SetFunction"),
+        (lambda: selectors.Submodular(FUNCTION, 2), "function_of_context=Modular"),
         (lambda: models.mlp(2, hidden=5), "hidden=5: expected a sequence of widths"),
         (lambda: models.mlp(2, hidden="20"), "hidden='20': expected a sequence of widths"),
         (lambda: models.mlp(2, hidden=(3, 0)), r"hidden\[1\]=0: expected an integer"),
@@ -137,7 +138,7 @@ def test_roles_are_not_swapped(role, taken, as_users_call):
         Round(**ROLES)
         return
     other = selectors.Uniform if taken is None else ROLES[taken]
-    kind = type(ROLES[role]).__name__
+    kind = role.capitalize()
     with pytest.raises(ValueError, match=rf"{role} is a {type(other).__name__}: expected a {kind}"):
         Round(**ROLES | {role: other})
 
@@ -145,7 +146,7 @@ def test_roles_are_not_swapped(role, taken, as_users_call):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"round": ROLES["solver"]}, "round is a Solver: expected a Round"),
+        ({"round": ROLES["solver"]}, "round is a SGD: expected a BaseRound, such as Round"),
         ({"data": np.ones((4, 2))}, "data is a ndarray: expected a FederatedData"),
     ],
 )

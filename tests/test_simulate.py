@@ -80,19 +80,18 @@ def test_clients_per_batch_never_changes_results(model, federation):
 def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, clients_per_batch):
     shares = jnp.array([0.1, 0.4, 0.2, 0.0, 0.3])
 
-    def aggregate(state, cohort, results, context):
-        update, state, aggregation = plain.aggregate(state, cohort, results, context)
-        seen = {"kept": results.update, "weighted_sum": results.weighted_sum}
-        return update, state, aggregation._replace(info=seen)
+    class Seen(aggregators.Mean):
+        def aggregate(self, state, cohort, results, context):
+            update, state, aggregation = super().aggregate(state, cohort, results, context)
+            seen = {"kept": results.update, "weighted_sum": results.weighted_sum}
+            return update, state, aggregation._replace(info=seen)
 
-    plain = aggregators.Mean("cohort")
-    chosen = fixed(1, 2, 1, 4, 5)
-    cohort, *_ = chosen.select(None, (), None)
+    cohort, *_ = fixed(1, 2, 1, 4, 5).select(None, (), None)
     weighted = cohort._replace(weights=shares)
     round = make(
         model,
-        chosen._replace(select=lambda key, state, context: (weighted, state, {})),
-        aggregator=plain._replace(aggregate=aggregate),
+        Selector.from_functions(empty_state, lambda key, state, context: (weighted, state, {})),
+        aggregator=Seen("cohort"),
         clients_per_batch=clients_per_batch,
     )
     start = jax.jit(round.init)(jax.random.key(0), federation)
@@ -354,23 +353,17 @@ def test_means_at_the_models_of_the_clients_equal_a_loop(model, federation):
 
 
 def test_what_the_aggregator_prepares_reaches_the_solver(model, federation):
+    class Preparing(aggregators.Mean):
+        def prepare(self, state, cohort, context):
+            instructions = {"loss_weight": jnp.array([0.0, 1.0]), "snapshot_step": jnp.ones(2, int)}
+            return cohort._replace(instructions=instructions)
 
-    def prepare(state, cohort, context):
-        instructions = {"loss_weight": jnp.array([0.0, 1.0]), "snapshot_step": jnp.ones(2, int)}
-        return cohort._replace(instructions=instructions)
+        def aggregate(self, state, cohort, results, context):
+            update, state, aggregation = super().aggregate(state, cohort, results, context)
+            seen = {"update": results.update, "snapshot": results.reports["snapshot"]}
+            return update, state, aggregation._replace(info=seen)
 
-    def aggregate(state, cohort, results, context):
-        update, state, aggregation = plain.aggregate(state, cohort, results, context)
-        seen = {"update": results.update, "snapshot": results.reports["snapshot"]}
-        return update, state, aggregation._replace(info=seen)
-
-    plain = aggregators.Mean()
-    round = make(
-        model,
-        fixed(1, 2),
-        solvers.SGD(0.1, LARGE, steps=2),
-        plain._replace(prepare=prepare, aggregate=aggregate),
-    )
+    round = make(model, fixed(1, 2), solvers.SGD(0.1, LARGE, steps=2), Preparing())
     start = jax.jit(round.init)(jax.random.key(0), federation)
     seen = jax.jit(round.step)(start, federation)[1].aggregator
     first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], seen["update"].params) for i in (0, 1))

@@ -73,6 +73,14 @@ _PUBLIC = [
     *(getattr(module, name) for module in _MODULES for name in module.__all__),
     *_OTHERS,
 ]
+_MADE_BY_CONSTRUCTORS = (
+    federated.Custom,
+    federated.FeatureSelection,
+    federated.Protocol,
+    federated.SampledProblem,
+    federated.SparseScores,
+)
+"""Classes whose fields a lower-case function has checked and converted."""
 _NUMBER = re.compile(r"\b(int|float|Number|Integer)\b")
 TAKES_NUMBERS: list[tuple[Callable[..., Any], str]] = [
     (function, name)
@@ -80,6 +88,7 @@ TAKES_NUMBERS: list[tuple[Callable[..., Any], str]] = [
     if isinstance(function, FunctionType)
     or function in _OTHERS
     or (isinstance(function, type) and issubclass(function, Tree))
+    if function not in _MADE_BY_CONSTRUCTORS
     for name, parameter in inspect.signature(function).parameters.items()
     if _NUMBER.search(str(parameter.annotation))
 ]
@@ -179,8 +188,8 @@ def given() -> dict[str, Any]:
         "labels": _LABELS,
         "learning_rate": 0.1,
         "local_steps": 1,
-        "make": lambda point: None,
         "matroid": matroids.Uniform(1, 3),
+        "methods": [Round(models.logistic(2), selector, solver, aggregators.Mean())],
         "messages": federated.Messages((jnp.array([0]),), (jnp.ones(1),), (jnp.array([0]),)),
         "model": models.logistic(2),
         "mu": 1.0,
@@ -190,7 +199,6 @@ def given() -> dict[str, Any]:
         "num_classes": 2,
         "num_clients": 2,
         "num_items": 2,
-        "points": (),
         "privacy": uploads.Privacy(1.0, 1.0),
         "period": 2,
         "probability": 0.5,

@@ -31,6 +31,8 @@ _ROOTS = tuple(
 
 # Not `builtins`: it is also the module of classes that are executed without a name of a module.
 _BUILTIN = {*sys.builtin_module_names, "jaxlib"} - {"builtins", "__main__"}
+# Files of functions that `dataclasses`, jaxtyping and beartype generate.
+_GENERATED = ("<string>", "<@beartype")
 _MADE_BY_CLASS_STATEMENT = 1 << 9  # Py_TPFLAGS_HEAPTYPE.
 
 
@@ -66,7 +68,7 @@ def has_installed_code(value: types.FunctionType | types.ModuleType | type) -> b
         return value.__name__ in _BUILTIN or _is_installed_file(getattr(value, "__file__", None))
     if isinstance(value, types.FunctionType):
         file = value.__code__.co_filename
-        if not file.startswith("<"):
+        if not file.startswith(_GENERATED):
             return _is_installed_file(file)
         if value.__globals__.keys() <= {"__builtins__"}:  # It refers to nothing that may change.
             return True
@@ -109,6 +111,8 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _file_of(value: Any) -> str | None:
+    if value.__module__ == "__main__":  # Of a session, whatever started it.
+        return None
     return getattr(sys.modules.get(value.__module__), "__file__", None)
 
 

@@ -78,8 +78,8 @@ def split(trees: Sequence[Any]) -> Split:
     Examples:
         >>> from fedjax_fair import solvers
         >>> both = split([solvers.SGD(rate, 10, steps=5) for rate in (0.1, 0.2)])
-        >>> both.own[0].tolist()[0] == np.float32(0.1)
-        True
+        >>> both.own[0].shape, both.own[0].dtype
+        ((2,), dtype('float32'))
     """
     tree, leaves, varied = stacked_leaves(trees)
     parts = list(zip(leaves, varied, strict=True))

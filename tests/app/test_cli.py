@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import fedjax_fair as ff
 from fedjax_fair import results
-from fedjax_fair.app import cli, console, experiment, presets, registry, settings
+from fedjax_fair.app import console, experiment, presets, registry, settings
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
 from fedjax_fair.app.commands.dispatch import COMMANDS
@@ -508,13 +509,13 @@ def test_the_version_is_that_of_the_package(capsys):
 
 def test_programs_are_kept_where_jax_has_no_setting(monkeypatch, tmp_path):
     kept = {}
-    monkeypatch.setattr(cli.jax.config, "update", kept.__setitem__)
+    monkeypatch.setattr(jax.config, "update", kept.__setitem__)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/elsewhere")
-    cli._keep_programs()
+    ff.enable_compilation_cache()
     assert kept == {}
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    cli._keep_programs()
+    ff.enable_compilation_cache()
     assert kept["jax_compilation_cache_dir"].startswith(str(tmp_path))
 
 

@@ -15,6 +15,7 @@ from fedjax_fair.app.presets import PRESETS, resolve
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import load_into
 from fedjax_fair.app.variants import relevant
+from fedjax_fair.training import executables
 
 TINY = """
 methods = ["fedavg", "fedprox"]
@@ -164,6 +165,8 @@ def test_so_many_programs_are_compiled(rounds, chunk, tiny, monkeypatch):
     config = replace(config, methods=("fedavg",), training=training)
     config = replace(config, solver=replace(config.solver, prox=None))
     experiment = build(config)
+    jax.clear_caches()
+    executables.clear()
     compiled, compile_one = [], jax.stages.Lowered.compile
 
     def counted(*arguments, **options):

@@ -32,7 +32,7 @@ class Largest(Selector):
 
     Args:
         cohort_size: Clients per round.
-        noise: Standard deviation of noise on their number.
+        noise: Noise on their number.
     """
 
     cohort_size: int
@@ -108,9 +108,7 @@ def test_methods_from_outside_are_methods_like_others(folder):
     assert done.stdout.count("status 0") == 4, done.stderr
     assert "The clients with the most examples" in done.stdout
     assert "their_turn" in done.stdout
-    assert (
-        "Standard deviation of noise on their number (largest; 0.0)" in done.stdout
-    )  # Among the options of `run`.
+    assert "Noise on their number (largest; 0.0)" in done.stdout  # Among the options of `run`.
     assert "2 methods x 1 seeds" in done.stdout
     swept = results.open(folder / "swept")
     assert swept["noise"].values.tolist() == [0.0, 1.0]

@@ -45,7 +45,7 @@ def fedavg(**steps):
 @pytest.fixture(scope="module")
 def planned(digits):
     round = fedavg(steps=4)
-    return plan(HERE, lambda _: round, (), (0, 1), digits, **SCHEDULE)
+    return plan(HERE, [round], (0, 1), digits, **SCHEDULE)
 
 
 def test_a_round_has_the_products_of_its_local_steps(planned):
@@ -58,7 +58,7 @@ def test_local_steps_that_follow_from_the_sizes_are_counted(digits, planned):
         return 2 * -(-sizes // BATCH)
 
     round = fedavg(epochs=2)
-    own = plan(HERE, lambda _: round, (), (0, 1), digits, **SCHEDULE, local_steps=steps)
+    own = plan(HERE, [round], (0, 1), digits, **SCHEDULE, local_steps=steps)
     mean = np.mean(steps(digits.train.sizes))
     assert own.work.unknown_loops == planned.work.unknown_loops == 0
     assert own.work.operations / planned.work.operations == pytest.approx(mean / 4, rel=0.05)
@@ -106,7 +106,7 @@ def test_records_are_what_the_host_keeps(digits, planned):
 
 def test_the_machine_at_hand_is_measured(digits):
     round = fedavg(steps=4)
-    here = measured(lambda _: round, (), (0, 1), digits, **SCHEDULE, free=10**9)
+    here = measured([round], (0, 1), digits, **SCHEDULE, free=10**9)
     assert here.seconds["whole"] > 7 * here.seconds["round"] + 4 * here.seconds["evaluation"] > 0
     assert here.most_runs > 2
     assert here.work is None

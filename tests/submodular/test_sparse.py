@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from fedjax_fair import submodular as sm
 from fedjax_fair.submodular import arrays, estimators
-from fedjax_fair.submodular.estimators import base
+from fedjax_fair.submodular.greedy import _greedy
 
 RNG = np.random.default_rng(0)
 POINTS, ITEMS = 90, 140  # Lists longer than what is gone through at a time.
@@ -109,10 +109,10 @@ def test_weights_count_for_neighbors_and_fitting_again_compiles_nothing():
     given = estimators.FacilityLocation(8, "precomputed")
     dense = given.fit(neighborhoods("euclidean", symmetric=False), sample_weight=weights)
     assert model.ranking_.tolist() == dense.ranking_.tolist()
-    compiled = base._picked._cache_size()
+    compiled = _greedy._cache_size()
     again = clone(model).fit(ROWS[::-1], sample_weight=weights[::-1])
     assert (29 - again.ranking_).tolist() == model.ranking_.tolist()
-    assert base._picked._cache_size() == compiled
+    assert _greedy._cache_size() == compiled
 
 
 def test_sparse_similarities_are_never_dense(monkeypatch):

@@ -89,18 +89,31 @@ def test_bytes_count_who_took_part(model, federation):
     np.testing.assert_array_equal(dataset.bytes_up[0], np.array([0, 2, 4]) * 3 * model_bytes)
 
 
+class Counted(solvers.SGD):
+    """Counts how often it is traced."""
+
+    @chex.assert_max_traces(n=1)
+    def solve(self, key, variables, client):
+        return super().solve(key, variables, client)
+
+
+class CountedTwice(solvers.SGD):
+    """May be traced for two lengths of chunks."""
+
+    @chex.assert_max_traces(n=2)
+    def solve(self, key, variables, client):
+        return super().solve(key, variables, client)
+
+
 def test_a_run_compiles_once(model, federation):
-    solver = solvers.SGD(0.1, 2, epochs=1)
-    counted = solver._replace(solve=chex.assert_max_traces(solver.solve, n=1))
     chex.clear_trace_counter()
-    fit(make(model, counted), federation, rounds=12, seeds=(0, 1), eval_every=3)
+    solver = Counted(0.1, 2, epochs=1)
+    fit(make(model, solver), federation, rounds=12, seeds=(0, 1), eval_every=3)
 
 
 def test_the_shorter_last_chunk_is_the_only_other_compilation(model, federation):
-    solver = solvers.SGD(0.1, 2, epochs=1)
     chex.clear_trace_counter()
-    counted = solver._replace(solve=chex.assert_max_traces(solver.solve, n=2))
-    dataset = fit(make(model, counted), federation, rounds=7, eval_every=2)
+    dataset = fit(make(model, CountedTwice(0.1, 2, epochs=1)), federation, rounds=7, eval_every=2)
     assert dataset["round"].values.tolist() == [0, 2, 4, 6, 7]
     assert dataset.sizes["training_round"] == 7
 
