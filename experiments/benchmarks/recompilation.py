@@ -159,9 +159,9 @@ def benchmark_eager(repeats: int) -> None:
 
     compiled: list[float] = []
 
-    def keep(name: str, seconds: float, **_: Any) -> None:
-        if name == "/jax/core/compile/backend_compile_duration":
-            compiled.append(seconds)
+    def keep(event: str, duration_secs: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(keep)
     print("| call | first, ms | compilations | again, ms | compilations |")

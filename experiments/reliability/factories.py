@@ -155,7 +155,7 @@ _EITHER = (("steps", "epochs"), ("candidates", "epsilon"), ("kappa", "epsilon"))
 @cache  # And no constants, which would start JAX in those who only import this.
 def given() -> dict[str, Any]:
     """An argument for every required parameter, by its name."""
-    function = sets.Modular(np.ones(3, np.float32))
+    function = sets.Modular(jnp.ones(3))
     problem = federated.facility_location(np.ones((2, 3), np.float32))
     selector, solver = selectors.Full(), solvers.SGD(0.1, 1, steps=1)
     return {

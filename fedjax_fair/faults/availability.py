@@ -83,7 +83,10 @@ def _checked(table: Any) -> Any:
     """An availability table as booleans."""
     if isinstance(table, Tracer):
         return table
-    given = np.asarray(table)
+    try:
+        given = np.asarray(table)
+    except ValueError:  # A ragged list.
+        given = np.empty(0)
     if given.ndim != 2 or given.size == 0 or not np.isin(given, (0, 1)).all():
         raise ValueError(f"table={table!r}: expected zeros and ones, [rounds, clients].")
     return given.astype(bool)
