@@ -1,6 +1,6 @@
 """Checks at the edge: a ``ValueError`` for a concrete bad value, silence for a traced one.
 
-A factory may be called with tracers, for example inside a ``vmap`` over learning rates; only a
+A class may be made of tracers, for example inside a ``vmap`` over learning rates; only a
 value that is already known can be judged before compilation.
 """
 
