@@ -85,7 +85,7 @@ def _checked(table: Any) -> Any:
         return table
     try:
         given = np.asarray(table)
-    except ValueError:  # A ragged list.
+    except (TypeError, ValueError):  # A random key, a ragged list.
         given = np.empty(0)
     if given.ndim != 2 or given.size == 0 or not np.isin(given, (0, 1)).all():
         raise ValueError(f"table={table!r}: expected zeros and ones, [rounds, clients].")

@@ -29,5 +29,5 @@ def test_importing_set_functions_imports_nothing_heavy():
     )
     heavy, ours = done.stdout.splitlines()
     assert heavy == "[] []"
-    parts = ("checks", "numerics", "submodular", "tree")
+    parts = ("checks", "numerics", "printing", "submodular", "tree")
     assert ours == str([f"fedjax_fair.{part}" for part in parts])
