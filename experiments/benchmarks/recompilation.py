@@ -1,8 +1,9 @@
 """Seconds and compilations of repeated calls: ``python -m experiments.benchmarks.recompilation``.
 
 * ``fit`` on digits (50 clients, logistic regression, five rounds): a first call, another seed, new
-  equal objects, other numbers, and another cohort size, for three methods; each method in a fresh
-  process. ``--cached`` starts a second process with ``ff.enable_compilation_cache()``.
+  equal objects, other numbers, and another cohort size, for three methods and for two selectors
+  that are defined in the program itself, as in a notebook; each method in a fresh process.
+  ``--cached`` starts a second process with ``ff.enable_compilation_cache()``.
 * Eager calls of maximizers, rounding functions, federated algorithms and k-means at 200 items: a
   first call, and the median of later ones with new equal objects.
 * Memory maps of the process before and after ``--calls`` calls of greedy, pipage and swap.
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,6 +39,20 @@ def keep(name, seconds, **_):
 jax.monitoring.register_event_duration_secs_listener(keep)
 data = ff.data.load("digits")
 
+class Loudest(ff.Selector):
+    cohort_size: int
+    price: ff.Number = 0.0
+
+    def select(self, key, state, context):
+        losses = context.losses(context.variables) - self.price * context.sizes
+        _, clients = jax.lax.top_k(losses, self.cohort_size)
+        weights = jax.numpy.full(self.cohort_size, 1 / self.cohort_size)
+        return ff.Cohort(clients, weights), state, {}
+
+class Own(ff.selectors.UnionFL):
+    def select(self, key, state, context):
+        return super().select(key, state, context)
+
 def call(rate=0.1, mu=1.0, cohort_size=10, seed=0):
     selector, aggregator = {
         "uniform + mean": lambda: (ff.selectors.Uniform(cohort_size), ff.aggregators.Mean()),
@@ -48,6 +63,8 @@ def call(rate=0.1, mu=1.0, cohort_size=10, seed=0):
             ff.selectors.UnionFL(cohort_size, mu),
             ff.aggregators.QFedAvg(mu, learning_rate=rate),
         ),
+        "own selector + mean": lambda: (Loudest(cohort_size, mu), ff.aggregators.Mean()),
+        "own unionfl + equitable": lambda: (Own(cohort_size, mu), ff.aggregators.Equitable(3)),
     }[method]()
     solver = ff.solvers.SGD(rate, batch_size=10, epochs=1, prox=mu)
     round = ff.Round(ff.models.logistic(10), selector, solver, aggregator)
@@ -62,7 +79,13 @@ call()
 call(rate=0.05, mu=0.5)
 call(cohort_size=5)
 """
-METHODS = ("uniform + mean", "unionfl + equitable", "unionfl + q_fedavg")
+METHODS = (
+    "uniform + mean",
+    "unionfl + equitable",
+    "unionfl + q_fedavg",
+    "own selector + mean",
+    "own unionfl + equitable",
+)
 CALLS = ("first fit", "other seed", "new equal objects", "other numbers", "other cohort size")
 
 
@@ -70,23 +93,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=("fit", "eager", "maps"))
+    parser.add_argument("--methods", nargs="*", choices=METHODS, default=METHODS)
     parser.add_argument("--cached", action="store_true")
     parser.add_argument("--calls", type=int, default=10_000)
     options = parser.parse_args()
     print(environment())
     if "fit" in options.only:
-        benchmark_fit(options.repeats, options.cached)
+        benchmark_fit(options.methods, options.repeats, options.cached)
     if "eager" in options.only:
         benchmark_eager(options.repeats)
     if "maps" in options.only:
         count_maps(options.calls)
 
 
-def benchmark_fit(repeats: int, cached: bool) -> None:
+def benchmark_fit(methods: Sequence[str], repeats: int, cached: bool) -> None:
     """Medians over processes."""
     print("| method |", " | ".join(CALLS), "|")
     print("|---|" + "---|" * len(CALLS))
-    for method in METHODS:
+    for method in methods:
         with tempfile.TemporaryDirectory() as folder:
             kept = folder if cached else ""
             if cached:
