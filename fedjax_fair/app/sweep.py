@@ -63,6 +63,7 @@ class Group(NamedTuple):
         axes: Settings that the method reads and that share its program.
         unread: Those of the others that it does not read.
         runs: Values of ``axes`` and the seed, one entry a run.
+        rounds: The round of each combination of values.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Group(NamedTuple):
     axes: list[Axis]
     unread: list[Axis]
     runs: list[tuple[tuple[Any, ...], int]]
+    rounds: dict[tuple[Any, ...], BaseRound]
 
 
 def sweep(
@@ -181,10 +183,9 @@ def _groups(config: Config, axes: list[Axis], memory: float | None) -> Iterator[
             unread = [axis for axis in traced if axis not in read]
             points = list(product(*(axis.values for axis in read)))
             runs = list(product(points, own.training.seeds))
-            group = Group(name, own, data, experiment.mesh, labels, read, unread, runs)
-            for values in points:  # What is out of range is noticed before anything runs.
-                _round(group, values)
-            yield group
+            # What is out of range is noticed before anything runs.
+            rounds = {values: _round(_with(own, read, values), name, data) for values in points}
+            yield Group(name, own, data, experiment.mesh, labels, read, unread, runs, rounds)
 
 
 def _finish(
@@ -264,10 +265,8 @@ def _with(config: Config, axes: Sequence[Axis], values: Sequence[Any]) -> Config
     return config
 
 
-def _round(group: Group, values: tuple) -> BaseRound:
-    config = _with(group.config, group.axes, values)
-    largest = largest_client(group.data)
-    return method_round(config, group.name, group.data.num_classes, largest)
+def _round(config: Config, name: str, data: FederatedData) -> BaseRound:
+    return method_round(config, name, data.num_classes, largest_client(data))
 
 
 class Runs(NamedTuple):
@@ -290,8 +289,7 @@ def runs_of(group: Group, numbers: Sequence[int]) -> Runs:
     if data.num_partitions is not None:
         own = np.array([training.seeds.index(seed) for seed in seeds])
         data = with_ownership(data, jax.tree.map(lambda leaf: leaf[own], ownership(data)))
-    made = {values: _round(group, values) for values in dict.fromkeys(points)}
-    return Runs([made[values] for values in points], seeds, data)
+    return Runs([group.rounds[values] for values in points], seeds, data)
 
 
 def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:

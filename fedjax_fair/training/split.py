@@ -61,9 +61,16 @@ class Split(NamedTuple):
 
     def of(self, field: str) -> Split:
         """The parts of one field of the trees, such as the models of rounds."""
-        runs = len(self.own[0]) if self.own else 1
-        each = [[leaf[run] for leaf in self.own] for run in range(runs)]
-        return split([getattr(self.structure.fill(self.shared, own), field) for own in each])
+        tree, varied = self.structure
+        of_all, of_run = iter(self.shared), iter(self.own)
+        leaves = [next(of_run if one else of_all) for one in varied]
+        whole = jax.tree.unflatten(tree, range(len(leaves)))
+        places, part = jax.tree.flatten(getattr(whole, field))
+        return Split(
+            Structure(part, tuple(varied[place] for place in places)),
+            tuple(leaves[place] for place in places if not varied[place]),
+            tuple(leaves[place] for place in places if varied[place]),
+        )
 
 
 def split(trees: Sequence[Any]) -> Split:

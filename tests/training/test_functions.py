@@ -2,10 +2,12 @@
 
 import pytest
 
+from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
 from fedjax_fair.base import Metric
+from fedjax_fair.simulate import Round
 from fedjax_fair.training.functions import functions
 from fedjax_fair.training.split import split
 
@@ -39,3 +41,22 @@ def test_functions_of_code_that_may_change_are_made_anew(rounds):
     one, other = evaluations(rounds[0], rounds[0], own_metrics=[own])
     assert one is not other
     assert evaluations(rounds[0])[0] is not one
+
+
+def test_the_part_of_a_field_is_the_split_of_the_fields():
+    methods = [
+        Round(
+            models.logistic(3),
+            selectors.UnionFL(3, mu),
+            solvers.SGD(rate, 2, epochs=1, prox=prox),
+            aggregators.Mean(),
+        )
+        for mu, rate, prox in ((1.0, 0.1, 0.0), (1.0, 0.2, 0.5), (2.0, 0.2, 0.0))
+    ]
+    for chosen in (methods, methods[:1]):
+        whole = split(chosen)
+        for field in ("model", "selector", "solver", "aggregator"):
+            part, alone = whole.of(field), split([getattr(method, field) for method in chosen])
+            assert part.structure == alone.structure
+            assert part.shared == alone.shared
+            assert [leaf.tolist() for leaf in part.own] == [leaf.tolist() for leaf in alone.own]
