@@ -45,7 +45,7 @@ AGGREGATORS: dict[str, Callable[[], Aggregator]] = {
 }
 """Three of ten members may lie, for those that have to know."""
 ATTACKS = ("sign_flip", "scaling", "noise", "nan", "little", "inner_product")
-METRICS = {"accuracy": "accuracy_mean_clients", "worst": "accuracy_worst_tenth_by_mix"}
+METRICS = {"accuracy": "accuracy_mean_clients", "worst": "accuracy_worst_tenth_class_based"}
 KEYS = ["method", "attack", "level", "seed"]
 
 
@@ -80,7 +80,7 @@ def run_missing(what: str, file: Path) -> None:
             train_loss=False,
             on_nonfinite="drop",
         )
-        last = runs.merge(ff.results.by_mix(runs)).isel(round=-1)
+        last = runs.merge(ff.results.class_based(runs)).isel(round=-1)
         rows = pd.DataFrame(
             {
                 "method": method,

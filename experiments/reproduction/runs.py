@@ -22,7 +22,7 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.variants import relevant
 from fedjax_fair.data import ClientExamples, FederatedData, stack
-from fedjax_fair.results import by_mix
+from fedjax_fair.results import class_based
 from fedjax_fair.training.fit import fit_batch
 
 __all__ = ["collect", "held_out", "load", "run_missing"]
@@ -30,10 +30,10 @@ __all__ = ["collect", "held_out", "load", "run_missing"]
 KEYS = ["algorithm", "seed", "round"]
 SUMMARIES = (
     "accuracy_mean_clients",
-    "accuracy_worst_tenth_by_mix",
+    "accuracy_worst_tenth_class_based",
     "client_dissimilarity",
-    "client_dissimilarity_by_mix",
-    "client_dissimilarity_by_mix_se",
+    "client_dissimilarity_class_based",
+    "client_dissimilarity_class_based_se",
     "accuracy_standard_deviation",
     "participation_gini",
 )
@@ -162,8 +162,8 @@ def collect(names: Iterable[str], file: Path) -> xr.Dataset:
 
 def _rows(run: xr.Dataset, summaries: Sequence[str], of_rounds: Sequence[str]) -> pd.DataFrame:
     """One row an evaluation; with who trained, where there is one after every round."""
-    if any("_by_mix" in name for name in summaries):
-        run = run.merge(by_mix(run))
+    if any("_class_based" in name for name in summaries):
+        run = run.merge(class_based(run))
     run = run.isel(seed=0, drop=True)
     rows = run[list(summaries)].to_dataframe()
     if run.sizes["training_round"] + 1 == len(rows):

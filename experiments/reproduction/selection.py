@@ -26,14 +26,14 @@ LAYOUT = Layout(
         "loss": Column("cohort_loss", "local loss", factor=1, digits=3),
         "accuracy": Column("accuracy_mean_clients", "accuracy %"),
         "dissimilarity": Column("client_dissimilarity", "dissimilarity %"),
-        "mixed": Column(
-            "client_dissimilarity_by_mix", "dissimilarity by mix %", reported="dissimilarity"
+        "class_based": Column(
+            "client_dissimilarity_class_based", "class-based dissimilarity %", reported="dissimilarity"
         ),
         "deviation": Column("accuracy_standard_deviation", "standard deviation %"),
         "picks": Column("other_picks", "picks other than DivFL's %", digits=0),
         "open": Column("bonus_open", "rounds with an open bonus %", digits=0),
     },
-    compared=("dissimilarity", "mixed", "accuracy"),
+    compared=("dissimilarity", "class_based", "accuracy"),
     baselines={"fedavg": "random", "divfl": "DivFL"},
 )
 """The loss is that of the cohort on its own minibatches. Dissimilarity by mix is that of the

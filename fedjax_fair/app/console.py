@@ -157,7 +157,7 @@ def difference_table(results: xr.Dataset) -> Table:
 
     Returns:
         A table of mean differences between paired seeds, in points, with 95 % intervals. Where
-        clients differ in their labels alone, spread is that of `results.by_mix`, which has less
+        clients differ in their labels alone, spread is that of `results.class_based`, which has less
         noise.
     """
     results, columns = headlines(results)

@@ -84,7 +84,7 @@ class FederatedData(NamedTuple):
         num_classes: Number of classes; of outputs where labels are targets.
         name: What the data is called in results.
         label_skew: Whether clients differ in their numbers of examples of each class alone, which
-            `results.by_mix` needs to know.
+            `results.class_based` needs to know.
         left_out: Examples that belong to no client and are not kept in ``train`` or ``test``.
         validation: Examples of the same clients to choose settings by, kept from training and test
             (`hold_out`), or None. Clients may have none.

@@ -16,7 +16,7 @@ def flip_labels(data: FederatedData, clients: Sequence[int]) -> FederatedData:
     """Makes some clients train on wrong labels: class ``c`` becomes ``num_classes - 1 - c``.
 
     Test examples keep their labels. Clients differ in more than their numbers of examples of each
-    class then, so that `fedjax_fair.results.by_mix` refuses the results.
+    class then, so that `fedjax_fair.results.class_based` refuses the results.
 
     Args:
         data: A federation with one partition.

@@ -12,7 +12,7 @@ from fedjax_fair.results.recorded import OWNERSHIP
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["by_mix", "combine", "final", "merge_runs"]
+__all__ = ["class_based", "combine", "final", "merge_runs"]
 
 
 def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
@@ -120,13 +120,13 @@ def _evaluated(dataset: xr.Dataset) -> xr.DataArray:
     return known.any("seed")
 
 
-def by_mix(dataset: xr.Dataset) -> xr.Dataset:
+def class_based(dataset: xr.Dataset) -> xr.Dataset:
     r"""Accuracies of clients from the accuracies of classes: the same on average, with less noise.
 
     Where clients differ in their numbers of examples of each class alone, what is expected of
     client :math:`k`, with label shares :math:`\pi_k`, is :math:`\sum_c \pi_{kc} a_c`, where
     :math:`a_c` is the accuracy on *all* test examples of class :math:`c`. Its own test examples
-    have that mean as well, but they are few (`fedjax_fair.metrics.by_mix`).
+    have that mean as well, but they are few (`fedjax_fair.metrics.class_based`).
 
     Args:
         dataset: Results on a federation of one of the partitions by label: ``iid``,
@@ -135,9 +135,9 @@ def by_mix(dataset: xr.Dataset) -> xr.Dataset:
             class differ.
 
     Returns:
-        ``test_accuracy_by_mix`` of every client, and the summaries that spread and level are read
-        from, named as those of the clients' own test examples with ``_by_mix`` behind; each with
-        its standard error (``_by_mix_se``) for the test examples that there are.
+        ``test_accuracy_class_based`` of every client, and the summaries that spread and level are read
+        from, named as those of the clients' own test examples with ``_class_based`` behind; each with
+        its standard error (``_class_based_se``) for the test examples that there are.
 
     Raises:
         ValueError: If clients may differ in more than their labels, or results do not say.
@@ -149,8 +149,8 @@ def by_mix(dataset: xr.Dataset) -> xr.Dataset:
         ...     ff.models.logistic(10), ff.selectors.Uniform(5), ff.solvers.SGD(0.1, 10, steps=5),
         ...     ff.aggregators.Mean(),
         ... )
-        >>> mixed = by_mix(ff.fit(method, data, rounds=1))
-        >>> mixed.test_accuracy_by_mix.dims
+        >>> mixed = class_based(ff.fit(method, data, rounds=1))
+        >>> mixed.test_accuracy_class_based.dims
         ('seed', 'round', 'client')
     """
     import xarray as xr
@@ -160,8 +160,8 @@ def by_mix(dataset: xr.Dataset) -> xr.Dataset:
             "dataset: expected results on clients that differ in their labels alone, which a "
             "partition by label (iid, classes_per_client, dirichlet, ...) makes."
         )
-    measured = metrics.by_mix.summarize(dataset["class_accuracy"], dataset["test_examples"])
-    described = {name: dataset[name.removesuffix("_by_mix")].attrs for name in measured}
+    measured = metrics.class_based.summarize(dataset["class_accuracy"], dataset["test_examples"])
+    described = {name: dataset[name.removesuffix("_class_based")].attrs for name in measured}
     columns = {}
     for name, (values, errors) in measured.items():
         named = f"{described[name]['long_name']}, from classes"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedjax_fair import checks, metrics
-from fedjax_fair.results.compared import by_mix, final
+from fedjax_fair.results.compared import class_based, final
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -162,7 +162,7 @@ def noise_floor(dataset: xr.Dataset, names: Sequence[str], last: int = 1) -> xr.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
-        names: Summary metrics, also those of `by_mix`.
+        names: Summary metrics, also those of `class_based`.
         last: Evaluations at the end of every method whose mean accuracy counts.
 
     Returns:
@@ -191,7 +191,7 @@ def noise_floor(dataset: xr.Dataset, names: Sequence[str], last: int = 1) -> xr.
     spread = [
         name
         for name in names
-        if name.removesuffix("_by_mix") in metrics.noise.OF_SPREAD
+        if name.removesuffix("_class_based") in metrics.noise.OF_SPREAD
         and (grouped or not name.startswith("group"))
     ]
     if spread and {"accuracy_mean_examples", "test_examples"} <= set(dataset):
@@ -231,15 +231,15 @@ def headlines(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
         dataset: Results with the dimension ``algorithm``.
 
     Returns:
-        The same, with the accuracies of `by_mix` where clients differ in their labels alone: spread
+        The same, with the accuracies of `class_based` where clients differ in their labels alone: spread
         is then read from those, which have less noise. Besides, words by the names of metrics.
     """
     chosen = {"accuracy_mean_clients": "accuracy"}
     spread = {"accuracy_worst_tenth": "worst 10 %", "client_dissimilarity": "dissimilarity"}
     if dataset.attrs.get("label_skew"):
-        dataset = dataset.merge(by_mix(dataset))
+        dataset = dataset.merge(class_based(dataset))
         chosen |= {
-            f"{name}_by_mix": f"{words},\nby mix of labels" for name, words in spread.items()
+            f"{name}_class_based": f"{words},\nclass-based" for name, words in spread.items()
         }
     else:
         chosen |= spread

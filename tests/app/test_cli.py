@@ -84,13 +84,13 @@ def test_show_prints_the_table_of_results(folder, capsys):
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv"])
 def test_methods_are_compared(form, folder, capsys):
-    metrics = ["client_dissimilarity_by_mix", "test_loss_mean_clients"]
+    metrics = ["client_dissimilarity_class_based", "test_loss_mean_clients"]
     baseline = ["--baseline", METHODS[1]]
     command = ["compare", str(folder), "--metrics", *metrics, *baseline, "--format", form]
     assert main(command) == 0
     shown = capsys.readouterr().out
     dataset = results.open(folder)
-    dataset = dataset.merge(results.by_mix(dataset))
+    dataset = dataset.merge(results.class_based(dataset))
     for metric in metrics:
         compared = results.compare(dataset, metric, METHODS[1])
         if form == "terminal":
@@ -113,7 +113,7 @@ def test_runs_are_compared_by_what_a_table_shows_unless_told_otherwise(folder, t
         f"{name} ({run})" for name in METHODS for run in (folder.name, "later")
     }
     assert {row["metric"] for row in rows} == {
-        "accuracy_mean_clients", "accuracy_worst_tenth_by_mix", "client_dissimilarity_by_mix",
+        "accuracy_mean_clients", "accuracy_worst_tenth_class_based", "client_dissimilarity_class_based",
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import DataConfig, ModelConfig, SolverConfig, TrainingConfig
-from fedjax_fair.results import by_mix
+from fedjax_fair.results import class_based
 from fedjax_fair.training.fit import fit
 
 ALL_TABLES = [(data, name) for data, tables in SELECTION_TABLES.items() for name in tables]
@@ -84,7 +84,7 @@ def test_what_is_kept_of_a_run_is_what_it_measured(tmp_path):
     own = replace(config, training=replace(config.training, seeds=(3,)))
     ready = build(presets.resolve(own))
     run = fit(ready.rounds["fedavg"], ready.data, rounds=6, seeds=(3,), eval_every=1)
-    run = run.merge(by_mix(run))
+    run = run.merge(class_based(run))
     for metric in runs.SUMMARIES:
         np.testing.assert_allclose(kept[metric], run[metric].isel(seed=0), rtol=1e-5)
     np.testing.assert_allclose(
@@ -101,7 +101,7 @@ def made_up(accuracy, dissimilarity):
         {
             "accuracy_mean_clients": (shape, accuracy),
             "client_dissimilarity": (shape, dissimilarity),
-            "client_dissimilarity_by_mix": (shape, 0.75 * dissimilarity),
+            "client_dissimilarity_class_based": (shape, 0.75 * dissimilarity),
             "other_picks": (shape, np.full((2, 3, 6), 0.5)),
             "bonus_open": (shape, np.full((2, 3, 6), np.nan)),
             "accuracy_standard_deviation": (shape, dissimilarity / 2),
@@ -138,8 +138,8 @@ def test_the_summary_is_that_of_the_seeds():
     alone = stats.ttest_rel(means[1], means[0]).pvalue
     np.testing.assert_allclose(five["dissimilarity less fedavg p"], alone, rtol=1e-6)
     np.testing.assert_allclose(five["dissimilarity less fedavg paper"], 8.89 - 9.16)
-    np.testing.assert_allclose(five["mixed less fedavg paper"], 8.89 - 9.16)
-    assert f"| divfl | {five['mixed less fedavg']:+.2f} (" in text
+    np.testing.assert_allclose(five["class_based less fedavg paper"], 8.89 - 9.16)
+    assert f"| divfl | {five['class_based less fedavg']:+.2f} (" in text
 
 
 def test_tables_are_presets_of_the_experiments_alone(capsys):

@@ -41,10 +41,10 @@ def test_a_floor_is_the_mean_over_all_test_sets():
         assert close(found[name], exactly(sizes, summary), 4000), name
 
 
-def test_a_floor_by_mix_of_labels_has_the_noise_of_classes():
+def test_a_floor_class_based_of_labels_has_the_noise_of_classes():
     examples = np.array([[3, 0], [1, 2], [0, 5]])
     shares = examples / examples.sum(axis=1, keepdims=True)
-    name = "accuracy_standard_deviation_by_mix"
+    name = "accuracy_standard_deviation_class_based"
     found = noise.expected([name], P, examples, draws=4000)[name]
     expected = exactly(examples.sum(axis=0), lambda classes: np.std(shares @ classes))
     assert close(found, expected, 4000)

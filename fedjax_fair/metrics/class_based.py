@@ -22,10 +22,10 @@ from fedjax_fair.numerics.products import product
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["accuracy_by_mix", "standard_error", "summarize"]
+__all__ = ["class_based_accuracy", "standard_error", "summarize"]
 
 
-def accuracy_by_mix(
+def class_based_accuracy(
     class_accuracy: Float[Array, " classes"], examples: Int[Array, "clients classes"]
 ) -> Float[Array, " clients"]:
     """What accuracy to expect of every client.
@@ -39,7 +39,7 @@ def accuracy_by_mix(
 
     Examples:
         >>> examples = jnp.array([[3, 1], [0, 2], [0, 0]])
-        >>> accuracy_by_mix(jnp.array([1.0, 0.5]), examples).tolist()
+        >>> class_based_accuracy(jnp.array([1.0, 0.5]), examples).tolist()
         [0.875, 0.5, nan]
     """
     known = jnp.where(jnp.isnan(class_accuracy), 0.0, class_accuracy)
@@ -58,7 +58,7 @@ def standard_error(
     To first order (delta method): ``sqrt(sum_c (d summary / d a_c)^2 a_c (1 - a_c) / (n_c - 1))``.
 
     Args:
-        summary: From the accuracies of ``accuracy_by_mix`` to one number or several.
+        summary: From the accuracies of ``class_based_accuracy`` to one number or several.
         class_accuracy: As there.
         examples: As there.
 
@@ -73,7 +73,7 @@ def standard_error(
     """
     known = jnp.where(jnp.isnan(class_accuracy), 0.0, class_accuracy)
     others = jnp.maximum(jnp.sum(examples, axis=0) - 1, 1).astype(known.dtype)
-    slope = jax.jacobian(lambda accuracy: summary(accuracy_by_mix(accuracy, examples)))(known)
+    slope = jax.jacobian(lambda accuracy: summary(class_based_accuracy(accuracy, examples)))(known)
     return jnp.sqrt(product(slope**2, known * (1 - known) / others))
 
 
@@ -87,7 +87,7 @@ def summarize(
         examples: With the dimensions ``client`` and ``class``, and any of the others.
 
     Returns:
-        By name, as `fedjax_fair.results.by_mix` has them.
+        By name, as `fedjax_fair.results.class_based` has them.
     """
     import xarray as xr
 
@@ -99,9 +99,9 @@ def summarize(
             input_core_dims=[["class"], ["client", "class"]],
             output_core_dims=[["client"], ["client"], ["summary"], ["summary"]],
         )
-    measured = {"test_accuracy_by_mix": (values, errors)}
+    measured = {"test_accuracy_class_based": (values, errors)}
     for place, name in enumerate(_SUMMARIES):
-        measured[f"{name}_by_mix"] = (summaries[..., place], spread[..., place])
+        measured[f"{name}_class_based"] = (summaries[..., place], spread[..., place])
     return measured
 
 
@@ -123,7 +123,7 @@ def _measure(class_accuracy: Array, examples: Array):
     def summaries(values: Array):
         return jnp.stack([summary(values, sizes) for summary in _SUMMARIES.values()])
 
-    values = accuracy_by_mix(class_accuracy, examples)
+    values = class_based_accuracy(class_accuracy, examples)
     errors = standard_error(lambda values: values, class_accuracy, examples)
     spread = standard_error(summaries, class_accuracy, examples)
     return values, errors, summaries(values), spread

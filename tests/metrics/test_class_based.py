@@ -8,7 +8,7 @@ from conftest import linear_model, make_federation
 
 import fedjax_fair as ff
 from fedjax_fair.client_evaluation import evaluate
-from fedjax_fair.metrics import by_mix, fairness
+from fedjax_fair.metrics import class_based, fairness
 
 TRUTH = np.array([0.95, 0.8, 0.6, 0.9])
 EXAMPLES = np.random.default_rng(0).multinomial(12, [0.1, 0.2, 0.3, 0.4], size=9)
@@ -24,7 +24,7 @@ def drawn(rng, examples):
 
 
 def test_it_is_the_mean_over_the_labels_of_a_client():
-    found = by_mix.accuracy_by_mix(jnp.asarray(TRUTH, jnp.float32), jnp.asarray(EXAMPLES))
+    found = class_based.class_based_accuracy(jnp.asarray(TRUTH, jnp.float32), jnp.asarray(EXAMPLES))
     some = np.arange(9) != 3
     expected = (EXAMPLES[some] * TRUTH).sum(axis=1) / EXAMPLES[some].sum(axis=1)
     np.testing.assert_allclose(found[some], expected, rtol=1e-6)
@@ -33,13 +33,13 @@ def test_it_is_the_mean_over_the_labels_of_a_client():
 
 def test_a_class_without_examples_does_not_spread():
     examples = jnp.array([[2, 0], [5, 0]])
-    found = by_mix.accuracy_by_mix(jnp.array([0.5, jnp.nan]), examples)
+    found = class_based.class_based_accuracy(jnp.array([0.5, jnp.nan]), examples)
     np.testing.assert_array_equal(found, [0.5, 0.5])
 
 
 def test_with_many_examples_it_is_the_accuracy_on_a_clients_own():
     class_accuracy, own = drawn(np.random.default_rng(1), 100_000 * EXAMPLES)
-    found = by_mix.accuracy_by_mix(jnp.asarray(class_accuracy), jnp.asarray(100_000 * EXAMPLES))
+    found = class_based.class_based_accuracy(jnp.asarray(class_accuracy), jnp.asarray(100_000 * EXAMPLES))
     np.testing.assert_allclose(found, own, atol=1e-3)
 
 
@@ -48,8 +48,8 @@ def test_the_standard_error_is_what_repeated_test_sets_show(summary):
     examples = jnp.asarray(40 * EXAMPLES)
     rng = np.random.default_rng(2)
     measured = jnp.asarray([drawn(rng, 40 * EXAMPLES)[0] for _ in range(4000)])
-    values = jax.jit(jax.vmap(lambda a: summary(by_mix.accuracy_by_mix(a, examples))))(measured)
-    errors = jax.jit(jax.vmap(lambda a: by_mix.standard_error(summary, a, examples)))(measured)
+    values = jax.jit(jax.vmap(lambda a: summary(class_based.class_based_accuracy(a, examples))))(measured)
+    errors = jax.jit(jax.vmap(lambda a: class_based.standard_error(summary, a, examples)))(measured)
     # A standard deviation of 4,000 numbers is known to 1.1 %; the rest is the first order.
     np.testing.assert_allclose(errors.mean(), values.std(), rtol=0.05)
 
@@ -57,7 +57,7 @@ def test_the_standard_error_is_what_repeated_test_sets_show(summary):
 def test_it_has_the_mean_of_own_test_sets_and_less_noise():
     rng = np.random.default_rng(3)
     runs = [drawn(rng, EXAMPLES) for _ in range(3000)]
-    mixed = jax.vmap(by_mix.accuracy_by_mix, (0, None))(
+    mixed = jax.vmap(class_based.class_based_accuracy, (0, None))(
         jnp.asarray([classes for classes, _ in runs]), jnp.asarray(EXAMPLES)
     )
     own = np.array([values for _, values in runs])
@@ -95,28 +95,28 @@ def a_run(data):
 @pytest.mark.parametrize("seed", [0, (0, 1)], ids=["one partition", "a partition a run"])
 def test_results_have_it_for_every_run_and_evaluation(seed):
     results = a_run(ff.data.load("digits", ff.data.classes_per_client(10, 3), seed=seed))
-    mixed = ff.results.by_mix(results)
-    assert mixed.test_accuracy_by_mix.dims == ("seed", "round", "client")
+    mixed = ff.results.class_based(results)
+    assert mixed.test_accuracy_class_based.dims == ("seed", "round", "client")
     for run in range(2):
         examples = results.test_examples.values[run] if seed else results.test_examples.values
         shares = examples / examples.sum(axis=1, keepdims=True)
         expected = shares @ results.class_accuracy.values[run, 2]
-        np.testing.assert_allclose(mixed.test_accuracy_by_mix[run, 2], expected, rtol=1e-5)
+        np.testing.assert_allclose(mixed.test_accuracy_class_based[run, 2], expected, rtol=1e-5)
         for name, summary in (
             ("client_dissimilarity", fairness.client_dissimilarity),
             ("accuracy_standard_deviation", np.std),
             ("accuracy_mean_clients", np.mean),
         ):
             np.testing.assert_allclose(
-                mixed[f"{name}_by_mix"][run, 2],
+                mixed[f"{name}_class_based"][run, 2],
                 summary(jnp.asarray(expected, "float32")),
                 rtol=1e-5,
             )
-            assert 0 < mixed[f"{name}_by_mix_se"][run, 2] < 0.1
+            assert 0 < mixed[f"{name}_class_based_se"][run, 2] < 0.1
     # The pooled accuracy is the same however its examples are divided.
     sizes = results.test_examples.sum("class")
     np.testing.assert_allclose(
-        mixed.test_accuracy_by_mix.weighted(sizes).mean("client"),
+        mixed.test_accuracy_class_based.weighted(sizes).mean("client"),
         results.accuracy_mean_examples,
         rtol=1e-5,
     )
@@ -131,7 +131,7 @@ def test_clients_that_differ_otherwise_are_refused():
         [digits.train.order[owners == client] for client in range(10)],
     )
     with pytest.raises(ValueError, match="differ in their labels alone"):
-        ff.results.by_mix(a_run(natural))
+        ff.results.class_based(a_run(natural))
 
 
 def test_partitions_by_label_say_so_and_others_do_not():
