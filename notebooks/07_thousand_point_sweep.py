@@ -78,7 +78,7 @@ swept["subtrunc"]["accuracy_mean_clients"].sizes
 # %%
 def points(one, prefix=""):
     """Accuracy and its standard deviation over clients, in %, of every setting."""
-    last = 100 * results.final(one).mean("seed")
+    last = 100 * results.final_metrics(one).mean("seed")
     return np.stack(
         [
             last[prefix + name].values.ravel()
@@ -114,7 +114,7 @@ plt.show()
 # %%
 for method, one in swept.items():
     (name,) = strengths[method]
-    last = 100 * results.final(one).isel(algorithm=0)
+    last = 100 * results.final_metrics(one).isel(algorithm=0)
     rate = last["validation_accuracy_mean_clients"].mean(["seed", name]).idxmax("learning_rate")
     at_rate = last.sel(learning_rate=rate)
     least = int(at_rate["validation_accuracy_standard_deviation"].mean("seed").argmin(name))

@@ -97,10 +97,10 @@ def test_every_column_is_what_plain_statistics_say():
 
 def test_the_mean_of_the_last_evaluations_can_be_compared():
     runs = made_up(client_dissimilarity=-0.2)
-    found = results.compare(runs, "client_dissimilarity", last=2)
+    found = results.compare(runs, "client_dissimilarity", average_last=2)
     ends = runs.client_dissimilarity.values.mean(axis=2)
     np.testing.assert_allclose(found.difference, (ends[1:] - ends[0]).mean(axis=1))
-    longer = results.compare(runs, "client_dissimilarity", last=99)
+    longer = results.compare(runs, "client_dissimilarity", average_last=99)
     np.testing.assert_allclose(longer.difference, found.difference)
 
 
@@ -117,20 +117,20 @@ def test_methods_end_when_they_were_evaluated_last():
         },
         {"algorithm": ["one", "two"], "seed": [0, 1], "round": [0, 5, 9]},
     )
-    last = results.final(runs)
+    last = results.final_metrics(runs)
     assert last.loss.values.tolist() == [[2, 5], [7, 10]]
     assert np.isnan(last.gap.values[1]).all()
-    both = results.final(runs, last=2)
+    both = results.final_metrics(runs, average_last=2)
     assert both.loss.values.tolist() == [[1.5, 4.5], [6.5, 9.5]]
     assert both.gap.values.tolist() == [[2, 5], [6, 9]]
     assert both.of_client.values.tolist() == [1.0, 2.0]
     assert last.accuracy.dims == both.accuracy.dims == ("algorithm", "seed", "client")
     assert last.accuracy[..., 1].values.tolist() == last.loss.values.tolist()
     assert "round" not in both.coords
-    with pytest.raises(ValueError, match="last=0: expected an integer >= 1"):
-        results.final(runs, last=0)
+    with pytest.raises(ValueError, match="average_last=0: expected an integer >= 1"):
+        results.final_metrics(runs, average_last=0)
     with pytest.raises(ValueError, match="expected results over seed and round"):
-        results.final(runs[["of_client"]])
+        results.final_metrics(runs[["of_client"]])
 
 
 def test_methods_of_different_seeds_are_compared_without_pairs():

@@ -61,7 +61,7 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
     Differences are paired by seed, with 95 % intervals: of the combination to the selector alone,
     and to equitable weights with random clients.
     """
-    at_end = results.final(measured, LAST)
+    at_end = results.final_metrics(measured, LAST)
     values = {name: 100 * at_end[metric] for name, metric in COLUMNS.items()}
     selectors = {"random": ("fedprox", "equitable")} | {
         name: (name, f"{name}+equitable")

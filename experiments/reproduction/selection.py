@@ -74,7 +74,7 @@ def write_table(name: str, config: Config, data: str, file: Path) -> None:
     stem.with_suffix(".md").write_text(tables.markdown(table, seeds, LAYOUT))
     for suffix, figure in (
         ("", learning_curves(measured, "client_dissimilarity")),
-        ("-tradeoff", tradeoff(measured, last=LAYOUT.last)),
+        ("-tradeoff", tradeoff(measured, average_last=LAYOUT.last)),
     ):
         figure.savefig(stem.with_name(f"{stem.name}{suffix}.png"), dpi=110)
     print(f"{stem}: {seeds} seeds")

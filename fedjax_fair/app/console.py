@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_fair.results import compare, final, noise_floor
+from fedjax_fair.results import compare, final_metrics, noise_floor
 from fedjax_fair.results.comparison import headlines
 from fedjax_fair.results.tables import HEADINGS, caption, cells
 from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
@@ -84,7 +84,7 @@ def summary_table(results: xr.Dataset) -> Table:
     table.add_column("method", overflow="fold")
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
-    last = final(results)
+    last = final_metrics(results)
     p = {name: compare(results, name).p for name in COLUMNS} if marked else {}
     for method in last["algorithm"].values:
         row = last.sel(algorithm=method)
@@ -199,7 +199,7 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
     """
     ranked = _VALIDATION in results
     columns = {_VALIDATION: "validation", **COLUMNS} if ranked else COLUMNS
-    last = final(results[list(columns)])
+    last = final_metrics(results[list(columns)])
     methods = [last.sel(algorithm=method) for method in last["algorithm"].values]
     points = [point for method in methods for point in _points(method, settings)]
     order = np.arange(len(points))
@@ -313,7 +313,7 @@ def group_table(results: xr.Dataset) -> Table:
     table.add_column("gap", justify="right")
     table.add_column("sigma_acc", justify="right")
     table.add_column("NMI", justify="right")
-    last = final(results)
+    last = final_metrics(results)
     for method in last["algorithm"].values:
         row = last.sel(algorithm=method)
         accuracies = [row["group_accuracy"].isel(planted_group=i) for i in range(len(counts))]

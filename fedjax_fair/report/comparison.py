@@ -48,7 +48,7 @@ def compared(dataset: xr.Dataset) -> Comparison:
         # Of all evaluations, as the terminal's table is made, whose compiled program this shares.
         dataset = dataset.merge(results.class_based(dataset))
         columns[f"{_SPREAD}_class_based"] = "class-based dissimilarity"
-    last = results.final(dataset)
+    last = results.final_metrics(dataset)
     if "group_accuracy_gap" in last:
         columns["group_accuracy_gap"] = "gap of groups"
     methods = [str(name) for name in last["algorithm"].values]
@@ -127,7 +127,7 @@ def _finding(
 
 def all_metrics(dataset: xr.Dataset) -> str:
     """A table of every summary metric of the last evaluations, in HTML."""
-    last = results.final(dataset)
+    last = results.final_metrics(dataset)
     names = [str(name) for name in last["algorithm"].values]
     head = "".join(f'<th class="number" scope="col">{text(name)}</th>' for name in names)
     measured = [m for m in metrics.ALL_SUMMARIES if m.name in last]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair.report.intervals import student
-from fedjax_fair.results import final
+from fedjax_fair.results import final_metrics
 from fedjax_fair.text import printable
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def points_as_methods(results: xr.Dataset, most: int | None = None) -> xr.Datase
         chosen = [f"{name}={_short(point[name])}" for name in read[method]]
         places.setdefault(", ".join([method, *chosen] if whole else chosen or ["run"]), place)
     if most is not None:
-        reached = final(results[[level.name]])[level.name].mean("seed").transpose(*dims).values
+        reached = final_metrics(results[[level.name]])[level.name].mean("seed").transpose(*dims).values
         best = sorted(places, key=lambda name: -reached.flat[places[name]])[:most]
         places = {name: places[name] for name in best}
     indices = np.unravel_index(list(places.values()), [results.sizes[dim] for dim in dims])

@@ -205,7 +205,7 @@ keys.</p>
 def _settings(dataset: xr.Dataset, settings: list[str]) -> dict[str, Any]:
     """The accuracy of every point, and the number of its method and of each of its values."""
     names = ["algorithm", *settings] if dataset.sizes["algorithm"] > 1 else settings
-    level = 100 * results.final(dataset)["accuracy_mean_clients"].mean("seed")
+    level = 100 * results.final_metrics(dataset)["accuracy_mean_clients"].mean("seed")
     level = level.transpose("algorithm", *settings)
     points = [
         [round(float(accuracy), 3), list(place[-len(names) :])]

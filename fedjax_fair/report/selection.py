@@ -185,7 +185,7 @@ def tradeoff(
     results: xr.Dataset,
     across: str = "client_dissimilarity",
     up: str = "accuracy_mean_clients",
-    last: int = 1,
+    average_last: int = 1,
 ) -> Figure:
     """Draws one metric against another, a point per method or point of a sweep.
 
@@ -196,7 +196,7 @@ def tradeoff(
         results: Results of methods, or of a sweep.
         across: A metric over seeds and rounds.
         up: Another one.
-        last: Evaluations to average over, from the last one back.
+        average_last: Evaluations to average over, from the last one back.
 
     Returns:
         A figure; points are means over seeds, bars their 95 % intervals. Of more than a dozen
@@ -226,7 +226,7 @@ def tradeoff(
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for i, style in enumerate(looks):
-        x, y = (student(_latest(values, i, last)) for values in pair)
+        x, y = (student(_latest(values, i, average_last)) for values in pair)
         bars = {
             name: None if np.isnan(found.low) else float(found.mean - found.low)
             for name, found in (("xerr", x), ("yerr", y))
@@ -239,7 +239,7 @@ def tradeoff(
         _honest_scale(axes)
     if across == "client_dissimilarity" and NOISE_FLOOR in results:
         floors = by_method(results, NOISE_FLOOR, ("seed", "round"), most=None)
-        floor = np.nanmean([_latest(floors, i, last).mean() for i in range(len(names))])
+        floor = np.nanmean([_latest(floors, i, average_last).mean() for i in range(len(names))])
         left, right = axes.get_xlim()
         axes.axvspan(left, float(np.clip(floor, left, right)), color="0.94", zorder=0)
         axes.set_xlim(left, right)
@@ -253,10 +253,10 @@ def tradeoff(
     return figure
 
 
-def _latest(values: xr.DataArray, method: int, last: int) -> np.ndarray:
+def _latest(values: xr.DataArray, method: int, average_last: int) -> np.ndarray:
     """One number a seed: the mean of the last evaluations."""
     runs = numbers(values).transpose("algorithm", "seed", "round").isel(algorithm=method)
-    return runs.dropna("round", how="all")[..., -last:].mean("round").values
+    return runs.dropna("round", how="all")[..., -average_last:].mean("round").values
 
 
 def _honest_scale(axes: Axes) -> None:

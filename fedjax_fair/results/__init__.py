@@ -28,7 +28,7 @@ so is that of the aggregator, as ``aggregation_<name>``, some of it for every ``
 run has a partition of its own.
 """
 
-from fedjax_fair.results.compared import class_based, combine, final, merge_runs
+from fedjax_fair.results.compared import class_based, combine, final_metrics, merge_runs
 from fedjax_fair.results.comparison import compare, differences, noise_floor
 from fedjax_fair.results.files import open, save
 from fedjax_fair.results.recorded import OWNERSHIP, RECORDED, History, ownership, to_dataset
@@ -43,7 +43,7 @@ __all__ = [
     "combine",
     "compare",
     "differences",
-    "final",
+    "final_metrics",
     "merge_runs",
     "model",
     "noise_floor",

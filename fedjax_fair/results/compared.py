@@ -12,7 +12,7 @@ from fedjax_fair.results.recorded import OWNERSHIP
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["class_based", "combine", "final", "merge_runs"]
+__all__ = ["class_based", "combine", "final_metrics", "merge_runs"]
 
 
 def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
@@ -73,36 +73,36 @@ def merge_runs(runs: dict[str, xr.Dataset]) -> xr.Dataset:
     return combine(methods)
 
 
-def final(dataset: xr.Dataset, last: int = 1) -> xr.Dataset:
+def final_metrics(dataset: xr.Dataset, average_last: int = 1) -> xr.Dataset:
     """The last evaluation of every method and every point of a sweep, whenever that was.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
-        last: Evaluations at the end, of which the mean is taken; all where there are fewer. A
+        average_last: Evaluations at the end, of which the mean is taken; all where there are fewer. A
             variable that is NaN in some has the mean of the others.
 
     Returns:
         The same without the dimension ``round``.
 
     Raises:
-        ValueError: If ``last`` is no positive integer.
+        ValueError: If ``average_last`` is no positive integer.
 
     Examples:
         >>> import xarray as xr
         >>> loss = (("algorithm", "seed", "round"), [[[3.0, 2.0, 1.0]], [[6.0, 5.0, float("nan")]]])
         >>> runs = xr.Dataset({"loss": loss}, {"algorithm": ["one", "stopped"]})
-        >>> final(runs).loss.values.ravel().tolist(), final(runs, 2).loss.values.ravel().tolist()
+        >>> final_metrics(runs).loss.values.ravel().tolist(), final_metrics(runs, 2).loss.values.ravel().tolist()
         ([1.0, 5.0], [1.5, 5.5])
     """
-    checks.positive_int("last", last)
+    checks.positive_int("average_last", average_last)
     kept = dataset.drop_dims(["training_round", "slot"], errors="ignore")
     evaluated = _evaluated(kept)
-    if last == 1:
+    if average_last == 1:
         at = evaluated.cumsum("round").argmax("round")
         return kept.isel(round=at).drop_vars("round", errors="ignore")
     after = evaluated.sum("round") - evaluated.cumsum("round")
     changing = kept[[name for name in kept if "round" in kept[name].dims]]
-    means = changing.where(evaluated & (after < last)).mean("round", keep_attrs=True)
+    means = changing.where(evaluated & (after < average_last)).mean("round", keep_attrs=True)
     return kept.drop_dims("round").merge(means)
 
 

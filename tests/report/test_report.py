@@ -71,7 +71,7 @@ def dataset():
 
 
 def test_final_is_the_last_evaluation_of_every_method(dataset):
-    last = results.final(dataset)
+    last = results.final_metrics(dataset)
     for name, round in {"fedavg": 4, "centralized": 3}.items():
         expected = dataset.test_loss.sel(algorithm=name, round=round)
         np.testing.assert_array_equal(last.test_loss.sel(algorithm=name), expected)

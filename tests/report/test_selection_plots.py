@@ -102,7 +102,7 @@ def test_chosen_clients_are_marked_where_they_end_up():
 @pytest.mark.parametrize("last", [1, 2])
 def test_the_tradeoff_is_that_of_the_last_evaluations(last):
     data = results()
-    figure = render(tradeoff(data, last=last))
+    figure = render(tradeoff(data, average_last=last))
     axes = figure.axes[0]
     assert axes.get_xlabel() == "Dissimilarity (%)"
     for i, bars in enumerate(axes.containers):

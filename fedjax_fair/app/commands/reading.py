@@ -55,7 +55,7 @@ class Compare:
     unpaired: bool = False
     """Compare runs of different seeds, which finds less."""
 
-    last: int = 1
+    average_last: int = 1
     """Evaluations at the end of a run whose mean counts."""
 
     format: Literal["terminal", "markdown", "latex", "csv"] = "terminal"
@@ -71,7 +71,7 @@ class Compare:
         written = []
         for metric in self.metrics or usual:
             compared = results.compare(
-                found, metric, self.baseline, paired=not self.unpaired, last=self.last
+                found, metric, self.baseline, paired=not self.unpaired, average_last=self.average_last
             )
             if self.format == "terminal":
                 Console().print(compared_table(compared))
