@@ -45,7 +45,7 @@ AGGREGATORS: dict[str, Callable[[], Aggregator]] = {
 }
 """Three of ten members may lie, for those that have to know."""
 ATTACKS = ("sign_flip", "scaling", "noise", "nan", "little", "inner_product")
-METRICS = {"accuracy": "accuracy_mean_clients", "worst": "accuracy_worst_tenth_class_based"}
+METRICS = {"accuracy": "accuracy_mean_clients", "worst": "accuracy_worst_10pct_class_based"}
 KEYS = ["method", "attack", "level", "seed"]
 
 

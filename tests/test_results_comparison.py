@@ -63,7 +63,7 @@ def test_what_cannot_be_compared_is_named():
 
 
 def test_a_person_sees_what_is_beyond_chance():
-    table = difference_table(made_up(accuracy_worst_tenth=0.3, client_dissimilarity=0.0))
+    table = difference_table(made_up(accuracy_worst_10pct=0.3, client_dissimilarity=0.0))
     (two, _, worst, dissimilarity), (three, *_) = zip(
         *(column.cells for column in table.columns), strict=True
     )
@@ -280,13 +280,13 @@ def full(num_clients=6):
     rng = np.random.default_rng(0)
     names = ["fedavg", "clustered_by_similarity:prox=0.1"]
     summaries = [
-        "accuracy_mean_clients", "accuracy_mean_examples", "accuracy_worst_tenth",
+        "accuracy_mean_clients", "accuracy_mean_examples", "accuracy_worst_10pct",
         "accuracy_standard_deviation", "client_dissimilarity",
     ]  # fmt: skip
     columns = {
         name: (DIMS, rng.uniform(0.6, 0.62, (2, 5, 1)), {"units": "1"}) for name in summaries
     }
-    columns["accuracy_worst_tenth"][1][1] -= 0.3
+    columns["accuracy_worst_10pct"][1][1] -= 0.3
     columns["test_examples"] = (("client", "class"), np.full((num_clients, 3), 4))
     return xr.Dataset(columns, {"algorithm": names}, {"data": "digits"})
 
@@ -305,7 +305,7 @@ def test_the_table_after_a_run_marks_what_is_beyond_chance_and_has_the_noise_flo
         beyond = "*" if stats.ttest_rel(one, other).pvalue < 0.05 else ""
         assert cell == f"{other.mean():.1f} ± {other.std(ddof=1):.1f}{beyond}"
     assert 0 < second.count("*") < 4
-    spread = ["accuracy_worst_tenth", "accuracy_standard_deviation", "client_dissimilarity"]
+    spread = ["accuracy_worst_10pct", "accuracy_standard_deviation", "client_dissimilarity"]
     floors = results.noise_floor(runs, spread).mean("algorithm")
     assert floor.split()[2:] == [f"{100 * floors[name].item():.1f}" for name in spread]
     alone = printed(summary_table(runs.isel(seed=[0])), width=120)
@@ -342,7 +342,7 @@ def test_eighty_columns_are_enough():
     for table in (
         summary_table(runs),
         difference_table(runs),
-        compared_table(results.compare(runs, "accuracy_worst_tenth")),
+        compared_table(results.compare(runs, "accuracy_worst_10pct")),
     ):
         text = printed(table)
         assert max(map(len, text.splitlines())) <= 80

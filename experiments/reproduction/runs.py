@@ -30,7 +30,7 @@ __all__ = ["collect", "held_out", "load", "run_missing"]
 KEYS = ["algorithm", "seed", "round"]
 SUMMARIES = (
     "accuracy_mean_clients",
-    "accuracy_worst_tenth_class_based",
+    "accuracy_worst_10pct_class_based",
     "client_dissimilarity",
     "client_dissimilarity_class_based",
     "client_dissimilarity_class_based_se",

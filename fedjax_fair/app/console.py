@@ -31,7 +31,7 @@ __all__ = [
 
 COLUMNS = {
     "accuracy_mean_clients": "accuracy",
-    "accuracy_worst_tenth": "worst 10 %",
+    "accuracy_worst_10pct": "worst 10 %",
     "accuracy_standard_deviation": "dispersion",
     "client_dissimilarity": "dissimilarity",
 }

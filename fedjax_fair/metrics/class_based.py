@@ -107,7 +107,7 @@ def summarize(
 
 _SUMMARIES: dict[str, Callable[[Array, Array], Array]] = {
     "accuracy_mean_clients": lambda values, sizes: performance.mean_over_clients(values),
-    "accuracy_worst_tenth": lambda values, sizes: performance.worst_tenth(values),
+    "accuracy_worst_10pct": lambda values, sizes: performance.worst_10pct(values),
     "accuracy_standard_deviation": lambda values, sizes: fairness.standard_deviation(values),
     "sigma_acc": fairness.sigma_acc,
     "client_dissimilarity": lambda values, sizes: fairness.client_dissimilarity(values),

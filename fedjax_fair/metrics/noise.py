@@ -25,8 +25,8 @@ __all__ = ["OF_SPREAD", "expected"]
 
 OF_SPREAD = (
     "accuracy_minimum",
-    "accuracy_worst_tenth",
-    "accuracy_best_tenth",
+    "accuracy_worst_10pct",
+    "accuracy_best_10pct",
     "accuracy_standard_deviation",
     "sigma_acc",
     "client_dissimilarity",

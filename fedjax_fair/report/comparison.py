@@ -43,7 +43,7 @@ def compared(dataset: xr.Dataset) -> Comparison:
         differences, of which those beyond chance are marked. Spread from the accuracies of classes,
         which has less noise, stands beside the measured one where `results.class_based` gives it.
     """
-    columns = {_LEVEL: "accuracy", "accuracy_worst_tenth": "worst 10 %", _SPREAD: "dissimilarity"}
+    columns = {_LEVEL: "accuracy", "accuracy_worst_10pct": "worst 10 %", _SPREAD: "dissimilarity"}
     if dataset.attrs.get("label_skew"):
         # Of all evaluations, as the terminal's table is made, whose compiled program this shares.
         dataset = dataset.merge(results.class_based(dataset))

@@ -42,8 +42,8 @@ _LEVELS = (
     "accuracy_mean_clients",
     "accuracy_mean_examples",
     "accuracy_minimum",
-    "accuracy_worst_tenth",
-    "accuracy_best_tenth",
+    "accuracy_worst_10pct",
+    "accuracy_best_10pct",
 )
 
 

@@ -235,7 +235,7 @@ def headlines(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
         is then read from those, which have less noise. Besides, words by the names of metrics.
     """
     chosen = {"accuracy_mean_clients": "accuracy"}
-    spread = {"accuracy_worst_tenth": "worst 10 %", "client_dissimilarity": "dissimilarity"}
+    spread = {"accuracy_worst_10pct": "worst 10 %", "client_dissimilarity": "dissimilarity"}
     if dataset.attrs.get("label_skew"):
         dataset = dataset.merge(class_based(dataset))
         chosen |= {

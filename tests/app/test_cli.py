@@ -74,7 +74,7 @@ def test_show_prints_the_table_of_results(folder, capsys):
         row = next(line for line in shown.splitlines() if method in line)
         for name in (
             "accuracy_mean_clients",
-            "accuracy_worst_tenth",
+            "accuracy_worst_10pct",
             "accuracy_standard_deviation",
             "client_dissimilarity",
         ):
@@ -113,7 +113,7 @@ def test_runs_are_compared_by_what_a_table_shows_unless_told_otherwise(folder, t
         f"{name} ({run})" for name in METHODS for run in (folder.name, "later")
     }
     assert {row["metric"] for row in rows} == {
-        "accuracy_mean_clients", "accuracy_worst_tenth_class_based", "client_dissimilarity_class_based",
+        "accuracy_mean_clients", "accuracy_worst_10pct_class_based", "client_dissimilarity_class_based",
     }  # fmt: skip
 
 

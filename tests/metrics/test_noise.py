@@ -51,7 +51,7 @@ def test_a_floor_class_based_of_labels_has_the_noise_of_classes():
 
 
 def test_clients_without_test_examples_and_sure_models_add_nothing():
-    names = ["accuracy_standard_deviation", "accuracy_worst_tenth"]
+    names = ["accuracy_standard_deviation", "accuracy_worst_10pct"]
     examples = np.array([[4], [9], [0]])
     some = noise.expected(names, P, examples, draws=2000)["accuracy_standard_deviation"]
     assert close(some, exactly(examples[:2, 0], np.std), 2000)
