@@ -38,7 +38,7 @@ class FunctionOf(Tree):
         return self.function(*(getattr(metrics, name) for name in self.names))
 
 
-def _clients_reached(metrics: ClientMetrics) -> Float[Array, ""]:
+def _num_clients_participated(metrics: ClientMetrics) -> Float[Array, ""]:
     return jnp.sum(metrics.participation > 0).astype(metrics.test_accuracy.dtype)
 
 
@@ -192,12 +192,12 @@ SUMMARIES: tuple[Metric, ...] = (
         _participation_gini,
     ),
     Metric(
-        "clients_reached",
+        "num_clients_participated",
         "Clients that have trained at least once",
         "clients",
         EVERYONE,
         "uniform",
-        _clients_reached,
+        _num_clients_participated,
     ),
 )
 """Every entry's function is pure, so that all of them can be evaluated inside ``jit``."""

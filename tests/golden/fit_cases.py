@@ -58,7 +58,7 @@ def network():
 
 
 DESCRIPTIONS = ("train_examples", "test_examples")
-SUMMARIES = ("accuracy_", "sigma_acc", "train_loss_mean", "test_loss_mean", "clients_reached",
+SUMMARIES = ("accuracy_", "sigma_acc", "train_loss_mean", "test_loss_mean", "num_clients_participated",
              "participation_gini")  # fmt: skip
 
 

@@ -298,7 +298,7 @@ def test_summaries_read_the_right_columns():
         "train_loss_mean_examples": 5.5,
         "client_disagreement": 3.0,
         "participation_gini": 0.5,
-        "clients_reached": 2.0,
+        "num_clients_participated": 2.0,
     }
     chex.assert_trees_all_close(_summaries(metrics), expected, rtol=1e-6)
 
