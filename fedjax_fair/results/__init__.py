@@ -33,7 +33,7 @@ from fedjax_fair.results.comparison import compare, differences, noise_floor
 from fedjax_fair.results.files import open, save
 from fedjax_fair.results.recorded import OWNERSHIP, RECORDED, History, ownership, to_dataset
 from fedjax_fair.results.tables import to_text
-from fedjax_fair.results.trained import model
+from fedjax_fair.results.trained import load_model
 
 __all__ = [
     "OWNERSHIP",
@@ -45,7 +45,7 @@ __all__ = [
     "differences",
     "final_metrics",
     "merge_runs",
-    "model",
+    "load_model",
     "noise_floor",
     "open",
     "ownership",

@@ -22,7 +22,7 @@ from fedjax_fair.results.files import (
 if TYPE_CHECKING:
     from fedjax_fair.training.fitted import Fitted
 
-__all__ = ["folder_name", "model", "save_model"]
+__all__ = ["folder_name", "load_model", "save_model"]
 
 
 def folder_name(method: str) -> str:
@@ -48,7 +48,7 @@ def save_model(variables: Variables, path: Path) -> None:
         sign_folder(path)
 
 
-def model(folder: str | Path, method: str, seed: int | None = None) -> Fitted:
+def load_model(folder: str | Path, method: str, seed: int | None = None) -> Fitted:
     """Reads what a method of a run was trained to.
 
     Args:
@@ -71,7 +71,7 @@ def model(folder: str | Path, method: str, seed: int | None = None) -> Fitted:
         >>> _ = main([*command, "--training.seeds", "7"])  # doctest: +ELLIPSIS
         Run folder: ...
         >>> (folder,) = Path(runs).iterdir()
-        >>> model(folder, "fedavg", seed=7).predict(np.zeros((3, 8, 8, 1), np.uint8)).shape
+        >>> load_model(folder, "fedavg", seed=7).predict(np.zeros((3, 8, 8, 1), np.uint8)).shape
         (1, 3)
     """
     # Networks come from what the folder was configured with, which is a layer above results.
