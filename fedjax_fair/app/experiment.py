@@ -11,7 +11,7 @@ from fedjax_fair.app.build import Experiment
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.files import write_text
-from fedjax_fair.results.trained import folder_name, save_model
+from fedjax_fair.results.model_files import folder_name, save_model
 from fedjax_fair.training.each import train_each
 from fedjax_fair.training.fit import Callback
 

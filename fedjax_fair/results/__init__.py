@@ -28,12 +28,12 @@ so is that of the aggregator, as ``aggregation_<name>``, some of it for every ``
 run has a partition of its own.
 """
 
-from fedjax_fair.results.compared import class_based, combine, final_metrics, merge_runs
+from fedjax_fair.results.datasets import class_based, combine, final_metrics, merge_runs
 from fedjax_fair.results.comparison import compare, differences, noise_floor
 from fedjax_fair.results.files import open, save
-from fedjax_fair.results.recorded import OWNERSHIP, RECORDED, History, ownership, to_dataset
+from fedjax_fair.results.history import OWNERSHIP, RECORDED, History, ownership, to_dataset
 from fedjax_fair.results.tables import to_text
-from fedjax_fair.results.trained import load_model
+from fedjax_fair.results.model_files import load_model
 
 __all__ = [
     "OWNERSHIP",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedjax_fair import checks, metrics
-from fedjax_fair.results.compared import class_based, final_metrics
+from fedjax_fair.results.datasets import class_based, final_metrics
 
 if TYPE_CHECKING:
     import xarray as xr

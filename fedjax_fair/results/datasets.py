@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedjax_fair import checks, metrics
-from fedjax_fair.results.recorded import OWNERSHIP
+from fedjax_fair.results.history import OWNERSHIP
 
 if TYPE_CHECKING:
     import xarray as xr
