@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = [
     "naming",
     "open",
-    "require_intact_folder",
+    "verify_checksum",
     "save",
-    "sign_folder",
+    "write_checksum",
     "write_text",
     "written_by_orbax",
 ]
@@ -159,12 +159,12 @@ def _write(path: Path, content: bytes) -> None:
         partial.replace(path)
 
 
-def sign_folder(folder: Path) -> None:
+def write_checksum(folder: Path) -> None:
     """Leaves a digest of its files in a folder that is complete."""
     write_text(folder / _SIGNATURE, _folder_digest(folder))
 
 
-def require_intact_folder(folder: Path) -> None:
+def verify_checksum(folder: Path) -> None:
     """Compares a folder to its digest, which one that was just being written lacks.
 
     Raises:

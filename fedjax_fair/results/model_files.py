@@ -14,8 +14,8 @@ from fedjax_fair.base import Variables
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.files import (
     open,
-    require_intact_folder,
-    sign_folder,
+    verify_checksum,
+    write_checksum,
     written_by_orbax,
 )
 
@@ -45,7 +45,7 @@ def save_model(variables: Variables, path: Path) -> None:
         arguments = ocp.args.StandardSave(variables._asdict())
         checkpointer.save(path.absolute(), arguments, force=True)
     if processes.is_first():
-        sign_folder(path)
+        write_checksum(path)
 
 
 def load_model(folder: str | Path, method: str, seed: int | None = None) -> Fitted:
@@ -106,7 +106,7 @@ def _read(path: Path) -> Variables:
     if not path.is_dir():
         raise ValueError(f"folder: no model in {path}; `fedjax-fair resume` writes it.")
     try:
-        require_intact_folder(path)
+        verify_checksum(path)
         with ocp.StandardCheckpointer() as checkpointer:
             restored = checkpointer.restore(path.absolute())
     except Exception as error:  # Orbax raises whatever the damage leads to.

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_fair.parallel import processes
 from fedjax_fair.results import History
-from fedjax_fair.results.files import require_intact_folder, sign_folder, written_by_orbax
+from fedjax_fair.results.files import verify_checksum, write_checksum, written_by_orbax
 from fedjax_fair.simulate import RoundState
 from fedjax_fair.training.best import Best
 from fedjax_fair.training.fingerprint import differences
@@ -111,7 +111,7 @@ class Checkpoints:
         with written_by_orbax(self._folder, sum(leaf.nbytes for leaf in jax.tree.leaves(items))):
             self._manager.save(history.round, args=self._arguments.Composite(**saved))
         if processes.is_first():
-            sign_folder(self._folder / str(history.round))
+            write_checksum(self._folder / str(history.round))
         self._written = monotonic()
 
     def restore(self, state: RoundState, best: Best | None = None) -> RoundState:
@@ -141,7 +141,7 @@ class Checkpoints:
         steps = sorted(self._manager.all_steps(), reverse=True)
         for step in steps:
             try:
-                require_intact_folder(self._folder / str(step))
+                verify_checksum(self._folder / str(step))
                 history = self._manager.restore(
                     step, args=self._arguments.Composite(history=self._arguments.StandardRestore())
                 )["history"]
