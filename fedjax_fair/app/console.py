@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_fair.results import compare, final_metrics, noise_floor
-from fedjax_fair.results.comparison import headlines
+from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.tables import HEADINGS, caption, cells
 from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
 from fedjax_fair.text import printable
@@ -160,7 +160,7 @@ def difference_table(results: xr.Dataset) -> Table:
         clients differ in their labels alone, spread is that of `results.class_based`, which has less
         noise.
     """
-    results, columns = headlines(results)
+    results, columns = default_metrics(results)
     baseline = str(results["algorithm"].values[0])
     compared = {name: compare(results, name) for name in columns}
     seeds = results.sizes["seed"]

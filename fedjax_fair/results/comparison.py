@@ -13,7 +13,7 @@ from fedjax_fair.results.datasets import class_based, final_metrics
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["compare", "differences", "headlines", "noise_floor"]
+__all__ = ["compare", "differences", "default_metrics", "noise_floor"]
 
 _PER_RUN = {"algorithm", "seed", "round"}
 
@@ -224,7 +224,7 @@ def _floors(dataset: xr.Dataset, names: Sequence[str], accuracy: float) -> dict[
     return {name: float(np.mean([one[name] for one in found])) for name in names}
 
 
-def headlines(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
+def default_metrics(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
     """The metrics that methods are compared by where none is named, and what they are called.
 
     Args:

@@ -15,7 +15,7 @@ from fedjax_fair.app import registry
 from fedjax_fair.app.build import server_sees
 from fedjax_fair.app.commands.shared import RunPath
 from fedjax_fair.app.console import compared_table, tables
-from fedjax_fair.results.comparison import headlines
+from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.text import aligned
 
 __all__ = ["Compare", "Methods", "Show"]
@@ -67,7 +67,7 @@ class Compare:
         names = [Path(run).name for run in self.runs]
         labels = names if len(set(names)) == len(names) else self.runs
         opened = {label: results.open(run) for label, run in zip(labels, self.runs, strict=True)}
-        found, usual = headlines(results.merge_runs(opened))
+        found, usual = default_metrics(results.merge_runs(opened))
         written = []
         for metric in self.metrics or usual:
             compared = results.compare(
