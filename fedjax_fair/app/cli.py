@@ -13,7 +13,7 @@ import jax
 from fedjax_fair.app import plugins
 from fedjax_fair.app.termination import Terminated, interruptible
 from fedjax_fair.parallel import processes
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 from fedjax_fair.training.cache import enable_compilation_cache
 from fedjax_fair.training.fit import SimulationError
 
@@ -46,13 +46,13 @@ def main(
 
             dispatch(rest, presets)
     except (ValueError, OSError, ImportError, SimulationError) as error:
-        print("fedjax-fair:", *map(printable, str(error).split()), file=sys.stderr)
+        print("fedjax-fair:", *map(escape_control_chars, str(error).split()), file=sys.stderr)
         processes.abort(2)
         return 2
     except Exception as error:
         if _is_out_of_memory(error):
             print(
-                "fedjax-fair: out of memory:", *map(printable, str(error).split()), file=sys.stderr
+                "fedjax-fair: out of memory:", *map(escape_control_chars, str(error).split()), file=sys.stderr
             )
             processes.abort(2)
             return 2

@@ -14,7 +14,7 @@ from fedjax_fair.results import compare, final_metrics, noise_floor
 from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.tables import HEADINGS, caption, cells
 from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -143,7 +143,7 @@ def _table(title: str, caption: str) -> Table:
     """A table without a frame, which has room for more in eighty columns."""
     return Table(
         title=_title(title) if title else None,
-        caption=Text(printable(caption), "table.caption"),
+        caption=Text(escape_control_chars(caption), "table.caption"),
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
@@ -330,11 +330,11 @@ def group_table(results: xr.Dataset) -> Table:
 
 def _name(text: object) -> Text:
     """A name that others chose, of which nothing is read as markup."""
-    return Text(printable(text))
+    return Text(escape_control_chars(text))
 
 
 def _title(text: str) -> Text:
-    return Text(printable(text), "table.title")
+    return Text(escape_control_chars(text), "table.title")
 
 
 def _percent(values: np.ndarray) -> str:

@@ -15,7 +15,7 @@ from rich.table import Column
 from rich.text import Text
 
 from fedjax_fair.simulate import RoundInfo
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 from fedjax_fair.training.fit import Callback, Evaluation
 
 if TYPE_CHECKING:
@@ -67,16 +67,16 @@ def working(
             transient=True,
         ) as shown:
             task = shown.add_task("preparing", total=None)
-            yield lambda step: shown.update(task, description=printable(step))
+            yield lambda step: shown.update(task, description=escape_control_chars(step))
     else:
-        yield lambda step: console.print(printable(step), markup=False, highlight=False)
+        yield lambda step: console.print(escape_control_chars(step), markup=False, highlight=False)
 
 
 class _Shown(Callback):
     """The news of a run: how good the model is, how fast rounds are done, what is left."""
 
     def __init__(self, method: str, batch_size: int | None) -> None:
-        self._method = printable(method)
+        self._method = escape_control_chars(method)
         self._batch_size = batch_size
         self._first: Evaluation | None = None
         self._examples = 0

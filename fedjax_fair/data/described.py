@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 
 if TYPE_CHECKING:
     from fedjax_fair.data.federated import ClientExamples, FederatedData
@@ -63,7 +63,7 @@ def describe_federation(data: FederatedData) -> str:
         f"{_dropped(own.test, 0)} test examples",
         "partitions": "one for all runs" if runs is None else f"{runs}, one a run; above the first",
     }
-    return "\n".join([printable(own.name), *(f"{name:<17}  {text}" for name, text in rows.items())])
+    return "\n".join([escape_control_chars(own.name), *(f"{name:<17}  {text}" for name, text in rows.items())])
 
 
 def label_distance(counts: Int[np.ndarray, "clients classes"]) -> float:

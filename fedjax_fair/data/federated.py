@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, Shaped
 
 from fedjax_fair import checks
 from fedjax_fair.data.described import describe_federation
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 
 __all__ = [
     "ClientExamples",
@@ -108,7 +108,7 @@ class FederatedData(NamedTuple):
         try:
             validate(self)
         except ValueError as error:
-            return f"{printable(self.name)}, which is no federation: {error}"
+            return f"{escape_control_chars(self.name)}, which is no federation: {error}"
         return describe_federation(self)
 
     @property

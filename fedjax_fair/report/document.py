@@ -7,7 +7,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 
 __all__ = ["details", "document", "folded", "section", "text"]
 
@@ -89,7 +89,7 @@ def text(value: object, lines: bool = False) -> str:
         '&lt;b&gt;\\x1b'
     """
     parts = str(value).split("\n") if lines else [str(value)]
-    return "\n".join(html.escape(printable(part)) for part in parts)
+    return "\n".join(html.escape(escape_control_chars(part)) for part in parts)
 
 
 def _json(numbers: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_fair.report.intervals import student
 from fedjax_fair.results import final_metrics
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -216,7 +216,7 @@ def words(text: object) -> str:
         >>> words("$x$")
         '\\$x\\$'
     """
-    return printable(text).replace("$", r"\$")
+    return escape_control_chars(text).replace("$", r"\$")
 
 
 def tidy(axes: Axes) -> None:

@@ -15,7 +15,7 @@ from fedjax_fair.app.config import Config, DataConfig
 from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.variants import relevant
 from fedjax_fair.report import plots
-from fedjax_fair.text import aligned, printable
+from fedjax_fair.text import aligned, escape_control_chars
 
 __all__ = ["DataInfo", "DataList", "DataPrepare", "DataShow"]
 
@@ -77,7 +77,7 @@ class DataShow:
         print(federation)
         if self.output is not None:
             plots.partition(federation).savefig(self.output, dpi=150)
-            print(f"Picture: {printable(self.output)}")
+            print(f"Picture: {escape_control_chars(self.output)}")
 
 
 @dataclass(frozen=True)
@@ -90,4 +90,4 @@ class DataPrepare:
     data: Folder = field(default_factory=Folder)
 
     def __call__(self) -> None:
-        print(printable(data.prepare(self.name, self.data.dir)))
+        print(escape_control_chars(data.prepare(self.name, self.data.dir)))

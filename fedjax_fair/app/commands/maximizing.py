@@ -13,7 +13,7 @@ from fedjax_fair.app.console import tables
 from fedjax_fair.app.progress import working
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.termination import Termination
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 
 __all__ = ["Exemplars", "Movielens", "maximize_in"]
 
@@ -49,7 +49,7 @@ def _start_maximizing(config: Maximize, *, quiet: bool) -> None:
 
 def maximize_in(task: maximize.Task, config: Maximize, folder: RunFolder, *, quiet: bool) -> None:
     """Compares all methods on a task in a folder, and prints what came of it."""
-    print(f"Run folder: {printable(folder.path)}")
+    print(f"Run folder: {escape_control_chars(folder.path)}")
     with resumable(folder), Termination(at_once=True), working(quiet=quiet) as show:
         compared = maximize.execute(task, config, folder, show)
     Console().print(*tables(compared))

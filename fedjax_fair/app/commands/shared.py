@@ -14,7 +14,7 @@ import tyro
 from fedjax_fair.app import plugins
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.termination import Terminated
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 
 __all__ = ["Name", "RunPath", "advice", "fields_of", "plain", "resumable", "say_where"]
 
@@ -43,7 +43,7 @@ def resumable(folder: RunFolder) -> contextlib.AbstractContextManager[None]:
 def say_where(**files: Path) -> None:
     """Prints where files are, by what they hold."""
     for name, path in files.items():
-        print(f"{name}: {printable(path)}")
+        print(f"{name}: {escape_control_chars(path)}")
 
 
 def fields_of(kind: Any, settings: Any) -> dict[str, Any]:

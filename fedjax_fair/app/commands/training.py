@@ -27,7 +27,7 @@ from fedjax_fair.app.sweep import planned, sweep
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.app.variants import method_settings, relevant
 from fedjax_fair.parallel import processes
-from fedjax_fair.text import aligned, printable
+from fedjax_fair.text import aligned, escape_control_chars
 from fedjax_fair.training.fit import Callback
 
 __all__ = ["Resume", "Run", "Sweep", "run", "sweep_settings"]
@@ -155,7 +155,7 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         config, _, groups = planned(base, varied, seeds=seeds)
         _print_dry_run(config, costs_of_sweep(groups))
         return
-    print(f"Sweep folder: {printable(settings.output)}")
+    print(f"Sweep folder: {escape_control_chars(settings.output)}")
     own = None if any("batch_size" in name for name in varied) else base.solver.batch_size
     with (
         advice("the same command continues"),
@@ -201,7 +201,7 @@ def _execute(ready: Experiment, folder: RunFolder, logs: Logs, *, quiet: bool) -
     if not processes.is_first():
         experiment.execute(ready, folder)
         return
-    print(f"Run folder: {printable(folder.path)}")
+    print(f"Run folder: {escape_control_chars(folder.path)}")
     with resumable(folder), Termination() as end, watching(quiet=quiet) as show:
 
         def watch(method: str) -> list[Callback]:
