@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Mapping
 
-__all__ = ["aligned", "escape_control_chars"]
+__all__ = ["format_columns", "escape_control_chars"]
 
 
 def escape_control_chars(text: object) -> str:
@@ -22,7 +22,7 @@ def escape_control_chars(text: object) -> str:
     )
 
 
-def aligned(rows: Mapping[str, object], indent: str = "") -> str:
+def format_columns(rows: Mapping[str, object], indent: str = "") -> str:
     """Names beside texts, which are broken where the terminal ends."""
     shown = {escape_control_chars(name): escape_control_chars(text) for name, text in rows.items()}
     width = max(map(len, shown))

@@ -17,7 +17,7 @@ from fedjax_fair.app.sweep import Group, Runs, free_bytes, runs_of
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.measured import measured
 from fedjax_fair.planning.plan import Plan, plan
-from fedjax_fair.text import aligned
+from fedjax_fair.text import format_columns
 
 __all__ = ["Planned", "as_json", "batches_of_run", "batches_of_sweep", "plans", "shown"]
 
@@ -124,7 +124,7 @@ def shown(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table, str]:
             *(_duration(each.seconds[part]) for part in ("round", "evaluation", "whole")),
             _duration(each.compiled_in),
         )
-    return table, aligned(_notes(machine, found))
+    return table, format_columns(_notes(machine, found))
 
 
 def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from fedjax_fair.app.commands.training import Resume, Run, Sweep, run, sweep_set
 from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import PRESETS, Preset
 from fedjax_fair.app.settings import lookup
-from fedjax_fair.text import aligned
+from fedjax_fair.text import format_columns
 
 __all__ = ["COMMANDS", "dispatch"]
 
@@ -71,10 +71,10 @@ def _overview(presets: Mapping[str, Preset]) -> str:
 Simulates fair federated learning.
 
 Commands:
-{aligned(commands, indent="  ")}
+{format_columns(commands, indent="  ")}
 
 Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:
-{aligned(summaries, indent="  ")}
+{format_columns(summaries, indent="  ")}
 
 `fedjax-fair COMMAND --help` lists the options of a command,
 `fedjax-fair --version` the version. With `--plugin FILE`, each command knows

@@ -15,7 +15,7 @@ from fedjax_fair.app.config import Config, DataConfig
 from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.variants import relevant
 from fedjax_fair.report import plots
-from fedjax_fair.text import aligned, escape_control_chars
+from fedjax_fair.text import format_columns, escape_control_chars
 
 __all__ = ["DataInfo", "DataList", "DataPrepare", "DataShow"]
 
@@ -45,7 +45,7 @@ class DataList:
                 rows[entry.name] = f"damaged: {' '.join(entry.damage.split())}"
                 continue
             rows[entry.name] = f"{ready:<26}  {entry.partition}"
-        print(aligned(rows))
+        print(format_columns(rows))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class DataInfo:
     data: Folder = field(default_factory=Folder)
 
     def __call__(self) -> None:
-        print(aligned(data.describe(self.name, self.data.dir)._asdict()))
+        print(format_columns(data.describe(self.name, self.data.dir)._asdict()))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fedjax_fair.app.build import server_sees
 from fedjax_fair.app.commands.shared import RunPath
 from fedjax_fair.app.console import compared_table, tables
 from fedjax_fair.results.comparison import default_metrics
-from fedjax_fair.text import aligned
+from fedjax_fair.text import format_columns
 
 __all__ = ["Compare", "Methods", "Show"]
 
@@ -91,4 +91,4 @@ class Methods:
         for name, method in registry.METHODS.items():
             weights = "its own" if method.aggregator else "-" if method.pooled else method.average
             rows[name] = f"{weights:<9}{server_sees(method):<13}{method.summary}"
-        print(aligned(rows))
+        print(format_columns(rows))

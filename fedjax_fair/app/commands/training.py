@@ -27,7 +27,7 @@ from fedjax_fair.app.sweep import planned, sweep
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.app.variants import method_settings, relevant
 from fedjax_fair.parallel import processes
-from fedjax_fair.text import aligned, escape_control_chars
+from fedjax_fair.text import format_columns, escape_control_chars
 from fedjax_fair.training.fit import Callback
 
 __all__ = ["Resume", "Run", "Sweep", "run", "sweep_settings"]
@@ -143,7 +143,7 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     """Runs `sweep [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]`."""
     wanted = request(arguments, presets)
     if HELP & set(wanted.options):
-        varied = aligned(_varied(wanted.start), indent="  ")
+        varied = format_columns(_varied(wanted.start), indent="  ")
         print(f"NAME=VALUE,VALUE varies a setting:\n{varied}\n")
     default = Sweep(**fields_of(Config, wanted.start))
     default = replace(default, output=f"sweeps/{wanted.preset}")
@@ -177,7 +177,7 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
 
 def _print_dry_run(config: Config, found: dict[str, str]) -> None:
     print(as_toml(config))
-    print(*(f"# {line}" for line in aligned(found).splitlines()), sep="\n")
+    print(*(f"# {line}" for line in format_columns(found).splitlines()), sep="\n")
 
 
 def _require_logs(names: Logs) -> None:
