@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_fair.app.maximize import movielens
-from fedjax_fair.report.drawing import COLORS, tidy
+from fedjax_fair.report.drawing import COLORS, style_axes
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
 from fedjax_fair.submodular.federated import comparison
@@ -283,7 +283,7 @@ def draw(table: pd.DataFrame) -> Any:
         axes.axhline(0.99, color="0.8", linewidth=1)
         axes.set(xscale="log", title=f"{name}, k = {k}")
         axes.xaxis.set_minor_formatter("")
-        tidy(axes)
+        style_axes(axes)
     for axes in panels[len(groups) :]:
         axes.set_axis_off()
     figure.supxlabel("Bits to and from all clients", size=10)

@@ -24,14 +24,14 @@ __all__ = [
     "first_difference",
     "is_percent",
     "label",
-    "numbers",
+    "to_percent",
     "percent_axis",
     "points_as_methods",
     "settings_of",
     "styles",
-    "tidy",
+    "style_axes",
     "variable",
-    "words",
+    "escape_mathtext",
 ]
 
 NOISE_FLOOR = "client_dissimilarity_noise"
@@ -155,7 +155,7 @@ def is_percent(values: xr.DataArray) -> bool:
     )
 
 
-def numbers(values: xr.DataArray) -> xr.DataArray:
+def to_percent(values: xr.DataArray) -> xr.DataArray:
     """What is drawn of a variable: accuracies and differences of them in percent."""
     return 100 * values if is_percent(values) else values
 
@@ -204,22 +204,22 @@ def styles(values: xr.DataArray) -> list[dict[str, Any]]:
 
 def label(values: xr.DataArray) -> str:
     """Name and unit for an axis."""
-    name = words(values.attrs.get("long_name", values.name))
-    unit = "%" if is_percent(values) else words(values.attrs.get("units", "1"))
+    name = escape_mathtext(values.attrs.get("long_name", values.name))
+    unit = "%" if is_percent(values) else escape_mathtext(values.attrs.get("units", "1"))
     return name if unit == "1" else f"{name} ({unit})"
 
 
-def words(text: object) -> str:
+def escape_mathtext(text: object) -> str:
     r"""A name that others chose, of which matplotlib reads nothing as a formula.
 
     Examples:
-        >>> words("$x$")
+        >>> escape_mathtext("$x$")
         '\\$x\\$'
     """
     return escape_control_chars(text).replace("$", r"\$")
 
 
-def tidy(axes: Axes) -> None:
+def style_axes(axes: Axes) -> None:
     """Leaves a light grid and two spines."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="0.9", linewidth=0.8)

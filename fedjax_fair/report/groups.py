@@ -13,10 +13,10 @@ from fedjax_fair.report.drawing import (
     by_method,
     first_difference,
     label,
-    numbers,
+    to_percent,
     styles,
-    tidy,
-    words,
+    style_axes,
+    escape_mathtext,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
     from matplotlib.figure import Figure
 
     values = by_method(results, metric, ("seed", "round", "planted_group"))
-    drawn = first_difference(numbers(values))
+    drawn = first_difference(to_percent(values))
     names = [str(name) for name in values["algorithm"].values]
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
@@ -67,8 +67,8 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
             rounds, color = curve["round"].values, COLORS[group % len(COLORS)]
             axes.plot(rounds, curve.mean("seed").values, color=color)
             band(axes, rounds, curve.values, color)
-        axes.set_title(words(name), fontsize=10, loc="left")
-        tidy(axes)
+        axes.set_title(escape_mathtext(name), fontsize=10, loc="left")
+        style_axes(axes)
     for axes in panels[len(names) :]:
         axes.set_axis_off()
     figure.supxlabel("Communication round", fontsize=10)
@@ -112,9 +112,9 @@ def agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
         rounds = np.arange(1, own.shape[1] + 1)
         so_far = np.cumsum(own, axis=1) / rounds
         name = str(values["algorithm"].values[i])
-        axes.plot(rounds, so_far.mean(axis=0), label=words(name), **style)
+        axes.plot(rounds, so_far.mean(axis=0), label=escape_mathtext(name), **style)
         band(axes, rounds, so_far.T, style["color"])
-    tidy(axes)
+    style_axes(axes)
     axes.set(
         xlabel="Communication round",
         ylabel=f"{measure.upper()}, mean over rounds so far",
@@ -165,7 +165,7 @@ def embedding(points: ArrayLike, found: ArrayLike, planted: ArrayLike | None = N
             alpha=0.8,
             label=f"cluster {cluster}" + ("" if planted is None else f", group {group}"),
         )
-    tidy(axes)
+    style_axes(axes)
     axes.set(xlabel="First coordinate", ylabel="Second coordinate")
     figure.legend(loc="outside right upper", frameon=False)
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_fair import results
 from fedjax_fair.report.comparison import all_metrics, compared
 from fedjax_fair.report.contents import contents
-from fedjax_fair.report.document import details, document, folded, section, text
+from fedjax_fair.report.document import details, document, collapsible, section, text
 from fedjax_fair.report.drawing import MOST_POINTS, points_as_methods, settings_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
 <div class="pictures">{"".join(_pictures(numbers))}</div>
 {_explorer(numbers["clients"])}
-{folded("All metrics of the last evaluation", all_metrics(shown))}
+{collapsible("All metrics of the last evaluation", all_metrics(shown))}
 {details(config, environment)}"""
     return document(title, body, numbers, ("charts", "run", "clients"))
 

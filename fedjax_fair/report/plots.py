@@ -20,12 +20,12 @@ from fedjax_fair.report.drawing import (
     by_method,
     first_difference,
     label,
-    numbers,
+    to_percent,
     percent_axis,
     styles,
-    tidy,
+    style_axes,
     variable,
-    words,
+    escape_mathtext,
 )
 from fedjax_fair.report.representatives import representatives
 from fedjax_fair.results import ownership
@@ -73,22 +73,22 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
     from matplotlib.figure import Figure
 
     values = by_method(results, metric, ("seed", "round"))
-    drawn = first_difference(numbers(values))
+    drawn = first_difference(to_percent(values))
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for i, style in enumerate(styles(values)):
         curve = drawn.isel(algorithm=i).dropna("round", how="all").transpose("round", "seed")
         rounds = curve["round"].values
         name = str(values["algorithm"].values[i])
-        axes.plot(rounds, curve.mean("seed").values, label=words(name), **style)
+        axes.plot(rounds, curve.mean("seed").values, label=escape_mathtext(name), **style)
         band(axes, rounds, curve.values, style["color"])
-    tidy(axes)
+    style_axes(axes)
     if metric in _LEVELS:
         percent_axis(axes, drawn)
     if metric == "client_dissimilarity" and NOISE_FLOOR in results:
         _floors(axes, by_method(results, NOISE_FLOOR, ("seed", "round")).sel(round=drawn["round"]))
     axes.set(xlabel="Communication round", ylabel=textwrap.fill(label(values), 36))
-    axes.set_title(words(results.attrs.get("data", "")), loc="left")
+    axes.set_title(escape_mathtext(results.attrs.get("data", "")), loc="left")
     axes.margins(x=0.02)
     seeds = values.sizes["seed"]
     legend = f"mean of {seeds} seeds,\nband: 95 % interval" if seeds > 1 else "one seed"
@@ -129,19 +129,19 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
     axes = figure.add_subplot()
     for i, style in enumerate(styles(values)):
         pooled = np.sort(100 * _pool(values.isel(algorithm=i), round))
-        axes.ecdf(pooled, label=words(values["algorithm"].values[i]), **style)
+        axes.ecdf(pooled, label=escape_mathtext(values["algorithm"].values[i]), **style)
         if pooled.size:
             worst = pooled[-(-pooled.size // 10) - 1]
             axes.plot(worst, 0.1, marker="o", linestyle="", color=style["color"], zorder=3)
     axes.axhspan(0, 0.1, color="0.93", zorder=0)
     axes.annotate("worst tenth", (1, 0.1), (-4, -4), "axes fraction", "offset points",
                   ha="right", va="top", size=8, color="0.35")  # fmt: skip
-    tidy(axes)
+    style_axes(axes)
     axes.set(xlabel=label(values), ylabel="Share of clients that have at most this (%)")
     axes.set(ylim=(0, 1), yticks=np.linspace(0, 1, 6), yticklabels=range(0, 101, 20))
     when = "last round" if round == -1 else f"round {round}"
     axes.set_title(
-        ", ".join(filter(None, [words(results.attrs.get("data", "")), when])), loc="left"
+        ", ".join(filter(None, [escape_mathtext(results.attrs.get("data", "")), when])), loc="left"
     )
     figure.legend(loc="outside right upper", frameon=False)
     return figure
@@ -249,7 +249,7 @@ def _dots(axes: Axes, diameters: np.ndarray, colors: list[str]) -> None:
 def _describe(figure: Figure, counts: np.ndarray, num_shown: int, name: str) -> None:
     shown = f"{num_shown:,} of " if num_shown < len(counts) else ""
     text = f"{shown}{len(counts):,} clients, {counts.sum():,} training examples"
-    figure.suptitle(words(name), x=0.01, ha="left")
+    figure.suptitle(escape_mathtext(name), x=0.01, ha="left")
     figure.axes[0].set_title(f"{text}, largest dot {counts.max():,}", loc="left", size=8)
     figure.supylabel("Class", size=10)
 
@@ -263,7 +263,7 @@ def _group_legend(figure: Figure, colors: dict[Any, str]) -> None:
 
     handles = [Line2D([], [], color=color, lw=0, marker="o") for color in colors.values()]
     figure.legend(
-        handles, map(words, colors), loc="outside right upper", title="Group", frameon=False
+        handles, map(escape_mathtext, colors), loc="outside right upper", title="Group", frameon=False
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.report.drawing import COLORS, tidy
+from fedjax_fair.report.drawing import COLORS, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,7 +69,7 @@ def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Fi
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.set_title(f"sum of gains {gained.sum():.4g}", loc="left")
     for axes in (left, right):
-        tidy(axes)
+        style_axes(axes)
     return figure
 
 

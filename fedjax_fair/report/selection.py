@@ -14,11 +14,11 @@ from fedjax_fair.report.drawing import (
     by_method,
     is_percent,
     label,
-    numbers,
+    to_percent,
     settings_of,
     styles,
-    tidy,
-    words,
+    style_axes,
+    escape_mathtext,
 )
 from fedjax_fair.report.intervals import student
 
@@ -79,7 +79,7 @@ def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
         shares = _busiest_first(trained.mean(axis=0))
         colors = LinearSegmentedColormap.from_list("", ["#f4f4f4", styles(cohorts)[i]["color"]])
         axes.imshow(shares, cmap=colors, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-        title = f"{words(methods[i])}: {ever.mean():.3g} of {num_clients} clients"
+        title = f"{escape_mathtext(methods[i])}: {ever.mean():.3g} of {num_clients} clients"
         axes.set_title(title + (", mean over seeds" if len(runs) > 1 else ""), loc="left", size=9)
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
@@ -121,9 +121,9 @@ def participation_lorenz(results: xr.Dataset) -> Figure:
         places = np.linspace(0, 1, curve.size)
         gini = 1 - 2 * np.trapezoid(curve, places)
         name = str(last["algorithm"].item())
-        axes.plot(places, curve, label=f"{words(name)} ({gini:.2f})", **style)
+        axes.plot(places, curve, label=f"{escape_mathtext(name)} ({gini:.2f})", **style)
     axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
-    tidy(axes)
+    style_axes(axes)
     axes.set(
         xlabel="Fraction of clients, least busy first",
         ylabel="Their share of participation",
@@ -232,9 +232,9 @@ def tradeoff(
             for name, found in (("xerr", x), ("yerr", y))
         }
         axes.errorbar(
-            x.mean, y.mean, **bars, marker="o", capsize=2, label=words(labels[i]), **style
+            x.mean, y.mean, **bars, marker="o", capsize=2, label=escape_mathtext(labels[i]), **style
         )
-    tidy(axes)
+    style_axes(axes)
     if all(map(is_percent, pair)):
         _honest_scale(axes)
     if across == "client_dissimilarity" and NOISE_FLOOR in results:
@@ -246,7 +246,7 @@ def tradeoff(
         axes.annotate("below the noise floor", (0, 1), (4, -4), "axes fraction", "offset points",
                       va="top", size=8, color="0.35")  # fmt: skip
     axes.set(xlabel=textwrap.fill(label(pair[0]), 44), ylabel=textwrap.fill(label(pair[1]), 36))
-    axes.set_title(words(results.attrs.get("data", "")), loc="left")
+    axes.set_title(escape_mathtext(results.attrs.get("data", "")), loc="left")
     seeds = pair[0].sizes["seed"]
     title = f"mean of {seeds} seeds,\nbars: 95 % interval" if seeds > 1 else "one seed"
     figure.legend(loc="outside right upper", title=title, frameon=False, alignment="left")
@@ -255,7 +255,7 @@ def tradeoff(
 
 def _latest(values: xr.DataArray, method: int, average_last: int) -> np.ndarray:
     """One number a seed: the mean of the last evaluations."""
-    runs = numbers(values).transpose("algorithm", "seed", "round").isel(algorithm=method)
+    runs = to_percent(values).transpose("algorithm", "seed", "round").isel(algorithm=method)
     return runs.dropna("round", how="all")[..., -average_last:].mean("round").values
 
 
