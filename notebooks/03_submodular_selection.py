@@ -91,10 +91,10 @@ def subtrunc(lam, b=20.0):
     return submodular.greedy(submodular.Sum((represented, bonus)), 10)
 
 
-selection.chosen(distances, subtrunc(lam=0).items, group=most)
+selection.selected_clients(distances, subtrunc(lam=0).items, group=most)
 
 # %%
-selection.chosen(distances, subtrunc(lam=30).items, group=most)
+selection.selected_clients(distances, subtrunc(lam=30).items, group=most)
 
 # %% [markdown]
 # As the weight of the bonus grows, the mean loss of the cohort rises and its representation falls:

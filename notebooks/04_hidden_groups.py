@@ -96,7 +96,7 @@ groups.group_curves(results)
 # information. A cohort from one group only has nothing to match: splitting it counts as zero.
 
 # %%
-groups.agreement(results)
+groups.cluster_agreement(results)
 
 # %%
 plots.learning_curves(results, "sigma_acc")

@@ -34,7 +34,7 @@ def contents(dataset: xr.Dataset) -> dict[str, Any]:
 
     Returns:
         What ``json`` can write: ``methods``; ``accuracy``, ``dissimilarity``, ``floor``,
-        ``agreement`` and ``groups`` as curves of ``[rounds, means, lows, highs]`` a method;
+        ``cluster_agreement`` and ``groups`` as curves of ``[rounds, means, lows, highs]`` a method;
         ``tradeoff``; ``participation``; and ``clients``, with the accuracy of every client at every
         evaluation and who trained in which round.
     """
@@ -56,7 +56,7 @@ def contents(dataset: xr.Dataset) -> dict[str, Any]:
         sizes = range(values.sizes["planted_group"])
         found["groups"] = [_curves(values.isel(planted_group=group)) for group in sizes]
     if "aggregation_nmi" in dataset:
-        found["agreement"] = _agreement(dataset)
+        found["cluster_agreement"] = _cluster_agreement(dataset)
     return found
 
 
@@ -130,7 +130,7 @@ def _gini(counts: np.ndarray) -> float:
     return float(ranks @ np.sort(counts) / (counts.size * counts.sum()))
 
 
-def _agreement(dataset: xr.Dataset) -> list[list[list[float | None]] | None]:
+def _cluster_agreement(dataset: xr.Dataset) -> list[list[list[float | None]] | None]:
     """Mutual information of found and planted groups, mean over rounds so far."""
     values = by_method(dataset, "aggregation_nmi", ("seed", "training_round"))
     found: list[list[list[float | None]] | None] = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-__all__ = ["agreement", "embedding", "group_curves"]
+__all__ = ["cluster_agreement", "embedding", "group_curves"]
 
 _MARKERS = "os^Dv<>P"
 
@@ -79,7 +79,7 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
     return figure
 
 
-def agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
+def cluster_agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
     """Draws how well the clusters that were found match the planted groups, round by round.
 
     Args:
@@ -97,7 +97,7 @@ def agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
         >>> import xarray as xr
         >>> values = np.array([[0.0, 1.0]])
         >>> results = xr.Dataset({"aggregation_nmi": (("seed", "training_round"), values)})
-        >>> agreement(results).axes[0].lines[0].get_ydata().tolist()
+        >>> cluster_agreement(results).axes[0].lines[0].get_ydata().tolist()
         [0.0, 0.5]
     """
     from matplotlib.figure import Figure

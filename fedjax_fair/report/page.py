@@ -165,10 +165,10 @@ def _pictures(numbers: dict[str, Any]) -> list[str]:
                 "Accuracy, mean over the clients of a group.",
             )
         )
-    if "agreement" in numbers:
+    if "cluster_agreement" in numbers:
         drawn.append(
             section(
-                "agreement",
+                "cluster_agreement",
                 "Are the planted groups found?",
                 "How well found clusters match them: 1 is perfect, 0 is chance or no clusters.",
             )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["chosen", "participation", "participation_lorenz", "tradeoff"]
+__all__ = ["selected_clients", "participation", "participation_lorenz", "tradeoff"]
 
 _MOST_IN_LEGEND = 12
 
@@ -137,7 +137,7 @@ def participation_lorenz(results: xr.Dataset) -> Figure:
     return figure
 
 
-def chosen(similarity: ArrayLike, clients: ArrayLike, group: ArrayLike | None = None) -> Figure:
+def selected_clients(similarity: ArrayLike, clients: ArrayLike, group: ArrayLike | None = None) -> Figure:
     """Draws a matrix of similarities, or distances, with the chosen clients marked on its edges.
 
     Args:
@@ -152,7 +152,7 @@ def chosen(similarity: ArrayLike, clients: ArrayLike, group: ArrayLike | None = 
         ValueError: If the matrix is not square or a client is not in it.
 
     Examples:
-        >>> figure = chosen([[0.0, 1.0], [1.0, 0.0]], [1])
+        >>> figure = selected_clients([[0.0, 1.0], [1.0, 0.0]], [1])
         >>> figure.axes[0].get_title(loc="left")
         '1 of 2 clients'
     """

@@ -91,8 +91,8 @@ def test_groups_and_agreement_are_drawn_where_there_are_some():
     assert len(found["groups"]) == 2
     results = make_results(groups=True)
     expected = results["aggregation_nmi"].values[1].cumsum(axis=1) / np.arange(1, 5)
-    np.testing.assert_allclose(found["agreement"][1][1], expected.mean(axis=0), atol=6e-4)
-    assert not {"groups", "agreement"} & set(contents(make_results()))
+    np.testing.assert_allclose(found["cluster_agreement"][1][1], expected.mean(axis=0), atol=6e-4)
+    assert not {"groups", "cluster_agreement"} & set(contents(make_results()))
 
 
 def test_a_page_of_a_long_run_is_small():
