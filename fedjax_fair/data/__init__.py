@@ -12,7 +12,7 @@ from fedjax_fair.data.dirichlet import dirichlet
 from fedjax_fair.data.federated import ClientExamples, FederatedData, stack, validate
 from fedjax_fair.data.label_flip import flip_labels
 from fedjax_fair.data.logistic import synthetic
-from fedjax_fair.data.ownership import Partition, Partitioner
+from fedjax_fair.data.partitioner import Partition, Partitioner
 from fedjax_fair.data.partition import (
     by_column,
     follow_owners,

@@ -13,12 +13,12 @@ import numpy as np
 
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, as_integers, validate
-from fedjax_fair.data.ownership import (
+from fedjax_fair.data.partitioner import (
     Partition,
     generator,
     hold_out_of_each,
     join_indices,
-    owned,
+    make_partition,
 )
 from fedjax_fair.data.partition import by_column, follow_owners, from_indices
 from fedjax_fair.data.validation import hold_out
@@ -86,7 +86,7 @@ def _compact(features: Any, labels: Any, partition: Partition):
     return (
         np.asarray(features)[partition.order],
         np.asarray(labels)[partition.order],
-        owned(order, partition.sizes, len(order)),
+        make_partition(order, partition.sizes, len(order)),
     )
 
 
@@ -182,7 +182,7 @@ def from_arrays(
     _require_as_many("features", features, labels)
     partition = from_indices(client_indices).split(labels, seed)
     if groups is not None:
-        partition = owned(
+        partition = make_partition(
             partition.order, partition.sizes, len(labels), as_integers("groups", groups)
         )
     test = None
@@ -191,7 +191,7 @@ def from_arrays(
         test_labels = _labels("test_labels", test_labels)
         _require_as_many("test_features", test_features, test_labels)
         order, sizes = join_indices(test_client_indices, len(test_labels))
-        test = (test_features, test_labels, owned(order, sizes, len(test_labels)))
+        test = (test_features, test_labels, make_partition(order, sizes, len(test_labels)))
     elif any(given):
         raise ValueError(
             "test_features, test_labels, test_client_indices: expected all three or none, got "

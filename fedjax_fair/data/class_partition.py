@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair import checks
-from fedjax_fair.data.ownership import (
+from fedjax_fair.data.partitioner import (
     Partition,
     Partitioner,
     equal_parts,
     generator,
-    owned,
+    make_partition,
     require_enough,
     shuffled_by_class,
 )
@@ -64,7 +64,7 @@ def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
         uses = rng.permutation(equal_parts(num_clients * classes, len(present)))
         slots = present[_draw_slots(num_clients, uses, rng)]
         order, lengths = _split_over_slots(labels, slots.ravel(), np.inf, rng)
-        return owned(order, lengths.reshape(slots.shape).sum(axis=1), len(labels))
+        return make_partition(order, lengths.reshape(slots.shape).sum(axis=1), len(labels))
 
     return Partitioner(f"classes_per_client({num_clients}, {classes})", split, label_skew=True)
 
@@ -205,7 +205,7 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
         at_most = np.repeat([cluster.at_most for cluster in holders], widths)
         order, lengths = _split_over_slots(labels, slots, at_most, generator(seed))
         sizes = np.add.reduceat(lengths, np.cumsum(widths) - widths)
-        return owned(order, sizes, len(labels), groups)
+        return make_partition(order, sizes, len(labels), groups)
 
     return Partitioner(f"planted_clusters({name})", split, label_skew=True)
 
@@ -257,11 +257,11 @@ def split_test(
     """Splits test examples with the class mix of every client's training examples.
 
     The test examples of a class are shuffled and split in proportion to the clients' shares of the
-    owned training examples of that class. What rounding down leaves goes to the largest remainders,
+    assigned training examples of that class. What rounding down leaves goes to the largest remainders,
     equal ones in random order.
 
     Args:
-        train: Ownership of the training examples.
+        train: Partition of the training examples.
         train_labels: Their classes.
         test_labels: Classes of the test examples.
         seed: Seed; the partition's own may be used again.
@@ -292,7 +292,7 @@ def split_test(
     test_owners = np.repeat(clients, quotas)
     order = assigned[np.argsort(test_owners, kind="stable")]
     sizes = np.bincount(test_owners, minlength=num_clients)
-    return owned(order, sizes, len(test_labels), train.groups)
+    return make_partition(order, sizes, len(test_labels), train.groups)
 
 
 def _quotas(labels, counts, totals, rng) -> np.ndarray:

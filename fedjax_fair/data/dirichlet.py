@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair import checks
-from fedjax_fair.data.ownership import (
+from fedjax_fair.data.partitioner import (
     Partitioner,
     generator,
-    owned,
+    make_partition,
     parts_by_weight,
     require_enough,
 )
@@ -79,7 +79,7 @@ def dirichlet(
         order = by_class[np.argsort(owners[by_class], kind="stable")]
         for client in np.split(order, np.cumsum(sizes)[:-1]):
             rng.shuffle(client)
-        return owned(order, sizes, len(labels))
+        return make_partition(order, sizes, len(labels))
 
     return Partitioner(f"dirichlet({num_clients}, {alpha})", split, label_skew=True)
 

@@ -13,13 +13,13 @@ from typing import Any, Literal
 import numpy as np
 
 from fedjax_fair import checks
-from fedjax_fair.data.ownership import (
+from fedjax_fair.data.partitioner import (
     Partition,
     Partitioner,
     equal_parts,
     generator,
     join_indices,
-    owned,
+    make_partition,
     parts_by_weight,
     require_enough,
     shuffled_by_class,
@@ -57,7 +57,7 @@ def iid(num_clients: int) -> Partitioner:
     def split(labels, /, seed, **columns):
         require_enough(len(labels), num_clients)
         sizes = equal_parts(len(labels), num_clients)
-        return owned(generator(seed).permutation(len(labels)), sizes, len(labels))
+        return make_partition(generator(seed).permutation(len(labels)), sizes, len(labels))
 
     return Partitioner(f"iid({num_clients})", split, label_skew=True)
 
@@ -106,7 +106,7 @@ def quantity_skew(
         weights = np.exp(logarithms - logarithms.max())
         rest = len(labels) - num_clients * min_size
         sizes = min_size + parts_by_weight(rest, weights)
-        return owned(rng.permutation(len(labels)), sizes, len(labels))
+        return make_partition(rng.permutation(len(labels)), sizes, len(labels))
 
     return Partitioner(f"quantity_skew({num_clients}, {law}, {skew})", split, label_skew=True)
 
@@ -145,7 +145,7 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
         # Leftover whole shards are drawn too, so that the last class is not the one that loses.
         drawn = rng.permutation(len(labels) // size)[:used]
         order = shuffled_by_class(labels, rng)[(drawn[:, None] * size + np.arange(size)).ravel()]
-        return owned(order, np.full(num_clients, shards_per_client * size), len(labels))
+        return make_partition(order, np.full(num_clients, shards_per_client * size), len(labels))
 
     return Partitioner(f"shards({num_clients}, {shards_per_client})", split, label_skew=True)
 
@@ -179,7 +179,7 @@ def by_column(column: str) -> Partitioner:
                 "examples."
             )
         _, owners, sizes = np.unique(values, return_inverse=True, return_counts=True)
-        return owned(np.argsort(owners, kind="stable"), sizes, len(labels))
+        return make_partition(np.argsort(owners, kind="stable"), sizes, len(labels))
 
     return Partitioner(f"by_column({column})", split, column)
 
@@ -204,7 +204,7 @@ def follow_owners(train_owners: np.ndarray, test_owners: np.ndarray) -> Partitio
     known = np.flatnonzero(np.isin(test_owners, owners))
     position = np.searchsorted(owners, test_owners[known])
     order = known[np.argsort(position, kind="stable")]
-    return owned(order, np.bincount(position, minlength=len(owners)), len(test_owners))
+    return make_partition(order, np.bincount(position, minlength=len(owners)), len(test_owners))
 
 
 def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
@@ -236,6 +236,6 @@ def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
         )
 
     def split(labels, /, seed, **columns):
-        return owned(*join_indices(arrays, len(labels)), len(labels))
+        return make_partition(*join_indices(arrays, len(labels)), len(labels))
 
     return Partitioner(f"from_indices({len(arrays)})", split)

@@ -15,7 +15,7 @@ from fedjax_fair.data.class_partition import classes_per_client, split_test
 from fedjax_fair.data.embedded import EMBEDDED, Examples, Splits
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
-from fedjax_fair.data.ownership import Partitioner
+from fedjax_fair.data.partitioner import Partitioner
 from fedjax_fair.data.partition import follow_owners, iid
 from fedjax_fair.data.prepared import DamagedError, names_prepared, resolve_data_dir
 
@@ -119,17 +119,17 @@ def _split(
     validation: float,
 ) -> FederatedData:
     train, test, num_classes = source
-    owned = partition.split(train.labels, seed, **train.columns)
+    train_partition = partition.split(train.labels, seed, **train.columns)
     tested = None
     if test is not None:
         if partition.column is not None and partition.column in test.columns:
             owners = train.columns[partition.column], test.columns[partition.column]
-            test_owned = follow_owners(*owners)
+            test_partition = follow_owners(*owners)
         else:
-            test_owned = split_test(owned, train.labels, test.labels, seed)
-        tested = (test.features, test.labels, test_owned)
+            test_partition = split_test(train_partition, train.labels, test.labels, seed)
+        tested = (test.features, test.labels, test_partition)
     return federate(
-        (train.features, train.labels, owned),
+        (train.features, train.labels, train_partition),
         tested,
         num_classes=num_classes,
         name=name,

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, stack
-from fedjax_fair.data.ownership import Partition, generator, hold_out_of_each, owned
+from fedjax_fair.data.partitioner import Partition, generator, hold_out_of_each, make_partition
 
 __all__ = ["hold_out"]
 
@@ -52,7 +52,7 @@ def hold_out(data: FederatedData, validation: float, seed: int = 0) -> Federated
             f"examples for one of them (the largest has {sizes.max()})."
         )
     order = np.asarray(data.train.order)[: sizes.sum()]
-    partition = owned(order, sizes, len(data.train.labels))
+    partition = make_partition(order, sizes, len(data.train.labels))
     train, held = hold_out_of_each(partition, validation, generator(seed, 3))
     return data._replace(train=_of(data.train, train), validation=_of(data.train, held))
 

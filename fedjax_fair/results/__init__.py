@@ -31,12 +31,12 @@ run has a partition of its own.
 from fedjax_fair.results.compared import by_mix, combine, final, merge_runs
 from fedjax_fair.results.comparison import compare, differences, noise_floor
 from fedjax_fair.results.files import open, save
-from fedjax_fair.results.recorded import OWNERSHIP, RECORDED, History, ownership, to_dataset
+from fedjax_fair.results.recorded import PARTITION_VARIABLES, RECORDED, History, partition_dataset, to_dataset
 from fedjax_fair.results.tables import to_text
 from fedjax_fair.results.trained import model
 
 __all__ = [
-    "OWNERSHIP",
+    "PARTITION_VARIABLES",
     "RECORDED",
     "History",
     "by_mix",
@@ -48,7 +48,7 @@ __all__ = [
     "model",
     "noise_floor",
     "open",
-    "ownership",
+    "partition_dataset",
     "save",
     "to_dataset",
     "to_text",

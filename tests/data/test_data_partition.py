@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedjax_fair import data
 from fedjax_fair.data.class_partition import _draw_slots
-from fedjax_fair.data.ownership import equal_parts
+from fedjax_fair.data.partitioner import equal_parts
 
 LABELS = np.random.default_rng(0).integers(0, 10, 2000)
 WRITERS = np.random.default_rng(1).permutation(np.repeat(np.arange(40), 50))

@@ -33,8 +33,8 @@ def test_ten_lines_say_what_is_there_and_what_is_dropped():
 
 def test_examples_that_holding_out_leaves_behind_are_dropped_too():
     labels = np.arange(20) % 2
-    owned = data.from_indices({"a": range(5), "b": range(5, 15)}).split(labels, 0)
-    federation = data.federate((np.eye(20), labels, owned), None, num_classes=2, name="\x1bown")
+    partition = data.from_indices({"a": range(5), "b": range(5, 15)}).split(labels, 0)
+    federation = data.federate((np.eye(20), labels, partition), None, num_classes=2, name="\x1bown")
     title, said = rows(federation)
     assert title == "\\x1bown"
     assert said["training examples"] == "12; 4 to 8 a client, median 6"
@@ -103,7 +103,7 @@ def test_skews_are_mean_distances():
 def test_a_federation_is_drawn_as_results_on_it_are(seed):
     federation = data.load("digits", data.planted_clusters("digits"), seed=seed)
     drawn, expected = (
-        plots.partition(shown) for shown in (federation, results.ownership(federation))
+        plots.partition(shown) for shown in (federation, results.partition_dataset(federation))
     )
     for one, other in zip(drawn.axes, expected.axes, strict=True):
         np.testing.assert_array_equal(

@@ -20,9 +20,9 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (40, 5, 4, 3), dtype=np.uint8
 
 def federation(validation=0.0):
     labels = np.random.default_rng(1).integers(0, 3, 40)
-    owned = np.array_split(np.arange(40), 4)
+    client_indices = np.array_split(np.arange(40), 4)
     return data.from_arrays(
-        IMAGES, labels, owned, test_fraction=0.2, validation=validation, name="images"
+        IMAGES, labels, client_indices, test_fraction=0.2, validation=validation, name="images"
     )
 
 

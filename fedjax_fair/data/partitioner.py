@@ -17,7 +17,7 @@ __all__ = [
     "generator",
     "hold_out_of_each",
     "join_indices",
-    "owned",
+    "make_partition",
     "parts_by_weight",
     "require_enough",
     "shuffled_by_class",
@@ -25,16 +25,16 @@ __all__ = [
 
 
 class Partition(NamedTuple):
-    """Ownership of a set of examples.
+    """Partition of a set of examples.
 
     Attributes:
-        order: Indices into the examples, grouped by owner, ``[owned]``, int32.
+        order: Indices into the examples, grouped by client, ``[assigned]``, int32.
         sizes: Number of examples of each client, ``[clients]``, int32.
         groups: Planted group of each client, ``[clients]``, int32, or None.
         dropped: Indices of the examples without an owner, ascending, int32.
     """
 
-    order: Int[np.ndarray, " owned"]
+    order: Int[np.ndarray, " assigned"]
     sizes: Int[np.ndarray, " clients"]
     groups: Int[np.ndarray, " clients"] | None
     dropped: Int[np.ndarray, " dropped"]
@@ -71,7 +71,7 @@ def generator(seed: int, *stream: int) -> np.random.Generator:
     return np.random.default_rng((seed, *stream) if stream else seed)
 
 
-def owned(order: Any, sizes: Any, total: int, groups: Any = None) -> Partition:
+def make_partition(order: Any, sizes: Any, total: int, groups: Any = None) -> Partition:
     """Completes a partition of ``total`` examples with the examples that have no owner."""
     free = np.ones(total, bool)
     free[order] = False
@@ -91,8 +91,8 @@ def hold_out_of_each(
     held = np.arange(len(clients)) - offsets[clients] < taken[clients]
     total = len(partition.order) + len(partition.dropped)
     return (
-        owned(shuffled[~held], partition.sizes - taken, total, partition.groups),
-        owned(shuffled[held], taken, total, partition.groups),
+        make_partition(shuffled[~held], partition.sizes - taken, total, partition.groups),
+        make_partition(shuffled[held], taken, total, partition.groups),
     )
 
 
