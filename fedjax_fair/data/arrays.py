@@ -32,7 +32,7 @@ def federate(
     *,
     num_classes: int,
     name: str,
-    label_skew: bool = False,
+    label_skew_only: bool = False,
     test_fraction: float = 0.2,
     validation: float = 0.0,
     seed: int = 0,
@@ -48,7 +48,7 @@ def federate(
             of each client's training examples, so that every client keeps at least one.
         num_classes: Number of classes.
         name: What the data is called in results.
-        label_skew: Whether both partitions give clients random examples of their classes.
+        label_skew_only: Whether both partitions give clients random examples of their classes.
         test_fraction: Part of every client's examples held out, in ``[0, 1)``.
         validation: Part of every client's training examples that is then held out for choices
             (`hold_out`), in ``[0, 1)``; nothing by default.
@@ -75,7 +75,7 @@ def federate(
         train = _compact(features, labels, train_part)
         test = _compact(features, labels, test_part)
     examples = _client_examples(*train), _client_examples(*test)
-    data = FederatedData(*examples, groups, num_classes, name, label_skew, left_out)
+    data = FederatedData(*examples, groups, num_classes, name, label_skew_only, left_out)
     validate(data)
     return hold_out(data, validation, seed) if validation else data
 

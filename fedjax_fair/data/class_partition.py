@@ -66,7 +66,7 @@ def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
         order, lengths = _split_over_slots(labels, slots.ravel(), np.inf, rng)
         return make_partition(order, lengths.reshape(slots.shape).sum(axis=1), len(labels))
 
-    return Partitioner(f"classes_per_client({num_clients}, {classes})", split, label_skew=True)
+    return Partitioner(f"classes_per_client({num_clients}, {classes})", split, label_skew_only=True)
 
 
 def _draw_slots(num_clients: int, uses: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -207,7 +207,7 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
         sizes = np.add.reduceat(lengths, np.cumsum(widths) - widths)
         return make_partition(order, sizes, len(labels), groups)
 
-    return Partitioner(f"planted_clusters({name})", split, label_skew=True)
+    return Partitioner(f"planted_clusters({name})", split, label_skew_only=True)
 
 
 def _split_over_slots(labels: Any, slots: np.ndarray, at_most: Any, rng: np.random.Generator):

@@ -81,7 +81,7 @@ def dirichlet(
             rng.shuffle(client)
         return make_partition(order, sizes, len(labels))
 
-    return Partitioner(f"dirichlet({num_clients}, {alpha})", split, label_skew=True)
+    return Partitioner(f"dirichlet({num_clients}, {alpha})", split, label_skew_only=True)
 
 
 def _owners(labels, concentration, rng) -> np.ndarray:

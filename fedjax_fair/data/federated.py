@@ -71,7 +71,7 @@ class ClientExamples(NamedTuple):
 class FederatedData(NamedTuple):
     """A federation: training and test examples of the same clients.
 
-    A pytree whose ``num_classes``, ``name``, ``label_skew`` and ``left_out`` are static, so that a
+    A pytree whose ``num_classes``, ``name``, ``label_skew_only`` and ``left_out`` are static, so that a
     federation can be an argument of a compiled function. ``print`` describes it in ten lines.
 
     Where every run has a partition of its own (`stack`), who owns what has a leading axis ``runs``:
@@ -83,7 +83,7 @@ class FederatedData(NamedTuple):
         groups: Planted group of each client, ``[clients]``, or None where none is planted.
         num_classes: Number of classes; of outputs where labels are targets.
         name: What the data is called in results.
-        label_skew: Whether clients differ in their numbers of examples of each class alone, which
+        label_skew_only: Whether clients differ in their numbers of examples of each class alone, which
             `results.by_mix` needs to know.
         left_out: Examples that belong to no client and are not kept in ``train`` or ``test``.
         validation: Examples of the same clients to choose settings by, kept from training and test
@@ -95,7 +95,7 @@ class FederatedData(NamedTuple):
     groups: Int[Array, " clients"] | None
     num_classes: int
     name: str
-    label_skew: bool = False
+    label_skew_only: bool = False
     left_out: int = 0
     validation: ClientExamples | None = None
 
@@ -131,7 +131,7 @@ class FederatedData(NamedTuple):
 def _flatten(data: FederatedData):
     names = ("train", "test", "groups", "validation")
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(data, name)) for name in names)
-    return children, (data.num_classes, data.name, data.label_skew, data.left_out)
+    return children, (data.num_classes, data.name, data.label_skew_only, data.left_out)
 
 
 def _unflatten(static: tuple[int, str, bool, int], children: Any) -> FederatedData:

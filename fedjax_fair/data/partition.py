@@ -59,7 +59,7 @@ def iid(num_clients: int) -> Partitioner:
         sizes = equal_parts(len(labels), num_clients)
         return make_partition(generator(seed).permutation(len(labels)), sizes, len(labels))
 
-    return Partitioner(f"iid({num_clients})", split, label_skew=True)
+    return Partitioner(f"iid({num_clients})", split, label_skew_only=True)
 
 
 def quantity_skew(
@@ -108,7 +108,7 @@ def quantity_skew(
         sizes = min_size + parts_by_weight(rest, weights)
         return make_partition(rng.permutation(len(labels)), sizes, len(labels))
 
-    return Partitioner(f"quantity_skew({num_clients}, {law}, {skew})", split, label_skew=True)
+    return Partitioner(f"quantity_skew({num_clients}, {law}, {skew})", split, label_skew_only=True)
 
 
 def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
@@ -147,7 +147,7 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
         order = shuffled_by_class(labels, rng)[(drawn[:, None] * size + np.arange(size)).ravel()]
         return make_partition(order, np.full(num_clients, shards_per_client * size), len(labels))
 
-    return Partitioner(f"shards({num_clients}, {shards_per_client})", split, label_skew=True)
+    return Partitioner(f"shards({num_clients}, {shards_per_client})", split, label_skew_only=True)
 
 
 def by_column(column: str) -> Partitioner:

@@ -55,14 +55,14 @@ class Partitioner(NamedTuple):
             Every client gets at least one example, every example has at most one owner.
         column: Column that names the owner of an example, which test examples follow too; None
             where test examples are split with the class mix of the training examples.
-        label_skew: Whether clients differ in the number of their examples and in their classes
+        label_skew_only: Whether clients differ in the number of their examples and in their classes
             alone: a client's examples of a class are random ones of that class.
     """
 
     name: str
     split: Callable[..., Partition]
     column: str | None = None
-    label_skew: bool = False
+    label_skew_only: bool = False
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:

@@ -133,7 +133,7 @@ def _split(
         tested,
         num_classes=num_classes,
         name=name,
-        label_skew=partition.label_skew,
+        label_skew_only=partition.label_skew_only,
         validation=validation,
         seed=seed,
     )

@@ -155,7 +155,7 @@ def by_mix(dataset: xr.Dataset) -> xr.Dataset:
     """
     import xarray as xr
 
-    if not dataset.attrs.get("label_skew"):
+    if not dataset.attrs.get("label_skew_only"):
         raise ValueError(
             "dataset: expected results on clients that differ in their labels alone, which a "
             "partition by label (iid, classes_per_client, dirichlet, ...) makes."

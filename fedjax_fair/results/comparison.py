@@ -236,7 +236,7 @@ def headlines(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
     """
     chosen = {"accuracy_mean_clients": "accuracy"}
     spread = {"accuracy_worst_tenth": "worst 10 %", "client_dissimilarity": "dissimilarity"}
-    if dataset.attrs.get("label_skew"):
+    if dataset.attrs.get("label_skew_only"):
         dataset = dataset.merge(by_mix(dataset))
         chosen |= {
             f"{name}_by_mix": f"{words},\nby mix of labels" for name, words in spread.items()

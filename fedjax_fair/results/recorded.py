@@ -179,7 +179,7 @@ def to_dataset(
         _, rounds, slots = recorded["rounds"]["clients"].shape
         coordinates |= {"training_round": np.arange(rounds), "slot": np.arange(slots)}
     return xr.Dataset(
-        columns, coords=coordinates, attrs={"data": data.name, "label_skew": int(data.label_skew)}
+        columns, coords=coordinates, attrs={"data": data.name, "label_skew_only": int(data.label_skew_only)}
     )
 
 

@@ -63,7 +63,7 @@ def test_clients_own_what_a_foreign_partitioner_gives_them():
     np.testing.assert_array_equal(by_writer.dropped, np.flatnonzero(WRITERS > 2))
     federation = data.load("digits", ByColumn("label", 10))
     assert federation.num_clients == 10
-    assert not federation.label_skew
+    assert not federation.label_skew_only
     own = data.iid(3)
     assert as_partitioner(own) is own
 

@@ -27,7 +27,7 @@ def require_split(whole, held, fraction):
     jax.tree.map(
         np.testing.assert_array_equal, (held.test, held.groups), (whole.test, whole.groups)
     )
-    assert held.label_skew == whole.label_skew
+    assert held.label_skew_only == whole.label_skew_only
     data.validate(held)
 
 
