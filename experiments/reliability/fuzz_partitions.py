@@ -86,7 +86,7 @@ def _require_partition(made: Partition, total: int, least: int) -> None:
     owners = np.bincount(made.order, minlength=total)
     assert owners.max(initial=0) <= 1
     assert len(owners) == total
-    assert np.array_equal(made.dropped, np.flatnonzero(owners == 0))
+    assert np.array_equal(made.unassigned, np.flatnonzero(owners == 0))
     assert made.sizes.sum() == len(made.order)
     assert made.sizes.min() >= least, (made.sizes.min(), least)
     assert made.groups is None or len(made.groups) == len(made.sizes)

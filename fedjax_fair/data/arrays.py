@@ -66,7 +66,7 @@ def federate(
     checks.non_negative_int("seed", seed)
     features, labels, partition = train
     groups: Any = partition.groups
-    left_out = 0 if test is not None else len(partition.dropped)
+    num_unassigned = 0 if test is not None else len(partition.unassigned)
     if test is None:
         # Apart from the streams that split examples.
         train_part, test_part = hold_out_of_each(partition, test_fraction, generator(seed, 2))
@@ -75,7 +75,7 @@ def federate(
         train = _compact(features, labels, train_part)
         test = _compact(features, labels, test_part)
     examples = _client_examples(*train), _client_examples(*test)
-    data = FederatedData(*examples, groups, num_classes, name, label_skew_only, left_out)
+    data = FederatedData(*examples, groups, num_classes, name, label_skew_only, num_unassigned)
     validate(data)
     return hold_out(data, validation, seed) if validation else data
 
@@ -296,12 +296,12 @@ def _from_named_arrays(
     if "test_client" in arrays:
         test = follow_owners(client, arrays["test_client"])
         if (
-            test.dropped.size
+            test.unassigned.size
             or arrays["test_client"].shape != arrays.get("test_labels", client).shape
         ):
             raise ValueError(
                 f"test_client of shape {arrays['test_client'].shape}: expected an owner with "
-                f"training examples for every test example, {test.dropped.size} have none."
+                f"training examples for every test example, {test.unassigned.size} have none."
             )
         test_client_indices = test.client_indices
     return from_arrays(

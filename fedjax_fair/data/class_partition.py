@@ -175,7 +175,7 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
     Examples:
         >>> split = planted_clusters([Cluster(1, [0], 4), Cluster(2, [1, 2], 9)]).split
         >>> partition = split(np.repeat([0, 1, 2], 6), seed=0)
-        >>> partition.sizes.tolist(), partition.groups.tolist(), len(partition.dropped)
+        >>> partition.sizes.tolist(), partition.groups.tolist(), len(partition.unassigned)
         ([4, 6, 6], [0, 1, 1], 2)
     """
     if isinstance(clusters, str):
@@ -275,7 +275,7 @@ def split_test(
         >>> labels = np.array([0, 0, 0, 1])
         >>> train = from_indices([[0], [1, 2, 3]]).split(labels, seed=0)
         >>> test = split_test(train, labels, np.array([0, 0, 0, 0, 0, 0, 1, 2]), seed=0)
-        >>> test.sizes.tolist(), test.dropped.tolist()
+        >>> test.sizes.tolist(), test.unassigned.tolist()
         ([2, 5], [7])
     """
     rng = generator(seed, 1)  # Apart from the stream that split the training part.

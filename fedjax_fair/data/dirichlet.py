@@ -51,7 +51,7 @@ def dirichlet(
 
     Examples:
         >>> partition = dirichlet(2, alpha=0.5, min_size=1).split(np.arange(20) % 2, seed=0)
-        >>> int(partition.sizes.sum()), partition.dropped.tolist()
+        >>> int(partition.sizes.sum()), partition.unassigned.tolist()
         (20, [])
     """
     checks.positive_int("num_clients", num_clients)

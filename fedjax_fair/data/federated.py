@@ -71,7 +71,7 @@ class ClientExamples(NamedTuple):
 class FederatedData(NamedTuple):
     """A federation: training and test examples of the same clients.
 
-    A pytree whose ``num_classes``, ``name``, ``label_skew_only`` and ``left_out`` are static, so that a
+    A pytree whose ``num_classes``, ``name``, ``label_skew_only`` and ``num_unassigned`` are static, so that a
     federation can be an argument of a compiled function. ``print`` describes it in ten lines.
 
     Where every run has a partition of its own (`stack`), who owns what has a leading axis ``runs``:
@@ -85,7 +85,7 @@ class FederatedData(NamedTuple):
         name: What the data is called in results.
         label_skew_only: Whether clients differ in their numbers of examples of each class alone, which
             `results.by_mix` needs to know.
-        left_out: Examples that belong to no client and are not kept in ``train`` or ``test``.
+        num_unassigned: Examples that belong to no client and are not kept in ``train`` or ``test``.
         validation: Examples of the same clients to choose settings by, kept from training and test
             (`hold_out`), or None. Clients may have none.
     """
@@ -96,7 +96,7 @@ class FederatedData(NamedTuple):
     num_classes: int
     name: str
     label_skew_only: bool = False
-    left_out: int = 0
+    num_unassigned: int = 0
     validation: ClientExamples | None = None
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class FederatedData(NamedTuple):
 def _flatten(data: FederatedData):
     names = ("train", "test", "groups", "validation")
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(data, name)) for name in names)
-    return children, (data.num_classes, data.name, data.label_skew_only, data.left_out)
+    return children, (data.num_classes, data.name, data.label_skew_only, data.num_unassigned)
 
 
 def _unflatten(static: tuple[int, str, bool, int], children: Any) -> FederatedData:

@@ -197,7 +197,7 @@ def follow_owners(train_owners: np.ndarray, test_owners: np.ndarray) -> Partitio
 
     Examples:
         >>> test = follow_owners(np.array(["b", "a"]), np.array(["a", "c", "b", "a"]))
-        >>> test.client_indices, test.dropped.tolist()
+        >>> test.client_indices, test.unassigned.tolist()
         ([array([0, 3], dtype=int32), array([2], dtype=int32)], [1])
     """
     owners = np.unique(train_owners)
@@ -223,7 +223,7 @@ def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
 
     Examples:
         >>> partition = from_indices({"ward 7": [3, 0], "ward 9": [1]}).split(np.zeros(4, int), 0)
-        >>> partition.client_indices, partition.dropped.tolist()
+        >>> partition.client_indices, partition.unassigned.tolist()
         ([array([3, 0], dtype=int32), array([1], dtype=int32)], [2])
     """
     given = indices.values() if isinstance(indices, Mapping) else indices

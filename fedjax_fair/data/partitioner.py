@@ -31,13 +31,13 @@ class Partition(NamedTuple):
         order: Indices into the examples, grouped by client, ``[assigned]``, int32.
         sizes: Number of examples of each client, ``[clients]``, int32.
         groups: Planted group of each client, ``[clients]``, int32, or None.
-        dropped: Indices of the examples without an owner, ascending, int32.
+        unassigned: Indices of the examples without an owner, ascending, int32.
     """
 
     order: Int[np.ndarray, " assigned"]
     sizes: Int[np.ndarray, " clients"]
     groups: Int[np.ndarray, " clients"] | None
-    dropped: Int[np.ndarray, " dropped"]
+    unassigned: Int[np.ndarray, " unassigned"]
 
     @property
     def client_indices(self) -> list[np.ndarray]:
@@ -76,8 +76,8 @@ def make_partition(order: Any, sizes: Any, total: int, groups: Any = None) -> Pa
     free = np.ones(total, bool)
     free[order] = False
     groups = None if groups is None else np.asarray(groups, np.int32)
-    dropped = np.flatnonzero(free).astype(np.int32)
-    return Partition(np.asarray(order, np.int32), np.asarray(sizes, np.int32), groups, dropped)
+    unassigned = np.flatnonzero(free).astype(np.int32)
+    return Partition(np.asarray(order, np.int32), np.asarray(sizes, np.int32), groups, unassigned)
 
 
 def hold_out_of_each(
@@ -89,7 +89,7 @@ def hold_out_of_each(
     taken = np.floor(partition.sizes * fraction).astype(np.int64)
     offsets = np.cumsum(partition.sizes) - partition.sizes
     held = np.arange(len(clients)) - offsets[clients] < taken[clients]
-    total = len(partition.order) + len(partition.dropped)
+    total = len(partition.order) + len(partition.unassigned)
     return (
         make_partition(shuffled[~held], partition.sizes - taken, total, partition.groups),
         make_partition(shuffled[held], taken, total, partition.groups),

@@ -40,11 +40,11 @@ def split(partitioner, seed=0, labels=LABELS):
 @pytest.mark.parametrize("partitioner", PARTITIONERS, ids=named)
 def test_every_example_has_one_owner_or_is_reported(partitioner):
     partition = split(partitioner)
-    everything = np.concatenate([partition.order, partition.dropped])
+    everything = np.concatenate([partition.order, partition.unassigned])
     np.testing.assert_array_equal(np.sort(everything), np.arange(len(LABELS)))
     assert partition.sizes.min() >= 1
     assert partition.sizes.sum() == len(partition.order)
-    assert {a.dtype for a in (partition.order, partition.sizes, partition.dropped)} == {
+    assert {a.dtype for a in (partition.order, partition.sizes, partition.unassigned)} == {
         np.dtype("i4")
     }
     assert [len(indices) for indices in partition.client_indices] == partition.sizes.tolist()
@@ -61,7 +61,7 @@ def test_test_examples_are_split_like_training_examples(partitioner):
     partition = split(partitioner)
     test_labels = np.random.default_rng(2).integers(0, 10, 613)
     test = data.split_test(partition, LABELS, test_labels, seed=0)
-    assert len(np.unique(np.concatenate([test.order, test.dropped]))) == len(test_labels)
+    assert len(np.unique(np.concatenate([test.order, test.unassigned]))) == len(test_labels)
     for label in range(10):
         train = np.array([(LABELS[i] == label).sum() for i in partition.client_indices])
         given = np.array([(test_labels[i] == label).sum() for i in test.client_indices])
@@ -100,8 +100,8 @@ def test_three_classes_each_as_specified():
     assert Counter(label for counts in held for label in counts) == dict.fromkeys(range(10), 6)
     shard = np.bincount(labels) // 6
     assert all(n == shard[label] for counts in held for label, n in counts.items())
-    dropped = np.bincount(labels[partition.dropped], minlength=10)
-    assert dropped.tolist() == [1, 0, 0, 3, 0, 0, 5, 0, 0, 0]
+    unassigned = np.bincount(labels[partition.unassigned], minlength=10)
+    assert unassigned.tolist() == [1, 0, 0, 3, 0, 0, 5, 0, 0, 0]
 
 
 def test_many_clients_may_hold_all_classes():
@@ -214,7 +214,7 @@ def test_shards_hold_few_classes():
     assert max(len(np.unique(labels[i])) for i in partition.client_indices) == 2
     # 29 examples make ten shards of two with nine left over, which must not always be the last.
     labels = np.arange(29) // 10
-    lost = {labels[i] for seed in range(30) for i in data.shards(5, 2).split(labels, seed).dropped}
+    lost = {labels[i] for seed in range(30) for i in data.shards(5, 2).split(labels, seed).unassigned}
     assert lost == {0, 1, 2}
 
 
@@ -234,7 +234,7 @@ def test_natural_owners():
         assert indices.tolist() == [i for i, owner in enumerate(WRITERS) if owner == writer]
     test = data.follow_owners(WRITERS, np.array([3, 99, 0, 3]))
     assert test.sizes[[0, 3]].tolist() == [1, 2]
-    assert test.dropped.tolist() == [1]
+    assert test.unassigned.tolist() == [1]
 
 
 FEW = np.arange(12) % 3

@@ -24,7 +24,7 @@ def test_ten_lines_say_what_is_there_and_what_is_dropped():
     assert (title, len(said)) == ("digits", 9)
     assert said["clients"] == "50"
     assert said["training examples"] == "1,350; 27 to 27 a client, median 27"
-    assert said["dropped"] == "92 of 1,442 training examples, 0 of 355 test examples"
+    assert said["unassigned"] == "92 of 1,442 training examples, 0 of 355 test examples"
     assert said["classes"] == "10; 3 to 3 a client, median 3"
     assert said["features"] == "8 x 8 x 1, uint8"
     assert said["partitions"] == "one for all runs"
@@ -38,7 +38,7 @@ def test_examples_that_holding_out_leaves_behind_are_dropped_too():
     title, said = rows(federation)
     assert title == "\\x1bown"
     assert said["training examples"] == "12; 4 to 8 a client, median 6"
-    assert said["dropped"] == "5 of 17 training examples, 0 of 3 test examples"
+    assert said["unassigned"] == "5 of 17 training examples, 0 of 3 test examples"
     kept = jax.tree.map(lambda leaf: leaf, federation)
     assert str(kept) == str(federation)
 
