@@ -64,7 +64,7 @@ def iid(num_clients: int) -> Partitioner:
 
 def quantity_skew(
     num_clients: int,
-    law: Literal["lognormal", "power"] = "lognormal",
+    distribution: Literal["lognormal", "power"] = "lognormal",
     *,
     skew: float = 1.0,
     min_size: int = 1,
@@ -72,12 +72,12 @@ def quantity_skew(
     """Splits shuffled examples into unequal parts.
 
     Client ``i`` gets ``min_size`` examples and a share of the rest in proportion to ``(i + 1) **
-    -skew`` under the power law (client 0 owns the most) or to ``exp(skew * z_i)``, ``z_i`` standard
-    normal, under the lognormal law. Both are equal parts at ``skew=0``.
+    -skew`` under the power distribution (client 0 owns the most) or to ``exp(skew * z_i)``, ``z_i`` standard
+    normal, under the lognormal distribution. Both are equal parts at ``skew=0``.
 
     Args:
         num_clients: Number of clients.
-        law: ``"power"`` or ``"lognormal"``.
+        distribution: ``"power"`` or ``"lognormal"``.
         skew: Exponent or standard deviation of the logarithm, at least 0.
         min_size: Fewest examples of a client, at least 1.
 
@@ -93,7 +93,7 @@ def quantity_skew(
         [13, 7, 5]
     """
     checks.positive_int("num_clients", num_clients)
-    checks.one_of("law", law, ("power", "lognormal"))
+    checks.one_of("distribution", distribution, ("power", "lognormal"))
     checks.non_negative("skew", skew)
     checks.positive_int("min_size", min_size)
 
@@ -101,14 +101,14 @@ def quantity_skew(
         require_enough(len(labels), num_clients, min_size)
         rng = generator(seed)
         ranks = np.arange(1, num_clients + 1)
-        logarithms = -np.log(ranks) if law == "power" else rng.standard_normal(num_clients)
+        logarithms = -np.log(ranks) if distribution == "power" else rng.standard_normal(num_clients)
         logarithms = skew * logarithms
         weights = np.exp(logarithms - logarithms.max())
         rest = len(labels) - num_clients * min_size
         sizes = min_size + parts_by_weight(rest, weights)
         return make_partition(rng.permutation(len(labels)), sizes, len(labels))
 
-    return Partitioner(f"quantity_skew({num_clients}, {law}, {skew})", split, label_skew_only=True)
+    return Partitioner(f"quantity_skew({num_clients}, {distribution}, {skew})", split, label_skew_only=True)
 
 
 def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:

@@ -249,7 +249,7 @@ MANY = data.Cluster(10**30, [0], 5)
         (lambda: data.iid(13).split(FEW, 0), "12 examples for num_clients=13"),
         (lambda: data.shards(5, 3).split(FEW, 0), "expected at least 15"),
         (lambda: data.quantity_skew(5, min_size=3).split(FEW, 0), "expected at least 15"),
-        (lambda: data.quantity_skew(5, "zipf"), "law='zipf'"),
+        (lambda: data.quantity_skew(5, "zipf"), "distribution='zipf'"),
         (lambda: data.quantity_skew(5, skew=-1.0), "skew=-1.0"),
         (lambda: data.dirichlet(3, 0.0), "alpha=0.0"),
         (lambda: data.dirichlet(3, [1.0, 2.0]), r"alpha of shape \(2,\)"),
