@@ -103,4 +103,4 @@ def _least(case: Case, total: int) -> int:
         return total // (given["num_clients"] * each) * each
     if case.name == "classes_per_client":
         return given["classes"]
-    return given.get("min_size", 1)  # Planted clients have one of each of their classes.
+    return given.get("min_partition_size", 1)  # Planted clients have one of each of their classes.

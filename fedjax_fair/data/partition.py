@@ -67,11 +67,11 @@ def quantity_skew(
     distribution: Literal["lognormal", "power"] = "lognormal",
     *,
     skew: float = 1.0,
-    min_size: int = 1,
+    min_partition_size: int = 1,
 ) -> Partitioner:
     """Splits shuffled examples into unequal parts.
 
-    Client ``i`` gets ``min_size`` examples and a share of the rest in proportion to ``(i + 1) **
+    Client ``i`` gets ``min_partition_size`` examples and a share of the rest in proportion to ``(i + 1) **
     -skew`` under the power distribution (client 0 owns the most) or to ``exp(skew * z_i)``, ``z_i`` standard
     normal, under the lognormal distribution. Both are equal parts at ``skew=0``.
 
@@ -79,14 +79,14 @@ def quantity_skew(
         num_clients: Number of clients.
         distribution: ``"power"`` or ``"lognormal"``.
         skew: Exponent or standard deviation of the logarithm, at least 0.
-        min_size: Fewest examples of a client, at least 1.
+        min_partition_size: Fewest examples of a client, at least 1.
 
     Returns:
         A partitioner that drops nothing.
 
     Raises:
         ValueError: If a setting is out of range; when splitting, if there are fewer than
-            ``num_clients * min_size`` examples.
+            ``num_clients * min_partition_size`` examples.
 
     Examples:
         >>> quantity_skew(3, "power", skew=1.0).split(np.zeros(25, int), seed=0).sizes.tolist()
@@ -95,17 +95,17 @@ def quantity_skew(
     checks.positive_int("num_clients", num_clients)
     checks.one_of("distribution", distribution, ("power", "lognormal"))
     checks.non_negative("skew", skew)
-    checks.positive_int("min_size", min_size)
+    checks.positive_int("min_partition_size", min_partition_size)
 
     def split(labels, /, seed, **columns):
-        require_enough(len(labels), num_clients, min_size)
+        require_enough(len(labels), num_clients, min_partition_size)
         rng = generator(seed)
         ranks = np.arange(1, num_clients + 1)
         logarithms = -np.log(ranks) if distribution == "power" else rng.standard_normal(num_clients)
         logarithms = skew * logarithms
         weights = np.exp(logarithms - logarithms.max())
-        rest = len(labels) - num_clients * min_size
-        sizes = min_size + parts_by_weight(rest, weights)
+        rest = len(labels) - num_clients * min_partition_size
+        sizes = min_partition_size + parts_by_weight(rest, weights)
         return make_partition(rng.permutation(len(labels)), sizes, len(labels))
 
     return Partitioner(f"quantity_skew({num_clients}, {distribution}, {skew})", split, label_skew_only=True)

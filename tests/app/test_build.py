@@ -119,7 +119,7 @@ def test_methods_that_differ_in_different_roles_combine(config, combined, one, o
 
 
 def test_the_average_goes_with_the_selector_unless_another_is_given():
-    skewed = replace(SMALL, data=replace(SMALL.data, partition="quantity_skew", min_size=None))
+    skewed = replace(SMALL, data=replace(SMALL.data, partition="quantity_skew", min_partition_size=None))
 
     def spread(name):
         return np.ptp(trained(skewed, name)[2].weights)
@@ -232,7 +232,7 @@ def test_a_learning_rate_of_zero_leaves_the_model_alone():
 
 @pytest.mark.parametrize("name", sorted(set(registry.PARTITIONERS) - {"planted_clusters"}))
 def test_every_partitioner_makes_as_many_clients(name):
-    data = replace(SMALL.data, partition=name, clients=8, min_size=1)
+    data = replace(SMALL.data, partition=name, clients=8, min_partition_size=1)
     assert build(relevant(replace(SMALL, data=data))).data.num_clients == 8
 
 
@@ -249,7 +249,7 @@ def test_the_flags_of_a_partitioner_reach_it():
     assert max(classes(partition="shards", shards_per_client=1)) <= 3
     assert max(classes(partition="shards", shards_per_client=9)) > 3
     assert min(classes(partition="dirichlet", alpha=1000.0)) == 10
-    assert min(classes(partition="dirichlet", alpha=0.05, min_size=1)) < 10
+    assert min(classes(partition="dirichlet", alpha=0.05, min_partition_size=1)) < 10
 
 
 def test_the_seed_of_the_data_changes_who_owns_what():

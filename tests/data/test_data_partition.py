@@ -16,7 +16,7 @@ LABELS = np.random.default_rng(0).integers(0, 10, 2000)
 WRITERS = np.random.default_rng(1).permutation(np.repeat(np.arange(40), 50))
 PARTITIONERS = [
     data.iid(30),
-    data.quantity_skew(30, "power", skew=1.2, min_size=2),
+    data.quantity_skew(30, "power", skew=1.2, min_partition_size=2),
     data.quantity_skew(30, "lognormal", skew=2.0),
     data.dirichlet(10, 0.5),
     data.shards(30, 2),
@@ -118,8 +118,8 @@ def test_classes_are_used_as_equally_often_as_possible():
 @pytest.mark.parametrize("case", range(4))
 def test_dirichlet_equals_flwr_datasets(case):
     golden = np.load(Path(__file__).parent / "golden" / "dirichlet_flwr_0_6_1.npz")
-    num_clients, min_size, seed = golden[f"settings_{case}"].tolist()
-    partitioner = data.dirichlet(num_clients, golden[f"alpha_{case}"], min_size)
+    num_clients, min_partition_size, seed = golden[f"settings_{case}"].tolist()
+    partitioner = data.dirichlet(num_clients, golden[f"alpha_{case}"], min_partition_size)
     partition = partitioner.split(golden[f"labels_{case}"], seed)
     np.testing.assert_array_equal(partition.order, golden[f"order_{case}"])
     np.testing.assert_array_equal(partition.sizes, golden[f"sizes_{case}"])
@@ -248,7 +248,7 @@ MANY = data.Cluster(10**30, [0], 5)
         (lambda: data.iid(0), "num_clients=0"),
         (lambda: data.iid(13).split(FEW, 0), "12 examples for num_clients=13"),
         (lambda: data.shards(5, 3).split(FEW, 0), "expected at least 15"),
-        (lambda: data.quantity_skew(5, min_size=3).split(FEW, 0), "expected at least 15"),
+        (lambda: data.quantity_skew(5, min_partition_size=3).split(FEW, 0), "expected at least 15"),
         (lambda: data.quantity_skew(5, "zipf"), "distribution='zipf'"),
         (lambda: data.quantity_skew(5, skew=-1.0), "skew=-1.0"),
         (lambda: data.dirichlet(3, 0.0), "alpha=0.0"),

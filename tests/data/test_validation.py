@@ -58,7 +58,7 @@ def test_every_client_parts_with_its_share(sizes, fraction, seed):
         data.classes_per_client(20),
         data.shards(20),
         data.dirichlet(20, 0.5),
-        data.quantity_skew(20, min_size=10),
+        data.quantity_skew(20, min_partition_size=10),
         data.planted_clusters("digits"),
     ],
     ids=lambda partition: partition.name.partition("(")[0],
