@@ -160,8 +160,8 @@ def planned(
     if seeds is not None:
         checks.seeds("seeds", seeds)
         base = replace(base, training=replace(base.training, seeds=tuple(seeds)))
-    if base.data.validation is None:
-        base = replace(base, data=replace(base.data, validation=_VALIDATION))
+    if base.data.validation_fraction is None:
+        base = replace(base, data=replace(base.data, validation_fraction=_VALIDATION))
     config = presets.resolve(base)
     if config.distributed:
         raise ValueError("distributed=True: expected False for a sweep.")

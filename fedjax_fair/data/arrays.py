@@ -34,7 +34,7 @@ def federate(
     name: str,
     label_skew_only: bool = False,
     test_fraction: float = 0.2,
-    validation: float = 0.0,
+    validation_fraction: float = 0.0,
     seed: int = 0,
 ) -> FederatedData:
     """Puts examples and their partitions together and validates the result.
@@ -50,7 +50,7 @@ def federate(
         name: What the data is called in results.
         label_skew_only: Whether both partitions give clients random examples of their classes.
         test_fraction: Part of every client's examples held out, in ``[0, 1)``.
-        validation: Part of every client's training examples that is then held out for choices
+        validation_fraction: Part of every client's training examples that is then held out for choices
             (`hold_out`), in ``[0, 1)``; nothing by default.
         seed: Seed of the choice of held-out examples.
 
@@ -62,7 +62,7 @@ def federate(
     """
     checks.positive_int("num_classes", num_classes)
     checks.unit_interval("test_fraction", test_fraction)
-    checks.unit_interval("validation", validation)
+    checks.unit_interval("validation_fraction", validation_fraction)
     checks.non_negative_int("seed", seed)
     features, labels, partition = train
     groups: Any = partition.groups
@@ -77,7 +77,7 @@ def federate(
     examples = _client_examples(*train), _client_examples(*test)
     data = FederatedData(*examples, groups, num_classes, name, label_skew_only, num_unassigned)
     validate(data)
-    return hold_out(data, validation, seed) if validation else data
+    return hold_out(data, validation_fraction, seed) if validation_fraction else data
 
 
 def _compact(features: Any, labels: Any, partition: Partition):
@@ -141,7 +141,7 @@ def from_arrays(
     num_classes: int | None = None,
     name: str = "custom",
     test_fraction: float = 0.2,
-    validation: float = 0.0,
+    validation_fraction: float = 0.0,
     seed: int = 0,
 ) -> FederatedData:
     """Makes a federation of arrays in memory.
@@ -163,7 +163,7 @@ def from_arrays(
         name: What the data is called in results.
         test_fraction: Without test arguments, the part of each client's examples that is held out
             for testing, rounded down; at least one is kept for training. In ``[0, 1)``.
-        validation: Part of every client's training examples, those of the test aside, that is held
+        validation_fraction: Part of every client's training examples, those of the test aside, that is held
             out for choices (`hold_out`). In ``[0, 1)``.
         seed: Seed of the choice of held-out examples.
 
@@ -214,7 +214,7 @@ def from_arrays(
         num_classes=num_classes,
         name=name,
         test_fraction=test_fraction,
-        validation=validation,
+        validation_fraction=validation_fraction,
         seed=seed,
     )
 
@@ -243,7 +243,7 @@ def from_npz(
     path: str | os.PathLike[str],
     *,
     test_fraction: float = 0.2,
-    validation: float = 0.0,
+    validation_fraction: float = 0.0,
     seed: int = 0,
 ) -> FederatedData:
     """Reads a federation from an ``.npz`` file, without pickles.
@@ -255,7 +255,7 @@ def from_npz(
             training examples), ``groups [clients]`` and ``num_classes``. Clients are the distinct
             owners, ascending.
         test_fraction: As in ``from_arrays``, where the file has no test examples.
-        validation: As in ``from_arrays``.
+        validation_fraction: As in ``from_arrays``.
         seed: As in ``from_arrays``.
 
     Returns:
@@ -277,7 +277,7 @@ def from_npz(
     if missing := {"features", "labels", "client"} - set(arrays):
         raise ValueError(f"{path} lacks {sorted(missing)}: expected features, labels and client.")
     try:
-        return _from_named_arrays(arrays, path, test_fraction, validation, seed)
+        return _from_named_arrays(arrays, path, test_fraction, validation_fraction, seed)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -286,7 +286,7 @@ def _from_named_arrays(
     arrays: dict[str, np.ndarray],
     path: str | os.PathLike[str],
     test_fraction: float,
-    validation: float,
+    validation_fraction: float,
     seed: int,
 ) -> FederatedData:
     client, labels = arrays["client"], _labels("labels", arrays["labels"])
@@ -315,7 +315,7 @@ def _from_named_arrays(
         num_classes=_num_classes(arrays.get("num_classes")),
         name=os.path.splitext(os.path.basename(path))[0],
         test_fraction=test_fraction,
-        validation=validation,
+        validation_fraction=validation_fraction,
         seed=seed,
     )
 

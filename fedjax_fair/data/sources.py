@@ -59,7 +59,7 @@ def load(
     partition: Partitioner | FlwrPartitioner | None = None,
     seed: int | Sequence[int] = 0,
     data_dir: str | os.PathLike[str] | None = None,
-    validation: float = 0.0,
+    validation_fraction: float = 0.0,
 ) -> FederatedData:
     """Loads a data set and splits it over clients.
 
@@ -86,7 +86,7 @@ def load(
             ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``. Where MNIST, Fashion-MNIST or
             CIFAR are not prepared there, the files that their authors distribute are looked for
             (`fedjax_fair.data.originals`); their examples are the same in another order.
-        validation: Part of every client's training examples that is held out for choices
+        validation_fraction: Part of every client's training examples that is held out for choices
             (`hold_out`), in ``[0, 1)``.
 
     Returns:
@@ -107,7 +107,7 @@ def load(
         raise ValueError(f"{seed=}: expected an integer >= 0, or several.")
     chosen = default_partition(name) if partition is None else as_partitioner(partition)
     source = EMBEDDED[name]() if name in EMBEDDED else _images(name, data_dir)
-    federations = [_split(name, source, chosen, each, validation) for each in seeds]
+    federations = [_split(name, source, chosen, each, validation_fraction) for each in seeds]
     return stack(federations) if several else federations[0]
 
 
@@ -116,7 +116,7 @@ def _split(
     source: Splits,
     partition: Partitioner,
     seed: int,
-    validation: float,
+    validation_fraction: float,
 ) -> FederatedData:
     train, test, num_classes = source
     train_partition = partition.split(train.labels, seed, **train.columns)
@@ -134,7 +134,7 @@ def _split(
         num_classes=num_classes,
         name=name,
         label_skew_only=partition.label_skew_only,
-        validation=validation,
+        validation_fraction=validation_fraction,
         seed=seed,
     )
 
@@ -245,7 +245,7 @@ def _validation(name: str, num_train: int) -> str:
     """What a tenth of a client's training examples is, where all clients have equally many."""
     _, clients = default_split(name)
     each = num_train // clients
-    return f"{each // 10} of about {each} training examples a client, with --data.validation 0.1"
+    return f"{each // 10} of about {each} training examples a client, with --data.validation-fraction 0.1"
 
 
 def available(data_dir: str | os.PathLike[str] | None = None) -> list[Description]:

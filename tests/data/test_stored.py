@@ -18,11 +18,11 @@ from fedjax_fair.training.fit import fit
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 5, 4, 3), dtype=np.uint8)
 
 
-def federation(validation=0.0):
+def federation(validation_fraction=0.0):
     labels = np.random.default_rng(1).integers(0, 3, 40)
     client_indices = np.array_split(np.arange(40), 4)
     return data.from_arrays(
-        IMAGES, labels, client_indices, test_fraction=0.2, validation=validation, name="images"
+        IMAGES, labels, client_indices, test_fraction=0.2, validation_fraction=validation_fraction, name="images"
     )
 
 
@@ -54,7 +54,7 @@ def test_an_accelerator_stores_images_as_rows_and_vectors_as_they_are(platform, 
 
 def test_training_and_validation_share_their_rows():
     with target.tracing_for("tpu"):
-        there = data.on_device(federation(validation=0.3))
+        there = data.on_device(federation(validation_fraction=0.3))
     assert there.train.features is there.validation.features
     assert there.train.features.values.shape == (len(there.train.labels), 60)
     assert isinstance(there.test.features, Rows)

@@ -45,7 +45,7 @@ def test_every_client_parts_with_its_share(sizes, fraction, seed):
         groups=np.arange(len(sizes)) % 2, num_classes=3,
     )  # fmt: skip
     if max(sizes) * fraction < 1:
-        with pytest.raises(ValueError, match=r"validation=.*expected a larger part"):
+        with pytest.raises(ValueError, match=r"validation_fraction=.*expected a larger part"):
             data.hold_out(whole, fraction, seed)
     else:
         require_split(whole, data.hold_out(whole, fraction, seed), fraction)
@@ -64,16 +64,16 @@ def test_every_client_parts_with_its_share(sizes, fraction, seed):
     ids=lambda partition: partition.name.partition("(")[0],
 )
 def test_every_partition_supports_it(partition):
-    held = data.load("digits", partition, seed=3, validation=0.2)
+    held = data.load("digits", partition, seed=3, validation_fraction=0.2)
     require_split(data.load("digits", partition, seed=3), held, 0.2)
 
 
 def test_partitions_of_several_runs_stay_apart():
-    whole, held = (data.load("digits", data.iid(7), (0, 1), validation=v) for v in (0.0, 0.1))
+    whole, held = (data.load("digits", data.iid(7), (0, 1), validation_fraction=v) for v in (0.0, 0.1))
     for run in range(2):
         mine, validation = whole.partition(run), held.partition(run)
         require_split(mine, validation._replace(train=validation.train), 0.1)
-        alone = data.load("digits", data.iid(7), run, validation=0.1)
+        alone = data.load("digits", data.iid(7), run, validation_fraction=0.1)
         np.testing.assert_array_equal(validation.validation.order, alone.validation.order)
 
 
@@ -93,8 +93,8 @@ def test_files_and_arrays_hold_out_the_same(tmp_path):
     np.savez(tmp_path / "own.npz", **arrays, client=client)
     indices = [np.flatnonzero(client == i) for i in range(4)]
     made = [
-        data.from_npz(tmp_path / "own.npz", validation=0.25, seed=5),
-        data.from_arrays(**arrays, client_indices=indices, name="own", validation=0.25, seed=5),
+        data.from_npz(tmp_path / "own.npz", validation_fraction=0.25, seed=5),
+        data.from_arrays(**arrays, client_indices=indices, name="own", validation_fraction=0.25, seed=5),
     ]
     jax.tree.map(np.testing.assert_array_equal, *made)
     # Of ten examples two are for testing, and a quarter of the other eight for validation.
@@ -105,15 +105,15 @@ def test_files_and_arrays_hold_out_the_same(tmp_path):
 def test_without_it_nothing_changes():
     plain = data.load("digits", seed=2)
     assert plain.validation is None
-    jax.tree.map(np.testing.assert_array_equal, plain, data.load("digits", seed=2, validation=0.0))
+    jax.tree.map(np.testing.assert_array_equal, plain, data.load("digits", seed=2, validation_fraction=0.0))
 
 
 def test_what_can_not_be_held_out_is_refused():
     whole = data.load("digits", data.iid(7))
     for fraction in (1.0, -0.1, float("nan")):
-        with pytest.raises(ValueError, match=r"validation=.*expected a number in \[0, 1\)"):
+        with pytest.raises(ValueError, match=r"validation_fraction=.*expected a number in \[0, 1\)"):
             data.hold_out(whole, fraction)
-    with pytest.raises(ValueError, match=r"validation=0: expected a larger part"):
+    with pytest.raises(ValueError, match=r"validation_fraction=0: expected a larger part"):
         data.hold_out(whole, 0)
     held = data.hold_out(whole, 0.1)
     with pytest.raises(ValueError, match="expected a federation without validation examples"):
