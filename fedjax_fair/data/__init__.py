@@ -29,7 +29,7 @@ from fedjax_fair.data.sources import (
     load,
     prepare,
 )
-from fedjax_fair.data.stored import on_device
+from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.validation import hold_out
 
 __all__ = [

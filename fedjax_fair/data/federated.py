@@ -19,7 +19,7 @@ __all__ = [
     "FederatedData",
     "PartitionArrays",
     "Replicated",
-    "moved",
+    "map_arrays",
     "partition_arrays",
     "stack",
     "validate",
@@ -184,7 +184,7 @@ def with_partition_arrays(data: FederatedData, arrays: PartitionArrays) -> Feder
     )
 
 
-def moved(data: FederatedData, move: Callable[[FederatedData], FederatedData]) -> FederatedData:
+def map_arrays(data: FederatedData, move: Callable[[FederatedData], FederatedData]) -> FederatedData:
     """Moves a federation, and only once what training and validation examples share."""
     train, own = data.train, data.validation
     if own is None:

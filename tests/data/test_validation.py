@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_fair import data
-from fedjax_fair.data.federated import moved
+from fedjax_fair.data.federated import map_arrays
 
 
 def owned_by(examples, client):
@@ -127,10 +127,10 @@ def test_what_can_not_be_held_out_is_refused():
 
 def test_shared_examples_are_moved_once():
     held = data.hold_out(data.load("digits", data.iid(7)), 0.1)
-    there = moved(held, jax.device_put)
+    there = map_arrays(held, jax.device_put)
     jax.tree.map(np.testing.assert_array_equal, there, held)
     assert there.validation.features is there.train.features
     flipped = data.flip_labels(held, [0])  # Whose training labels are others.
-    there = moved(flipped, jax.device_put)
+    there = map_arrays(flipped, jax.device_put)
     np.testing.assert_array_equal(there.validation.labels, held.validation.labels)
     assert (np.asarray(there.train.labels) != held.train.labels).any()

@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_fair import aggregators, data, models, selectors, solvers
 from fedjax_fair.client_evaluation import client_performance
-from fedjax_fair.data.stored import Rows, stored
+from fedjax_fair.data.device_layout import Rows, flatten_images
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
 from fedjax_fair.simulate import Round, run
@@ -47,9 +47,9 @@ def test_rows_refuse_to_index_within_examples():
 def test_an_accelerator_stores_images_as_rows_and_vectors_as_they_are(platform, flat):
     vectors = np.zeros((6, 3))
     with target.tracing_for(platform):
-        assert isinstance(stored(IMAGES), Rows) == flat
-        assert stored(vectors) is vectors
-        assert stored(None) is None
+        assert isinstance(flatten_images(IMAGES), Rows) == flat
+        assert flatten_images(vectors) is vectors
+        assert flatten_images(None) is None
 
 
 def test_training_and_validation_share_their_rows():
