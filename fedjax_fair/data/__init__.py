@@ -15,7 +15,7 @@ from fedjax_fair.data.logistic import synthetic
 from fedjax_fair.data.partitioner import Partition, Partitioner
 from fedjax_fair.data.partition import (
     by_column,
-    follow_owners,
+    assign_by_owner,
     from_indices,
     iid,
     quantity_skew,
@@ -48,7 +48,7 @@ __all__ = [
     "dirichlet",
     "federate",
     "flip_labels",
-    "follow_owners",
+    "assign_by_owner",
     "from_arrays",
     "from_indices",
     "from_npz",

@@ -20,7 +20,7 @@ from fedjax_fair.data.partitioner import (
     join_indices,
     make_partition,
 )
-from fedjax_fair.data.partition import by_column, follow_owners, from_indices
+from fedjax_fair.data.partition import by_column, assign_by_owner, from_indices
 from fedjax_fair.data.validation import hold_out
 
 __all__ = ["federate", "from_arrays", "from_npz"]
@@ -294,7 +294,7 @@ def _from_named_arrays(
         raise ValueError(f"client of {client.dtype}: expected integers or strings.")
     test_client_indices = None
     if "test_client" in arrays:
-        test = follow_owners(client, arrays["test_client"])
+        test = assign_by_owner(client, arrays["test_client"])
         if (
             test.unassigned.size
             or arrays["test_client"].shape != arrays.get("test_labels", client).shape

@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Int, Shaped
 
 from fedjax_fair import checks
-from fedjax_fair.data.described import describe_federation
+from fedjax_fair.data.summary import describe_federation
 from fedjax_fair.text import printable
 
 __all__ = [

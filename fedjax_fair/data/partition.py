@@ -27,7 +27,7 @@ from fedjax_fair.data.partitioner import (
 
 __all__ = [
     "by_column",
-    "follow_owners",
+    "assign_by_owner",
     "from_indices",
     "iid",
     "quantity_skew",
@@ -184,7 +184,7 @@ def by_column(column: str) -> Partitioner:
     return Partitioner(f"by_column({column})", split, column)
 
 
-def follow_owners(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:
+def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:
     """Assigns test examples to the clients that ``by_column`` made of the training examples.
 
     Args:
@@ -196,7 +196,7 @@ def follow_owners(train_owners: np.ndarray, test_owners: np.ndarray) -> Partitio
         examples are dropped.
 
     Examples:
-        >>> test = follow_owners(np.array(["b", "a"]), np.array(["a", "c", "b", "a"]))
+        >>> test = assign_by_owner(np.array(["b", "a"]), np.array(["a", "c", "b", "a"]))
         >>> test.client_indices, test.unassigned.tolist()
         ([array([0, 3], dtype=int32), array([2], dtype=int32)], [1])
     """

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_fair import metrics
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
-from fedjax_fair.data.described import class_counts
+from fedjax_fair.data.summary import class_counts
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.simulate import RoundInfo

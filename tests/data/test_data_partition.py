@@ -232,7 +232,7 @@ def test_natural_owners():
     partition = split(data.by_column("writer"))
     for writer, indices in enumerate(partition.client_indices):
         assert indices.tolist() == [i for i, owner in enumerate(WRITERS) if owner == writer]
-    test = data.follow_owners(WRITERS, np.array([3, 99, 0, 3]))
+    test = data.assign_by_owner(WRITERS, np.array([3, 99, 0, 3]))
     assert test.sizes[[0, 3]].tolist() == [1, 2]
     assert test.unassigned.tolist() == [1]
 

@@ -10,7 +10,7 @@ from conftest import make_federation
 
 from fedjax_fair import data, results
 from fedjax_fair.app.cli import main
-from fedjax_fair.data.described import label_distance, size_gini
+from fedjax_fair.data.summary import label_distance, size_gini
 from fedjax_fair.report import plots
 
 
