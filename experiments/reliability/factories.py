@@ -241,7 +241,7 @@ def _own() -> dict[Callable[..., Any], dict[str, Any]]:
         data.flip_labels: {"data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]])},
         data.hold_out: {
             "data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]]),
-            "validation": 0.5,
+            "validation_fraction": 0.5,
         },
         federated.feature_selection: {"features": [np.ones((4, 1), int)], "labels": [_LABELS]},
         sets.SparseGraphCut: {"similarity": _lists()},

@@ -33,7 +33,7 @@ _TOGETHER = (
     *(("upload", "clip", "noise_multiplier"), ("upload", "clip", "clip_quantile")),
     *(("upload", "aggregation"), ("training", "clients_per_batch"), ("training", "seeds")),
     *(("training", "rounds"), ("training", "eval_every"), ("data", "seed"), ("data", "per_run")),
-    *(("data", "validation"), ("solver", "epochs"), ("model", "compute")),
+    *(("data", "validation_fraction"), ("solver", "epochs"), ("model", "compute")),
 )
 _MODELS = ("logistic", "logistic", "mlp", *MODELS)  # The small ones are traced sooner.
 

@@ -12,7 +12,7 @@ from experiments.reliability.values import require_named, values
 from fedjax_fair import data
 from fedjax_fair.app.registry import PARTITIONERS
 from fedjax_fair.app.signatures import settings_of
-from fedjax_fair.data.ownership import Partition
+from fedjax_fair.data.partitioner import Partition
 
 __all__ = ["Case", "judge", "partitions"]
 
@@ -86,7 +86,7 @@ def _require_partition(made: Partition, total: int, least: int) -> None:
     owners = np.bincount(made.order, minlength=total)
     assert owners.max(initial=0) <= 1
     assert len(owners) == total
-    assert np.array_equal(made.dropped, np.flatnonzero(owners == 0))
+    assert np.array_equal(made.unassigned, np.flatnonzero(owners == 0))
     assert made.sizes.sum() == len(made.order)
     assert made.sizes.min() >= least, (made.sizes.min(), least)
     assert made.groups is None or len(made.groups) == len(made.sizes)
@@ -103,4 +103,4 @@ def _least(case: Case, total: int) -> int:
         return total // (given["num_clients"] * each) * each
     if case.name == "classes_per_client":
         return given["classes"]
-    return given.get("min_size", 1)  # Planted clients have one of each of their classes.
+    return given.get("min_partition_size", 1)  # Planted clients have one of each of their classes.

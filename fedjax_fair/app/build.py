@@ -138,7 +138,7 @@ def load_data(config: Config) -> FederatedData:
         seed = tuple(config.data.seed + run for run in config.training.seeds)
     partitioner = _make(partition, config.data, names=DATA_NAMES)
     own = config.data
-    return data.load(own.name, partitioner, seed, own.dir, validation=own.validation or 0.0)
+    return data.load(own.name, partitioner, seed, own.dir, validation_fraction=own.validation_fraction or 0.0)
 
 
 def _require_network(name: str, model: Model, federation: FederatedData) -> None:
@@ -306,8 +306,8 @@ def _check(config: Config) -> None:
     checks.positive_int("training.rounds", training.rounds)
     checks.positive_int("training.eval_every", training.eval_every)
     checks.seeds("training.seeds", training.seeds)
-    if config.data.validation is not None:
-        checks.unit_interval("data.validation", config.data.validation)
+    if config.data.validation_fraction is not None:
+        checks.unit_interval("data.validation_fraction", config.data.validation_fraction)
     if config.distributed and config.devices != "all":
         raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
 

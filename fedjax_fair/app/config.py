@@ -62,7 +62,7 @@ class _Data:
     seed: int = 0
     """Seed of the partition."""
 
-    validation: float | None = None
+    validation_fraction: float | None = None
     """Part of every client's training examples that is held out for choices, in [0, 1); by default
     0.1 in a sweep, whose points are ranked by it, and nothing in a run."""
 

@@ -49,12 +49,12 @@ def least_memory(state: RoundState, solver: SolverConfig, runs: int, data: Feder
     model = num_bytes(state.variables)
     states = runs * num_bytes(state._replace(key=None)) + 2 * model
     train: Any = data.train
-    lanes = solver.batch_size or 0
+    num_positions = solver.batch_size or 0
     if not solver.replacement:
-        lanes = min(lanes, train.order.shape[-1])
+        num_positions = min(num_positions, train.order.shape[-1])
     of_label = train.labels.nbytes // len(train.labels) + train.order.itemsize
     planned = (solver.steps or PLANNED) * (of_label + 1)
-    return Least(model, states, lanes * (planned + train.features.nbytes // len(train.features)))
+    return Least(model, states, num_positions * (planned + train.features.nbytes // len(train.features)))
 
 
 def require_memory(

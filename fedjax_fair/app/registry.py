@@ -148,7 +148,7 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
     "classes_per_client": data.classes_per_client,
     "shards": data.shards,
     "dirichlet": data.dirichlet,
-    "quantity_skew": partial(data.quantity_skew, min_size=10),
+    "quantity_skew": partial(data.quantity_skew, min_partition_size=10),
     "planted_clusters": data.planted_clusters,
 }
 """Every way to split examples over clients, by name."""

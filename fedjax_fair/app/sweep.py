@@ -27,7 +27,7 @@ from fedjax_fair.app.run_folder import environment, locked
 from fedjax_fair.app.settings import lookup, places
 from fedjax_fair.app.signatures import Setting
 from fedjax_fair.app.variants import method_settings
-from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
 from fedjax_fair.simulate import BaseRound
@@ -160,8 +160,8 @@ def planned(
     if seeds is not None:
         checks.seeds("seeds", seeds)
         base = replace(base, training=replace(base.training, seeds=tuple(seeds)))
-    if base.data.validation is None:
-        base = replace(base, data=replace(base.data, validation=_VALIDATION))
+    if base.data.validation_fraction is None:
+        base = replace(base, data=replace(base.data, validation_fraction=_VALIDATION))
     config = presets.resolve(base)
     if config.distributed:
         raise ValueError("distributed=True: expected False for a sweep.")
@@ -288,7 +288,7 @@ def runs_of(group: Group, numbers: Sequence[int]) -> Runs:
     data, training = group.data, group.config.training
     if data.num_partitions is not None:
         own = np.array([training.seeds.index(seed) for seed in seeds])
-        data = with_ownership(data, jax.tree.map(lambda leaf: leaf[own], ownership(data)))
+        data = with_partition_arrays(data, jax.tree.map(lambda leaf: leaf[own], partition_arrays(data)))
     return Runs([group.rounds[values] for values in points], seeds, data)
 
 
@@ -333,7 +333,7 @@ def _joined(parts: list[xr.Dataset], names: list[str]) -> xr.Dataset:
     shared = {name: first[name].variable for name in first if "run" not in first[name].dims}
     # A partition of a run's own depends on its seed alone.
     point = dict.fromkeys(("algorithm", *names), 0)
-    owned = [name for name in results.OWNERSHIP if name in whole]
+    owned = [name for name in results.PARTITION_VARIABLES if name in whole]
     shared |= {name: whole[name].isel(point).variable for name in owned}
     return whole.assign(shared).transpose("algorithm", *names, "seed", ...)
 

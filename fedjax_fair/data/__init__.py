@@ -12,10 +12,10 @@ from fedjax_fair.data.dirichlet import dirichlet
 from fedjax_fair.data.federated import ClientExamples, FederatedData, stack, validate
 from fedjax_fair.data.label_flip import flip_labels
 from fedjax_fair.data.logistic import synthetic
-from fedjax_fair.data.ownership import Partition, Partitioner
+from fedjax_fair.data.partitioner import Partition, Partitioner
 from fedjax_fair.data.partition import (
     by_column,
-    follow_owners,
+    assign_by_owner,
     from_indices,
     iid,
     quantity_skew,
@@ -29,7 +29,7 @@ from fedjax_fair.data.sources import (
     load,
     prepare,
 )
-from fedjax_fair.data.stored import on_device
+from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.validation import hold_out
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
     "dirichlet",
     "federate",
     "flip_labels",
-    "follow_owners",
+    "assign_by_owner",
     "from_arrays",
     "from_indices",
     "from_npz",

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.cores import filled_up
 from fedjax_fair.parallel.mesh import num_run_groups
@@ -108,7 +108,7 @@ def plan(
     model = method.of("model")
     parts = functions(method, model, mesh, train_loss=train_loss)
     if data.num_partitions is not None:
-        data = with_ownership(data, filled_up(ownership(data), groups))
+        data = with_partition_arrays(data, filled_up(partition_arrays(data), groups))
     with tracing_for(machine.platform):
         shapes = federation_on(machine, mesh, data)
         filled = filled_up((np.asarray(seeds, np.uint32), method.own, model.own), groups)

@@ -44,7 +44,7 @@ def compared(dataset: xr.Dataset) -> Comparison:
         which has less noise, stands beside the measured one where `results.class_based` gives it.
     """
     columns = {_LEVEL: "accuracy", "accuracy_worst_10pct": "worst 10 %", _SPREAD: "dissimilarity"}
-    if dataset.attrs.get("label_skew"):
+    if dataset.attrs.get("label_skew_only"):
         # Of all evaluations, as the terminal's table is made, whose compiled program this shares.
         dataset = dataset.merge(results.class_based(dataset))
         columns[f"{_SPREAD}_class_based"] = "class-based dissimilarity"

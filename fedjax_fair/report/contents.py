@@ -176,7 +176,7 @@ def _clients(dataset: xr.Dataset) -> dict[str, Any]:
 
 
 def _per_seed(dataset: xr.Dataset, name: str, kept: int) -> np.ndarray:
-    """Ownership ``[runs, clients, classes]``; of one run where it is the same in all."""
+    """Class counts ``[runs, clients, classes]``; of one run where it is the same in all."""
     counts = dataset[name]
     if "seed" not in counts.dims:
         return counts.transpose("client", "class").values[None].astype(int)

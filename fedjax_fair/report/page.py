@@ -198,7 +198,7 @@ def _explorer(clients: dict[str, Any]) -> str:
 keys.</p>
 <div id="map"></div></div>
 <div id="client" class="explorer all" aria-live="polite"></div>
-<div class="all"><h2>Who owns what?</h2><div class="chart" id="ownership"></div></div>
+<div class="all"><h2>Who owns what?</h2><div class="chart" id="partition"></div></div>
 </div></div>"""
 
 

@@ -28,7 +28,7 @@ from fedjax_fair.report.drawing import (
     escape_mathtext,
 )
 from fedjax_fair.report.representatives import representatives
-from fedjax_fair.results import ownership
+from fedjax_fair.results import partition_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -176,7 +176,7 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
     from matplotlib.figure import Figure
 
     if isinstance(results, FederatedData):
-        results = ownership(results)
+        results = partition_dataset(results)
     if "train_examples" in results and "seed" in results["train_examples"].dims:
         results = results.isel(seed=0)
     counts = variable(results, "train_examples", ("client", "class"))

@@ -31,12 +31,12 @@ run has a partition of its own.
 from fedjax_fair.results.datasets import class_based, combine, final_metrics, merge_runs
 from fedjax_fair.results.comparison import compare, differences, noise_floor
 from fedjax_fair.results.files import open, save
-from fedjax_fair.results.history import OWNERSHIP, RECORDED, History, ownership, to_dataset
+from fedjax_fair.results.history import PARTITION_VARIABLES, RECORDED, History, partition_dataset, to_dataset
 from fedjax_fair.results.tables import to_text
 from fedjax_fair.results.model_files import load_model
 
 __all__ = [
-    "OWNERSHIP",
+    "PARTITION_VARIABLES",
     "RECORDED",
     "History",
     "class_based",
@@ -48,7 +48,7 @@ __all__ = [
     "load_model",
     "noise_floor",
     "open",
-    "ownership",
+    "partition_dataset",
     "save",
     "to_dataset",
     "to_text",

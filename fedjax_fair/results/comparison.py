@@ -236,7 +236,7 @@ def default_metrics(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
     """
     chosen = {"accuracy_mean_clients": "accuracy"}
     spread = {"accuracy_worst_10pct": "worst 10 %", "client_dissimilarity": "dissimilarity"}
-    if dataset.attrs.get("label_skew"):
+    if dataset.attrs.get("label_skew_only"):
         dataset = dataset.merge(class_based(dataset))
         chosen |= {
             f"{name}_class_based": f"{words},\nclass-based" for name, words in spread.items()

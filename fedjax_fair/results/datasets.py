@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedjax_fair import checks, metrics
-from fedjax_fair.results.history import OWNERSHIP
+from fedjax_fair.results.history import PARTITION_VARIABLES
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,12 +23,12 @@ def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
             shorter ones are padded with NaN.
 
     Returns:
-        A Dataset with the dimension ``algorithm``; what all methods share (the ownership of
+        A Dataset with the dimension ``algorithm``; what all methods share (the partition of
         examples) stays without it.
     """
     import xarray as xr
 
-    shared = list(OWNERSHIP)
+    shared = list(PARTITION_VARIABLES)
     own = [dataset.drop_vars(shared, errors="ignore") for dataset in datasets.values()]
     names = xr.DataArray(list(datasets), dims="algorithm", name="algorithm")
     combined = xr.concat(own, names, join="outer", combine_attrs="override")
@@ -155,7 +155,7 @@ def class_based(dataset: xr.Dataset) -> xr.Dataset:
     """
     import xarray as xr
 
-    if not dataset.attrs.get("label_skew"):
+    if not dataset.attrs.get("label_skew_only"):
         raise ValueError(
             "dataset: expected results on clients that differ in their labels alone, which a "
             "partition by label (iid, classes_per_client, dirichlet, ...) makes."

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_fair import metrics
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
-from fedjax_fair.data.described import class_counts
+from fedjax_fair.data.summary import class_counts
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.simulate import RoundInfo
@@ -17,9 +17,9 @@ from fedjax_fair.simulate import RoundInfo
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["OWNERSHIP", "RECORDED", "History", "described", "ownership", "to_dataset"]
+__all__ = ["PARTITION_VARIABLES", "RECORDED", "History", "described", "partition_dataset", "to_dataset"]
 
-OWNERSHIP = ("train_examples", "test_examples", "validation_examples", "group")
+PARTITION_VARIABLES = ("train_examples", "test_examples", "validation_examples", "group")
 """What belongs to a partition and not to a method."""
 
 RECORDED = {
@@ -172,14 +172,14 @@ def to_dataset(
             dims = ("seed", "training_round", "slot")[: values.ndim]
             columns[f"{role}_{name}"] = (dims, values, attributes)
     columns |= _communication(recorded, variables, bytes_up)
-    columns |= _ownership(data)
+    columns |= _partition_variables(data)
     columns |= _of_groups(recorded["metrics"], data)
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
     if recorded["rounds"]:
         _, rounds, slots = recorded["rounds"]["clients"].shape
         coordinates |= {"training_round": np.arange(rounds), "slot": np.arange(slots)}
     return xr.Dataset(
-        columns, coords=coordinates, attrs={"data": data.name, "label_skew": int(data.label_skew)}
+        columns, coords=coordinates, attrs={"data": data.name, "label_skew_only": int(data.label_skew_only)}
     )
 
 
@@ -254,7 +254,7 @@ def _communication(
     }
 
 
-def ownership(data: FederatedData) -> xr.Dataset:
+def partition_dataset(data: FederatedData) -> xr.Dataset:
     """Who owns what, as results have it, before any training.
 
     Args:
@@ -266,15 +266,15 @@ def ownership(data: FederatedData) -> xr.Dataset:
 
     Examples:
         >>> from fedjax_fair import data
-        >>> dict(ownership(data.load("digits", data.iid(20))).train_examples.sizes)
+        >>> dict(partition_dataset(data.load("digits", data.iid(20))).train_examples.sizes)
         {'client': 20, 'class': 10}
     """
     import xarray as xr
 
-    return xr.Dataset(_ownership(data), attrs={"data": data.name})
+    return xr.Dataset(_partition_variables(data), attrs={"data": data.name})
 
 
-def _ownership(data: FederatedData) -> dict[str, Any]:
+def _partition_variables(data: FederatedData) -> dict[str, Any]:
     """Examples of every client and class, and the planted groups."""
     columns: dict[str, Any] = {}
     run = () if data.num_partitions is None else ("seed",)

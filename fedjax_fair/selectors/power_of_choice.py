@@ -122,15 +122,15 @@ def _minibatch_losses(
 ) -> Float[Array, " pool"]:
     """Returns the mean loss of each client on ``min(batch_size, size)`` of its examples."""
     examples, (params, state) = context.examples, context.variables
-    lanes = jnp.arange(min(batch_size, examples.order.shape[0]), dtype=jnp.int32)
+    positions = jnp.arange(min(batch_size, examples.order.shape[0]), dtype=jnp.int32)
 
     def loss(client, _):
         size = context.sizes[client]
-        entries = permutation_at(jax.random.fold_in(key, client), lanes % size, size)
-        rows = examples.order[examples.offsets[client] + entries]
-        features = examples.features[rows]
+        entries = permutation_at(jax.random.fold_in(key, client), positions % size, size)
+        indices = examples.order[examples.offsets[client] + entries]
+        features = examples.features[indices]
         outputs, _ = context.model.apply(params, state, features, train=False, key=None)
-        losses = context.model.loss(outputs, examples.labels[rows])
-        return jnp.mean(losses, where=lanes < size)
+        losses = context.model.loss(outputs, examples.labels[indices])
+        return jnp.mean(losses, where=positions < size)
 
     return context.map_clients(loss, clients)

@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree, UInt32
 
 from fedjax_fair import checks
-from fedjax_fair.data.federated import FederatedData, moved, ownership, validate, with_ownership
-from fedjax_fair.data.stored import on_device
+from fedjax_fair.data.federated import FederatedData, map_arrays, partition_arrays, validate, with_partition_arrays
+from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.parallel.cores import CORES, filled_up, num_usable_cores, shared
 from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_runs
 from fedjax_fair.training.executables import compile_in
@@ -81,11 +81,11 @@ class Batch:
         """The federation on its devices."""
         data, mesh = self.given, self.mesh
         if data.num_partitions is not None:
-            data = with_ownership(data, filled_up(ownership(data), self.groups))
+            data = with_partition_arrays(data, filled_up(partition_arrays(data), self.groups))
         if mesh is None:
             return on_device(data)
         if self.run_a_core:
-            return moved(data, lambda data: shared(data, mesh))
+            return map_arrays(data, lambda data: shared(data, mesh))
         return shard_federation(data, mesh)
 
     def own(self, numbers: PyTree) -> tuple[UInt32[np.ndarray, " runs"], PyTree]:

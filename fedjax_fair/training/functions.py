@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from fedjax_fair import metrics, simulate
 from fedjax_fair.base import ClientMetric, Metric, Model
 from fedjax_fair.client_evaluation import evaluate
-from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.mesh import is_run_on_one_device, over_mesh
@@ -136,8 +136,8 @@ def over_runs(
     side_by_side = is_run_on_one_device(mesh)
 
     def one_run(run, data):
-        batch, owned = run
-        return function(batch, data if owned is None else with_ownership(data, owned))
+        batch, arrays = run
+        return function(batch, data if arrays is None else with_partition_arrays(data, arrays))
 
     def over(runs, data):
         if side_by_side and not target.current().is_cpu:
@@ -148,7 +148,7 @@ def over_runs(
         over = cores.over_runs(over, mesh) if run_a_core else over_mesh(over, mesh)
 
     def mapped(batch, data):
-        return over((batch, None if data.num_partitions is None else ownership(data)), data)
+        return over((batch, None if data.num_partitions is None else partition_arrays(data)), data)
 
     return mapped
 

@@ -119,7 +119,7 @@ def test_methods_that_differ_in_different_roles_combine(config, combined, one, o
 
 
 def test_the_average_goes_with_the_selector_unless_another_is_given():
-    skewed = replace(SMALL, data=replace(SMALL.data, partition="quantity_skew", min_size=None))
+    skewed = replace(SMALL, data=replace(SMALL.data, partition="quantity_skew", min_partition_size=None))
 
     def spread(name):
         return np.ptp(trained(skewed, name)[2].weights)
@@ -232,7 +232,7 @@ def test_a_learning_rate_of_zero_leaves_the_model_alone():
 
 @pytest.mark.parametrize("name", sorted(set(registry.PARTITIONERS) - {"planted_clusters"}))
 def test_every_partitioner_makes_as_many_clients(name):
-    data = replace(SMALL.data, partition=name, clients=8, min_size=1)
+    data = replace(SMALL.data, partition=name, clients=8, min_partition_size=1)
     assert build(relevant(replace(SMALL, data=data))).data.num_clients == 8
 
 
@@ -249,7 +249,7 @@ def test_the_flags_of_a_partitioner_reach_it():
     assert max(classes(partition="shards", shards_per_client=1)) <= 3
     assert max(classes(partition="shards", shards_per_client=9)) > 3
     assert min(classes(partition="dirichlet", alpha=1000.0)) == 10
-    assert min(classes(partition="dirichlet", alpha=0.05, min_size=1)) < 10
+    assert min(classes(partition="dirichlet", alpha=0.05, min_partition_size=1)) < 10
 
 
 def test_the_seed_of_the_data_changes_who_owns_what():
@@ -375,16 +375,16 @@ def test_what_a_preset_sets_for_other_methods_is_left_out():
 
 
 @pytest.mark.parametrize(
-    ("name", "lanes"),
+    ("name", "batch_size"),
     [("fedavg", 7), ("fedavg:batch_size=1000000000", "largest"), ("fedavg:replacement=True", 7)],
 )
-def test_minibatches_are_not_larger_than_the_largest_client(name, lanes):
+def test_minibatches_are_not_larger_than_the_largest_client(name, batch_size):
     config = replace(SMALL, methods=(name,), solver=replace(SMALL.solver, batch_size=7))
     ready = build(config)
-    if lanes == "largest":
-        lanes = int(ready.data.train.sizes.max())
+    if batch_size == "largest":
+        batch_size = int(ready.data.train.sizes.max())
     made_of = describe(round=ready.rounds[name])
-    assert made_of["round.solver.batch_size"] == str(lanes)
+    assert made_of["round.solver.batch_size"] == str(batch_size)
 
 
 def test_minibatches_with_replacement_may_be_larger_than_any_client():
@@ -399,9 +399,9 @@ def test_what_a_run_needs_at_least_is_what_it_holds():
     runs = len(SMALL.training.seeds)
     # Models and clients, the number of the round, and what a client trains with.
     states = runs * (model + counts + 4) + 2 * model
-    steps, lanes = 1000, 3
-    minibatches = lanes * (steps * (4 + 4 + 1) + 64)
-    big = replace(SMALL.solver, steps=steps, batch_size=lanes, epochs=None)
+    steps, batch_size = 1000, 3
+    minibatches = batch_size * (steps * (4 + 4 + 1) + 64)
+    big = replace(SMALL.solver, steps=steps, batch_size=batch_size, epochs=None)
     for config, needed, message in (
         (SMALL, states, "runs of fedavg"),
         (replace(SMALL, solver=big), minibatches, "minibatches of a client of fedavg"),

@@ -436,8 +436,8 @@ def test_a_sweep_is_ranked_by_validation_or_not_at_all():
         (["training.seeds=1,2"], "training.seeds"),
         (["prox=-1"], "prox=-1.0"),
         (["lam=1", "--points-per-batch=0"], "points_per_batch=0"),
-        (["prox=1", "--data.validation=1"], "data.validation=1.0: expected a number in [0, 1)"),
-        (["prox=1", "--data.validation=0.001"], "validation=0.001: expected a larger part"),
+        (["prox=1", "--data.validation-fraction=1"], "data.validation_fraction=1.0: expected a number in [0, 1)"),
+        (["prox=1", "--data.validation-fraction=0.001"], "validation_fraction=0.001: expected a larger part"),
     ],
 )
 def test_mistakes_in_a_sweep_end_in_one_line(words, message, tmp_path, capsys):

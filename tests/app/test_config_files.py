@@ -154,7 +154,7 @@ def test_a_dry_run_of_a_sweep_counts_its_runs_and_programs(tiny, tmp_path, capsy
         "subtrunc 6 runs, 4 programs; steps=2; lam=0.0,0.5,1.0",
         "all 16 runs, 16 programs",
     ]
-    assert "validation = 0.1" in shown  # Which a sweep ranks by.
+    assert "validation_fraction = 0.1" in shown  # Which a sweep ranks by.
     assert not (tmp_path / "new").exists()
 
 

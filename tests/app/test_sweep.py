@@ -36,7 +36,7 @@ def one_by_one(base, name, seed, **settings):
     """The same point as a run of its own."""
     written = ",".join(f"{setting}={value}" for setting, value in settings.items())
     # A sweep holds out a tenth of training examples.
-    data = replace(base.data, validation=0.1)
+    data = replace(base.data, validation_fraction=0.1)
     config = replace(base, methods=(f"{name}:{written}",), data=data)
     experiment = build(presets.resolve(config))
     (round,) = experiment.rounds.values()

@@ -148,7 +148,7 @@ def test_readers_that_take_anything_are_caught(case, said, monkeypatch):
     [
         lambda part: part._replace(order=np.append(part.order[:-1], part.order[0])),
         lambda part: part._replace(sizes=part.sizes + 1),
-        lambda part: part._replace(dropped=np.array([0], np.int32)),
+        lambda part: part._replace(unassigned=np.array([0], np.int32)),
         lambda part: part._replace(
             sizes=part.sizes - np.array([1, -1, 0]), groups=np.zeros(3, np.int32)
         ),

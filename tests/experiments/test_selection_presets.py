@@ -185,7 +185,7 @@ def test_what_is_calibrated_on_is_tested_by_no_table():
             ]
             assert sorted([*own[0], *own[1]]) == sorted(own[2])
     np.testing.assert_array_equal(held.test.features, data.train.features)
-    assert held.label_skew
+    assert held.label_skew_only
 
 
 def test_the_calibrated_rounds_are_closest_to_the_reported_accuracy(tmp_path):

@@ -33,7 +33,7 @@ SEEDS = (0, 1)
 ROUNDS, EVAL_EVERY = 6, 3
 CONFIG = presets.resolve(
     Config(
-        data=DataConfig(name="digits", partition="dirichlet", alpha=0.5, clients=12, min_size=20),
+        data=DataConfig(name="digits", partition="dirichlet", alpha=0.5, clients=12, min_partition_size=20),
         model=ModelConfig(hidden=(4,)),
         solver=SolverConfig(learning_rate=0.1, batch_size=10, steps=3),
         selector=SelectorConfig(cohort_size=5),

@@ -140,6 +140,6 @@ def test_partitions_by_label_say_so_and_others_do_not():
         ff.data.iid(4), ff.data.quantity_skew(4), ff.data.classes_per_client(4, 2),
         ff.data.dirichlet(4, 1.0), ff.data.shards(4, 2), ff.data.planted_clusters("mnist"),
     ]  # fmt: skip
-    assert all(partitioner.label_skew for partitioner in by_label)
-    assert not ff.data.by_column("writer").label_skew
-    assert not ff.data.from_indices([range(3), range(3, len(labels))]).label_skew
+    assert all(partitioner.label_skew_only for partitioner in by_label)
+    assert not ff.data.by_column("writer").label_skew_only
+    assert not ff.data.from_indices([range(3), range(3, len(labels))]).label_skew_only

@@ -27,7 +27,7 @@ from experiments.benchmarks.devices import collective_bytes
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.client_evaluation import evaluate
-from fedjax_fair.data.federated import ownership, stack, with_ownership
+from fedjax_fair.data.federated import partition_arrays, stack, with_partition_arrays
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh
@@ -168,7 +168,7 @@ def runs(name, *cases):
         # Two runs for three cores share each other's work; of four, one core makes two.
         data = FEDERATION
         if own:
-            data = stack([with_ownership(data, rolled(data, by)) for by in range(count)])
+            data = stack([with_partition_arrays(data, rolled(data, by)) for by in range(count)])
         options = {"rounds": 4, "eval_every": 2, "seeds": range(count)}
         one = ff.fit(method, data, **options)
         with tracing_for("gpu", 3) if "gpu" in case else nullcontext():
@@ -265,8 +265,8 @@ def held():
 
 def rolled(data, by):
     """Who owns what if examples go round by some places."""
-    owned = ownership(data)
-    return owned._replace(train=(np.roll(owned.train[0], by), *owned.train[1:]))
+    arrays = partition_arrays(data)
+    return arrays._replace(train=(np.roll(arrays.train[0], by), *arrays.train[1:]))
 
 
 def fit(folder, rounds):

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_fair.data.embedded import Examples, Splits
-from fedjax_fair.data.prepared import DamagedError, resolve_data_dir
+from fedjax_fair.data.bundled import Examples, Splits
+from fedjax_fair.data.tfds_folder import DamagedError, resolve_data_dir
 
-__all__ = ["Originals", "expected_files", "find", "read"]
+__all__ = ["RawFiles", "expected_files", "find", "read"]
 
 
 class _Format(NamedTuple):
@@ -63,7 +63,7 @@ _IDX_BYTES = 8  # The code of unsigned bytes.
 _MOST_DEFLATED = 1032  # Of zlib.
 
 
-class Originals(NamedTuple):
+class RawFiles(NamedTuple):
     """The files of a data set.
 
     Attributes:
@@ -95,7 +95,7 @@ def expected_files(name: str) -> str:
     return ", ".join(file for files in _FORMATS[name].files.values() for file in files)
 
 
-def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> Originals | None:
+def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> RawFiles | None:
     """Finds the files of a data set, without reading its examples.
 
     Args:
@@ -134,11 +134,11 @@ def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> Originals
                 raise DamagedError(f"{test}: expected images as large as in {train}.")
             shape = (*heads["train"][1:], 1)
             sizes = {split: head[0] for split, head in heads.items()}
-        return Originals(name, folder, present, shape, own.num_classes, sizes)
+        return RawFiles(name, folder, present, shape, own.num_classes, sizes)
     return None
 
 
-def read(found: Originals) -> Splits:
+def read(found: RawFiles) -> Splits:
     """Reads all examples, in the order of the files.
 
     Args:

@@ -35,7 +35,7 @@ def describe_federation(data: FederatedData) -> str:
         classes            10; 3 to 3 a client, median 3
         label skew         0.70 (mean distance to the mix of all: 0 none, 1 greatest)
         size skew          0.01 (Gini index of training examples: 0 none, 1 greatest)
-        dropped            20 of 1,442 training examples, 0 of 355 test examples
+        unassigned         20 of 1,442 training examples, 0 of 355 test examples
         partitions         one for all runs
     """
     own, runs = data.partition(0), data.num_partitions
@@ -59,8 +59,8 @@ def describe_federation(data: FederatedData) -> str:
         "classes": classes,
         "label skew": f"{skew:.2f} (mean distance to the mix of all: {greatest})",
         "size skew": f"{size_gini(train):.2f} (Gini index of training examples: {greatest})",
-        "dropped": f"{_dropped(own.train, own.left_out, validating)} training examples, "
-        f"{_dropped(own.test, 0)} test examples",
+        "unassigned": f"{_unassigned(own.train, own.num_unassigned, validating)} training examples, "
+        f"{_unassigned(own.test, 0)} test examples",
         "partitions": "one for all runs" if runs is None else f"{runs}, one a run; above the first",
     }
     return "\n".join([escape_control_chars(own.name), *(f"{name:<17}  {text}" for name, text in rows.items())])
@@ -133,6 +133,6 @@ def _groups(groups: Any) -> str:
     return f" in {len(sizes)} planted groups of {', '.join(f'{size:,}' for size in sizes)}"
 
 
-def _dropped(examples: ClientExamples, left_out: int, validating: int = 0) -> str:
-    total = len(examples.labels) + left_out
+def _unassigned(examples: ClientExamples, num_unassigned: int, validating: int = 0) -> str:
+    total = len(examples.labels) + num_unassigned
     return f"{total - validating - int(np.sum(examples.sizes)):,} of {total:,}"

@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_fair import aggregators, data, models, selectors, solvers
 from fedjax_fair.client_evaluation import client_performance
-from fedjax_fair.data.stored import Rows, stored
+from fedjax_fair.data.device_layout import Rows, flatten_images
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
 from fedjax_fair.simulate import Round, run
@@ -18,11 +18,11 @@ from fedjax_fair.training.fit import fit
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 5, 4, 3), dtype=np.uint8)
 
 
-def federation(validation=0.0):
+def federation(validation_fraction=0.0):
     labels = np.random.default_rng(1).integers(0, 3, 40)
-    owned = np.array_split(np.arange(40), 4)
+    client_indices = np.array_split(np.arange(40), 4)
     return data.from_arrays(
-        IMAGES, labels, owned, test_fraction=0.2, validation=validation, name="images"
+        IMAGES, labels, client_indices, test_fraction=0.2, validation_fraction=validation_fraction, name="images"
     )
 
 
@@ -47,14 +47,14 @@ def test_rows_refuse_to_index_within_examples():
 def test_an_accelerator_stores_images_as_rows_and_vectors_as_they_are(platform, flat):
     vectors = np.zeros((6, 3))
     with target.tracing_for(platform):
-        assert isinstance(stored(IMAGES), Rows) == flat
-        assert stored(vectors) is vectors
-        assert stored(None) is None
+        assert isinstance(flatten_images(IMAGES), Rows) == flat
+        assert flatten_images(vectors) is vectors
+        assert flatten_images(None) is None
 
 
 def test_training_and_validation_share_their_rows():
     with target.tracing_for("tpu"):
-        there = data.on_device(federation(validation=0.3))
+        there = data.on_device(federation(validation_fraction=0.3))
     assert there.train.features is there.validation.features
     assert there.train.features.values.shape == (len(there.train.labels), 60)
     assert isinstance(there.test.features, Rows)

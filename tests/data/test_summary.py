@@ -10,7 +10,7 @@ from conftest import make_federation
 
 from fedjax_fair import data, results
 from fedjax_fair.app.cli import main
-from fedjax_fair.data.described import label_distance, size_gini
+from fedjax_fair.data.summary import label_distance, size_gini
 from fedjax_fair.report import plots
 
 
@@ -24,7 +24,7 @@ def test_ten_lines_say_what_is_there_and_what_is_dropped():
     assert (title, len(said)) == ("digits", 9)
     assert said["clients"] == "50"
     assert said["training examples"] == "1,350; 27 to 27 a client, median 27"
-    assert said["dropped"] == "92 of 1,442 training examples, 0 of 355 test examples"
+    assert said["unassigned"] == "92 of 1,442 training examples, 0 of 355 test examples"
     assert said["classes"] == "10; 3 to 3 a client, median 3"
     assert said["features"] == "8 x 8 x 1, uint8"
     assert said["partitions"] == "one for all runs"
@@ -33,12 +33,12 @@ def test_ten_lines_say_what_is_there_and_what_is_dropped():
 
 def test_examples_that_holding_out_leaves_behind_are_dropped_too():
     labels = np.arange(20) % 2
-    owned = data.from_indices({"a": range(5), "b": range(5, 15)}).split(labels, 0)
-    federation = data.federate((np.eye(20), labels, owned), None, num_classes=2, name="\x1bown")
+    partition = data.from_indices({"a": range(5), "b": range(5, 15)}).split(labels, 0)
+    federation = data.federate((np.eye(20), labels, partition), None, num_classes=2, name="\x1bown")
     title, said = rows(federation)
     assert title == "\\x1bown"
     assert said["training examples"] == "12; 4 to 8 a client, median 6"
-    assert said["dropped"] == "5 of 17 training examples, 0 of 3 test examples"
+    assert said["unassigned"] == "5 of 17 training examples, 0 of 3 test examples"
     kept = jax.tree.map(lambda leaf: leaf, federation)
     assert str(kept) == str(federation)
 
@@ -103,7 +103,7 @@ def test_skews_are_mean_distances():
 def test_a_federation_is_drawn_as_results_on_it_are(seed):
     federation = data.load("digits", data.planted_clusters("digits"), seed=seed)
     drawn, expected = (
-        plots.partition(shown) for shown in (federation, results.ownership(federation))
+        plots.partition(shown) for shown in (federation, results.partition_dataset(federation))
     )
     for one, other in zip(drawn.axes, expected.axes, strict=True):
         np.testing.assert_array_equal(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["EMBEDDED", "Examples", "Splits"]
+__all__ = ["BUNDLED", "Examples", "Splits"]
 
 
 class Examples(NamedTuple):
@@ -62,7 +62,7 @@ def _pixels_and_labels() -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(pixels), np.asarray(labels)
 
 
-EMBEDDED: dict[str, Callable[[], Splits]] = {
+BUNDLED: dict[str, Callable[[], Splits]] = {
     "digits": digits,
 }
-"""Every embedded data set by name."""
+"""Every bundled data set by name."""

@@ -17,7 +17,7 @@ __all__ = [
     "generator",
     "hold_out_of_each",
     "join_indices",
-    "owned",
+    "make_partition",
     "parts_by_weight",
     "require_enough",
     "shuffled_by_class",
@@ -25,19 +25,19 @@ __all__ = [
 
 
 class Partition(NamedTuple):
-    """Ownership of a set of examples.
+    """Partition of a set of examples.
 
     Attributes:
-        order: Indices into the examples, grouped by owner, ``[owned]``, int32.
+        order: Indices into the examples, grouped by client, ``[assigned]``, int32.
         sizes: Number of examples of each client, ``[clients]``, int32.
         groups: Planted group of each client, ``[clients]``, int32, or None.
-        dropped: Indices of the examples without an owner, ascending, int32.
+        unassigned: Indices of the examples without an owner, ascending, int32.
     """
 
-    order: Int[np.ndarray, " owned"]
+    order: Int[np.ndarray, " assigned"]
     sizes: Int[np.ndarray, " clients"]
     groups: Int[np.ndarray, " clients"] | None
-    dropped: Int[np.ndarray, " dropped"]
+    unassigned: Int[np.ndarray, " unassigned"]
 
     @property
     def client_indices(self) -> list[np.ndarray]:
@@ -55,14 +55,14 @@ class Partitioner(NamedTuple):
             Every client gets at least one example, every example has at most one owner.
         column: Column that names the owner of an example, which test examples follow too; None
             where test examples are split with the class mix of the training examples.
-        label_skew: Whether clients differ in the number of their examples and in their classes
+        label_skew_only: Whether clients differ in the number of their examples and in their classes
             alone: a client's examples of a class are random ones of that class.
     """
 
     name: str
     split: Callable[..., Partition]
     column: str | None = None
-    label_skew: bool = False
+    label_skew_only: bool = False
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:
@@ -71,13 +71,13 @@ def generator(seed: int, *stream: int) -> np.random.Generator:
     return np.random.default_rng((seed, *stream) if stream else seed)
 
 
-def owned(order: Any, sizes: Any, total: int, groups: Any = None) -> Partition:
+def make_partition(order: Any, sizes: Any, total: int, groups: Any = None) -> Partition:
     """Completes a partition of ``total`` examples with the examples that have no owner."""
     free = np.ones(total, bool)
     free[order] = False
     groups = None if groups is None else np.asarray(groups, np.int32)
-    dropped = np.flatnonzero(free).astype(np.int32)
-    return Partition(np.asarray(order, np.int32), np.asarray(sizes, np.int32), groups, dropped)
+    unassigned = np.flatnonzero(free).astype(np.int32)
+    return Partition(np.asarray(order, np.int32), np.asarray(sizes, np.int32), groups, unassigned)
 
 
 def hold_out_of_each(
@@ -89,10 +89,10 @@ def hold_out_of_each(
     taken = np.floor(partition.sizes * fraction).astype(np.int64)
     offsets = np.cumsum(partition.sizes) - partition.sizes
     held = np.arange(len(clients)) - offsets[clients] < taken[clients]
-    total = len(partition.order) + len(partition.dropped)
+    total = len(partition.order) + len(partition.unassigned)
     return (
-        owned(shuffled[~held], partition.sizes - taken, total, partition.groups),
-        owned(shuffled[held], taken, total, partition.groups),
+        make_partition(shuffled[~held], partition.sizes - taken, total, partition.groups),
+        make_partition(shuffled[held], taken, total, partition.groups),
     )
 
 

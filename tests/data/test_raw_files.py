@@ -9,8 +9,8 @@ import pytest
 
 from fedjax_fair import data
 from fedjax_fair.app.cli import main
-from fedjax_fair.data import originals
-from fedjax_fair.data.prepared import DamagedError
+from fedjax_fair.data import raw_files
+from fedjax_fair.data.tfds_folder import DamagedError
 
 RNG = np.random.default_rng(0)
 IMAGES = {"train": RNG.integers(0, 256, (30, 4, 3)), "t10k": RNG.integers(0, 256, (10, 4, 3))}
@@ -90,7 +90,7 @@ def test_a_list_knows_them_and_an_error_names_them(tmp_path, capsys):
     with pytest.raises(FileNotFoundError, match="data prepare emnist/byclass") as error:
         data.load("emnist/byclass", data_dir=tmp_path)
     assert "original" not in str(error.value)
-    assert originals.find("digits") is None
+    assert raw_files.find("digits") is None
 
 
 def cut(file, size):

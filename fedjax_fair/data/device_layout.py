@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jax.sharding import Sharding
 from jaxtyping import Array, Shaped
 
-from fedjax_fair.data.federated import FederatedData, moved
+from fedjax_fair.data.federated import FederatedData, map_arrays
 from fedjax_fair.numerics import target
 
-__all__ = ["Rows", "on_device", "stored", "suited"]
+__all__ = ["Rows", "on_device", "flatten_images", "to_device_layout"]
 
 
 @jax.tree_util.register_dataclass
@@ -69,7 +69,7 @@ class Rows:
         return jnp.asarray(self[:])
 
 
-def stored(features: Any) -> Any:
+def flatten_images(features: Any) -> Any:
     """Features in the form that suits the device that programs are traced for.
 
     Args:
@@ -100,17 +100,17 @@ def on_device(data: FederatedData, sharding: Sharding | None = None) -> Federate
         >>> isinstance(data.train.order, jax.Array)
         True
     """
-    return moved(data, lambda data: jax.device_put(suited(data), sharding))
+    return map_arrays(data, lambda data: jax.device_put(to_device_layout(data), sharding))
 
 
-def suited(data: FederatedData) -> FederatedData:
+def to_device_layout(data: FederatedData) -> FederatedData:
     """A federation in the form that suits the device that programs are traced for.
 
     Args:
         data: Arrays on the host.
     """
     parts = {
-        name: part._replace(features=stored(part.features))
+        name: part._replace(features=flatten_images(part.features))
         for name in ("train", "test", "validation")
         if (part := getattr(data, name)) is not None
     }
