@@ -77,8 +77,8 @@ def build(
     """
     _check(config)
     mesh = mesh_of(config.devices)
-    if config.data.per_run:
-        _require_all_clients(mesh, config, "with data.per_run")
+    if config.data.partition_per_seed:
+        _require_all_clients(mesh, config, "with data.partition_per_seed")
     for name in config.methods:  # Before data is read, which can take long.
         method, own = variant(config, name)
         lookup("model.name", str(own.model.name), MODELS)
@@ -134,7 +134,7 @@ def load_data(config: Config) -> FederatedData:
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     require_all_read(config)
     seed: Any = config.data.seed
-    if config.data.per_run:
+    if config.data.partition_per_seed:
         seed = tuple(config.data.seed + run for run in config.training.seeds)
     partitioner = _make(partition, config.data, names=DATA_NAMES)
     own = config.data

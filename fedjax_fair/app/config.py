@@ -66,7 +66,7 @@ class _Data:
     """Part of every client's training examples that is held out for choices, in [0, 1); by default
     0.1 in a sweep, whose points are ranked by it, and nothing in a run."""
 
-    per_run: bool = False
+    partition_per_seed: bool = False
     """Whether every run has a partition of its own (seed: this one plus the run's), or all share
     one."""
 

@@ -103,7 +103,7 @@ def require_all_read(config: Config) -> None:
 def _unread(config: Config) -> Iterable[tuple[str, str]]:
     """Settings that are given and that nothing in the run reads: section and field."""
     read: dict[str, set[str]] = {
-        "data": {"name", "dir", "partition", "seed", "validation", "per_run"}
+        "data": {"name", "dir", "partition", "seed", "validation", "partition_per_seed"}
     }
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     read["data"] |= {DATA_NAMES.get(name, name) for name in settings_of(partition)}

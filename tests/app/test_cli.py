@@ -195,8 +195,8 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --devices runs=1000,clients=2", "'runs=1000,clients=2': expected at most"),
         ("sweep --devices runs=1000,clients=2", "'runs=1000,clients=2': expected at most"),
         (
-            "run --devices all --data.per-run",
-            "devices='all': expected 1, 'auto' or 'runs=R,clients=1' with data.per_run.",
+            "run --devices all --data.partition-per-seed",
+            "devices='all': expected 1, 'auto' or 'runs=R,clients=1' with data.partition_per_seed.",
         ),
         ("run --devices all --methods centralized", "'runs=R,clients=1' for centralized."),
         ("run digits mnist", "mnist"),

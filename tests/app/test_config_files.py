@@ -82,7 +82,7 @@ def test_a_file_is_laid_over_a_preset_and_options_over_the_file(tiny, tmp_path, 
 
 def test_groups_of_devices_are_written_as_text(tiny, tmp_path, capsys):
     # Groups of one device have room for a partition of each run, and for pooled examples.
-    words = ["--data.per-run", "--methods", "fedavg", "centralized"]
+    words = ["--data.partition-per-seed", "--methods", "fedavg", "centralized"]
     without_prox = TINY.replace("prox = 0.5", "")
     tiny.write_text("devices = 'runs=1,clients=1'" + without_prox)
     shown = dry_run(capsys, "run", "--config", tiny, *words, f"--output={tmp_path}")

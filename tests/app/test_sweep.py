@@ -105,7 +105,7 @@ def test_data_is_read_once(base, monkeypatch):
 
 
 def test_batches_and_partitions_change_nothing(base, tmp_path):
-    config = replace(base, methods=("subtrunc",), data=replace(base.data, per_run=True))
+    config = replace(base, methods=("subtrunc",), data=replace(base.data, partition_per_seed=True))
     whole = sweep(config, lam=[0.0, 1.0, 2.0], folder=tmp_path)
     assert whole["train_examples"].dims == ("seed", "client", "class")
     assert (tmp_path / "report.html").exists()

@@ -59,7 +59,7 @@ def test_every_preset_can_be_built(name):
     clients = {"emnist/byclass": (90, 18)}.get(config.data.name, (10, 4))
     assert (ready.data.num_clients, config.selector.cohort_size) == clients
     assert (config.solver.epochs, config.training.seeds) == (5, (0, 1, 2))
-    assert config.data.per_run == (name != "cross" and name != "equitable")
+    assert config.data.partition_per_seed == (name != "cross" and name != "equitable")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_ablations_vary_one_tuned_setting(tmp_path):
     for name, (_, varied) in ABLATIONS.items():
         ((setting, values),) = varied.items()
         config = PAPERS[f"equitable-{name}-mnist"].config
-        assert (config.training.rounds, config.data.per_run) == (50, True)
+        assert (config.training.rounds, config.data.partition_per_seed) == (50, True)
         for method, value in zip(config.methods, values, strict=True):
             own = dict(pair.split("=") for pair in method.partition(":")[2].split(","))
             assert own == tuned | {setting: str(value)}
