@@ -82,7 +82,7 @@ def sweep(
     *,
     seeds: Sequence[int] | None = None,
     folder: str | Path | None = None,
-    points_per_batch: int | None = None,
+    runs_per_batch: int | None = None,
     watch: Callable[[str], Callback] = lambda runs: Callback(),
     **varied: Sequence[Any],
 ) -> xr.Dataset:
@@ -96,7 +96,7 @@ def sweep(
         seeds: Runs of every point; those of ``base`` by default.
         folder: Where finished runs are kept, and found again by the same call; the whole
             becomes ``results.nc`` there, and its most accurate points ``report.html``.
-        points_per_batch: Runs (points times seeds) in one program. By default all, or as many as an
+        runs_per_batch: Runs (points times seeds) in one program. By default all, or as many as an
             estimate says fit into half of the memory that is free (nine tenths of an
             accelerator's).
         watch: Makes a callback for every batch of runs, from a line that describes it; its
@@ -120,14 +120,14 @@ def sweep(
         >>> dict(runs.accuracy_mean_clients.sizes)
         {'algorithm': 1, 'prox': 3, 'seed': 2, 'round': 2}
     """
-    if points_per_batch is not None:
-        checks.positive_int("points_per_batch", points_per_batch)
+    if runs_per_batch is not None:
+        checks.positive_int("runs_per_batch", runs_per_batch)
     config, axes, groups = planned(base, varied, seeds=seeds)
     store = _Store(folder, config, axes)
     parts = []
     with store.locked():
         for number, group in enumerate(groups):
-            for part in _finish(group, store, f"{number:03d}", points_per_batch, watch):
+            for part in _finish(group, store, f"{number:03d}", runs_per_batch, watch):
                 # A setting that a method does not read is run once, and labels every value.
                 for others in product(*(axis.values for axis in group.unread)):
                     parts.append(_labeled(group, part, others))
@@ -192,18 +192,18 @@ def _finish(
     group: Group,
     store: _Store,
     key: str,
-    points_per_batch: int | None,
+    runs_per_batch: int | None,
     watch: Callable[[str], Callback],
 ) -> list[xr.Dataset]:
     """Runs what is missing, in batches as large as memory allows; all parts, old and new."""
     parts = store.parts(key)
     done = {int(number) for part in parts for number in part["run"]}
     waiting = [number for number in range(len(group.runs)) if number not in done]
-    size = points_per_batch or len(waiting)
+    size = runs_per_batch or len(waiting)
     at_once = num_run_groups(group.mesh)  # So many take no more memory of a device than one.
     while waiting:
         batch = waiting[:size]
-        limit = None if points_per_batch or size <= at_once else free_bytes()
+        limit = None if runs_per_batch or size <= at_once else free_bytes()
         callback = watch(f"{group.name}, {len(batch)} runs")
         try:
             part = _run(group, batch, limit, callback)

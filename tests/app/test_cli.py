@@ -435,7 +435,7 @@ def test_a_sweep_is_ranked_by_validation_or_not_at_all():
         (["seeds=1,1"], "seeds"),
         (["training.seeds=1,2"], "training.seeds"),
         (["prox=-1"], "prox=-1.0"),
-        (["lam=1", "--points-per-batch=0"], "points_per_batch=0"),
+        (["lam=1", "--runs-per-batch=0"], "runs_per_batch=0"),
         (["prox=1", "--data.validation=1"], "data.validation=1.0: expected a number in [0, 1)"),
         (["prox=1", "--data.validation=0.001"], "validation=0.001: expected a larger part"),
     ],

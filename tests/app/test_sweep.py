@@ -109,7 +109,7 @@ def test_batches_and_partitions_change_nothing(base, tmp_path):
     whole = sweep(config, lam=[0.0, 1.0, 2.0], folder=tmp_path)
     assert whole["train_examples"].dims == ("seed", "client", "class")
     assert (tmp_path / "report.html").exists()
-    parts = sweep(config, lam=[0.0, 1.0, 2.0], points_per_batch=4)
+    parts = sweep(config, lam=[0.0, 1.0, 2.0], runs_per_batch=4)
     np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
     assert (whole["train_examples"].sel(seed=0) != whole["train_examples"].sel(seed=5)).any()
 
@@ -185,7 +185,7 @@ def test_a_point_that_diverges_leaves_the_others_alone(base):
 
 def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
     config = replace(base, methods=("fedprox",))
-    whole = sweep(config, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+    whole = sweep(config, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
     runs, calls = module.fit_batch, []
 
     def interrupted(*arguments, **settings):
@@ -196,19 +196,19 @@ def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "fit_batch", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
-    again = sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
+    again = sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
     assert len(calls) == 4
     np.testing.assert_array_equal(whole["test_loss"], again["test_loss"])
     with pytest.raises(ValueError, match=r"found another one in sweep\.json"):
-        sweep(config, folder=tmp_path, prox=[0.0, 0.1], points_per_batch=2)
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1], runs_per_batch=2)
     foreign = next(iter(tmp_path.glob("000-*.nc")))
     whole.to_netcdf(foreign, engine="h5netcdf")
     with pytest.raises(ValueError, match=rf"{foreign.name}': expected runs of this sweep"):
-        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
     (tmp_path / "sweep.json").write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"found another one in sweep\.json"):
-        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
         ({"learning_rate": [-0.1]}, "learning_rate=-0.1"),
         ({"alpha": [0.1]}, "alpha"),
         ({"mu": [1.0]}, "mu: expected a setting that one of subtrunc, fedprox reads"),
-        ({"lam": [0.1], "points_per_batch": 0}, "points_per_batch=0"),
+        ({"lam": [0.1], "runs_per_batch": 0}, "runs_per_batch=0"),
     ],
 )
 def test_bad_settings_are_named_before_anything_is_compiled(base, settings, message):

@@ -112,7 +112,7 @@ class Sweep(Config):
     output: str = "sweeps/latest"
     """Folder of the sweep; finished batches found there are not run again."""
 
-    points_per_batch: int | None = None
+    runs_per_batch: int | None = None
     """Runs in one program; all by default. Fewer use less memory."""
 
     quiet: bool = False
@@ -166,7 +166,7 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
             base,
             seeds=seeds,
             folder=settings.output,
-            points_per_batch=settings.points_per_batch,
+            runs_per_batch=settings.runs_per_batch,
             watch=lambda runs: end.watch(show(runs, own)),
             **varied,
         )
