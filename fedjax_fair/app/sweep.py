@@ -83,7 +83,7 @@ def sweep(
     seeds: Sequence[int] | None = None,
     folder: str | Path | None = None,
     runs_per_batch: int | None = None,
-    watch: Callable[[str], Callback] = lambda runs: Callback(),
+    callback_fn: Callable[[str], Callback] = lambda runs: Callback(),
     **varied: Sequence[Any],
 ) -> xr.Dataset:
     """Runs every combination of some settings, for every method and seed.
@@ -99,7 +99,7 @@ def sweep(
         runs_per_batch: Runs (points times seeds) in one program. By default all, or as many as an
             estimate says fit into half of the memory that is free (nine tenths of an
             accelerator's).
-        watch: Makes a callback for every batch of runs, from a line that describes it; its
+        callback_fn: Makes a callback for every batch of runs, from a line that describes it; its
             ``on_compiled`` receives the estimate.
         **varied: Values by the name of a setting, such as ``lam=[0.1, 1.0]``; as ``section.name``
             where several sections have one of this name.
@@ -127,7 +127,7 @@ def sweep(
     parts = []
     with store.locked():
         for number, group in enumerate(groups):
-            for part in _finish(group, store, f"{number:03d}", runs_per_batch, watch):
+            for part in _finish(group, store, f"{number:03d}", runs_per_batch, callback_fn):
                 # A setting that a method does not read is run once, and labels every value.
                 for others in product(*(axis.values for axis in group.unread)):
                     parts.append(_labeled(group, part, others))
@@ -193,7 +193,7 @@ def _finish(
     store: _Store,
     key: str,
     runs_per_batch: int | None,
-    watch: Callable[[str], Callback],
+    callback_fn: Callable[[str], Callback],
 ) -> list[xr.Dataset]:
     """Runs what is missing, in batches as large as memory allows; all parts, old and new."""
     parts = store.parts(key)
@@ -204,7 +204,7 @@ def _finish(
     while waiting:
         batch = waiting[:size]
         limit = None if runs_per_batch or size <= at_once else free_bytes()
-        callback = watch(f"{group.name}, {len(batch)} runs")
+        callback = callback_fn(f"{group.name}, {len(batch)} runs")
         try:
             part = _run(group, batch, limit, callback)
         except MemoryLimitError as error:

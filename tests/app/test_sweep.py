@@ -123,17 +123,17 @@ def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
         def on_compiled(self, num_bytes):
             bytes_needed.append(num_bytes)
 
-    def watch(runs):
+    def callback_fn(runs):
         assert runs.startswith("fedprox, ")
         return Watch()
 
-    whole = sweep(config, watch=watch, **settings)
-    sweep(config, seeds=(0,), prox=[0.1], watch=watch)
+    whole = sweep(config, callback_fn=callback_fn, **settings)
+    sweep(config, seeds=(0,), prox=[0.1], callback_fn=callback_fn)
     all_runs, one = bytes_needed
     limit = (one + all_runs) // 2
     monkeypatch.setattr(module, "free_bytes", lambda: limit)
     bytes_needed.clear()
-    parts = sweep(config, watch=watch, **settings)
+    parts = sweep(config, callback_fn=callback_fn, **settings)
     assert 2 <= len(bytes_needed) <= 4
     assert max(bytes_needed) <= limit
     np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)

@@ -20,7 +20,7 @@ from fedjax_fair.app.dry_run import as_toml, costs, costs_of_sweep
 from fedjax_fair.app.logs import Logged, require
 from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import Preset, resolve
-from fedjax_fair.app.progress import watching
+from fedjax_fair.app.progress import show_training
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import described, places
 from fedjax_fair.app.sweep import planned, sweep
@@ -160,14 +160,14 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     with (
         advice("the same command continues"),
         Termination() as end,
-        watching(quiet=settings.quiet) as show,
+        show_training(quiet=settings.quiet) as show,
     ):
         swept = sweep(
             base,
             seeds=seeds,
             folder=settings.output,
             runs_per_batch=settings.runs_per_batch,
-            watch=lambda runs: end.watch(show(runs, own)),
+            callback_fn=lambda runs: end.wrap(show(runs, own)),
             **varied,
         )
     Console().print(*tables(swept))
@@ -202,12 +202,12 @@ def _execute(ready: Experiment, folder: RunFolder, logs: Logs, *, quiet: bool) -
         experiment.execute(ready, folder)
         return
     print(f"Run folder: {printable(folder.path)}")
-    with resumable(folder), Termination() as end, watching(quiet=quiet) as show:
+    with resumable(folder), Termination() as end, show_training(quiet=quiet) as show:
 
-        def watch(method: str) -> list[Callback]:
+        def callback_fn(method: str) -> list[Callback]:
             shown = show(method, batch_size(ready.config, method))
-            return [*(Logged(name, folder.path, method) for name in logs), end.watch(shown)]
+            return [*(Logged(name, folder.path, method) for name in logs), end.wrap(shown)]
 
-        combined = experiment.execute(ready, folder, watch)
+        combined = experiment.execute(ready, folder, callback_fn)
     Console().print(*tables(combined))
     say_where(Results=folder.results, Plots=folder.plots, Report=folder.report)
