@@ -20,7 +20,7 @@ from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import MODELS, PARTITIONERS, factories
 from fedjax_fair.app.settings import lookup
 from fedjax_fair.app.signatures import settings_of
-from fedjax_fair.app.variants import require_all_read, variant
+from fedjax_fair.app.variants import check_unused_settings, variant
 from fedjax_fair.base import Model, Sees
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import CORES
@@ -88,7 +88,7 @@ def build(
             raise ValueError(f"faults: expected none with {name}, which has no clients.")
         if method.pooled is not None and config.upload != type(config.upload)():
             raise ValueError(f"upload: expected none with {name}, which has no clients.")
-    require_all_read(config)
+    check_unused_settings(config)
     if federation is None:
         federation = load_data(config)
     classes, largest = federation.num_classes, largest_client(federation)
@@ -132,7 +132,7 @@ def load_data(config: Config) -> FederatedData:
         FileNotFoundError: If the data is not there.
     """
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
-    require_all_read(config)
+    check_unused_settings(config)
     seed: Any = config.data.seed
     if config.data.partition_per_seed:
         seed = tuple(config.data.seed + run for run in config.training.seeds)

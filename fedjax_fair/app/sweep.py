@@ -61,7 +61,7 @@ class Group(NamedTuple):
         mesh: Devices that runs and clients are assigned to, if there are several.
         labels: What is the same for all runs, by name of the setting.
         axes: Settings that the method reads and that share its program.
-        unread: Those of the others that it does not read.
+        unused: Those of the others that it does not read.
         runs: Values of ``axes`` and the seed, one entry a run.
         rounds: The round of each combination of values.
     """
@@ -72,7 +72,7 @@ class Group(NamedTuple):
     mesh: Mesh | None
     labels: dict[str, Any]
     axes: list[Axis]
-    unread: list[Axis]
+    unused: list[Axis]
     runs: list[tuple[tuple[Any, ...], int]]
     rounds: dict[tuple[Any, ...], BaseRound]
 
@@ -129,7 +129,7 @@ def sweep(
         for number, group in enumerate(groups):
             for part in _finish(group, store, f"{number:03d}", runs_per_batch, callback_fn):
                 # A setting that a method does not read is run once, and labels every value.
-                for others in product(*(axis.values for axis in group.unread)):
+                for others in product(*(axis.values for axis in group.unused)):
                     parts.append(_labeled(group, part, others))
         whole = _joined(parts, [axis.name for axis in axes])
         if folder is not None:
@@ -180,12 +180,12 @@ def _groups(config: Config, axes: list[Axis], memory: float | None) -> Iterator[
         data = experiment.data
         for name in config.methods:
             read = [axis for axis in traced if _setting(own, name, axis) is not None]
-            unread = [axis for axis in traced if axis not in read]
+            unused = [axis for axis in traced if axis not in read]
             points = list(product(*(axis.values for axis in read)))
             runs = list(product(points, own.training.seeds))
             # What is out of range is noticed before anything runs.
             rounds = {values: _round(_with(own, read, values), name, data) for values in points}
-            yield Group(name, own, data, experiment.mesh, labels, read, unread, runs, rounds)
+            yield Group(name, own, data, experiment.mesh, labels, read, unused, runs, rounds)
 
 
 def _finish(
@@ -311,8 +311,8 @@ def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback
 def _labeled(group: Group, part: xr.Dataset, others: tuple) -> xr.Dataset:
     """A batch whose runs know the method, the settings and the seed."""
     points, seeds = zip(*(group.runs[number] for number in part["run"].values), strict=True)
-    unread = {axis.name: value for axis, value in zip(group.unread, others, strict=True)}
-    constant = {"algorithm": group.name} | group.labels | unread
+    unused = {axis.name: value for axis, value in zip(group.unused, others, strict=True)}
+    constant = {"algorithm": group.name} | group.labels | unused
     columns: dict[str, Any] = {name: [value] * len(seeds) for name, value in constant.items()}
     values = zip(*points, strict=True)
     columns |= {axis.name: list(own) for axis, own in zip(group.axes, values, strict=False)}

@@ -12,7 +12,7 @@ from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
 from fedjax_fair.app.settings import closest, lookup, override, unknown_method
 from fedjax_fair.app.signatures import Setting, settings_of
 
-__all__ = ["method_settings", "relevant", "require_all_read", "variant"]
+__all__ = ["method_settings", "drop_unused_settings", "check_unused_settings", "variant"]
 
 _ROLES = ("solver", "selector", "aggregator")
 
@@ -63,7 +63,7 @@ def method_settings(config: Config, name: str) -> dict[str, dict[str, Setting]]:
     }
 
 
-def relevant(config: Config, base: Config | None = None) -> Config:
+def drop_unused_settings(config: Config, base: Config | None = None) -> Config:
     """The same run without settings that nothing in it reads.
 
     For a configuration that was made for more methods, or other data, than it is used with.
@@ -75,9 +75,9 @@ def relevant(config: Config, base: Config | None = None) -> Config:
     Examples:
         >>> from fedjax_fair.app import presets
         >>> planted = presets.resolve(presets.PRESETS["equitable"].config)
-        >>> relevant(replace(planted, methods=("fedavg",))).aggregator.num_clusters
+        >>> drop_unused_settings(replace(planted, methods=("fedavg",))).aggregator.num_clusters
     """
-    for section, name in list(_unread(config)):
+    for section, name in list(_unused_settings(config)):
         part = getattr(config, section)
         if base is not None and getattr(part, name) != getattr(getattr(base, section), name):
             continue
@@ -86,9 +86,9 @@ def relevant(config: Config, base: Config | None = None) -> Config:
     return config
 
 
-def require_all_read(config: Config) -> None:
+def check_unused_settings(config: Config) -> None:
     """Raises ``ValueError`` if a setting is given that nothing in the run reads."""
-    for section, name in _unread(config):
+    for section, name in _unused_settings(config):
         value = getattr(getattr(config, section), name)
         readers = {
             "data": f"data.partition={config.data.partition!r}",
@@ -100,7 +100,7 @@ def require_all_read(config: Config) -> None:
         )
 
 
-def _unread(config: Config) -> Iterable[tuple[str, str]]:
+def _unused_settings(config: Config) -> Iterable[tuple[str, str]]:
     """Settings that are given and that nothing in the run reads: section and field."""
     read: dict[str, set[str]] = {
         "data": {"name", "dir", "partition", "seed", "validation", "partition_per_seed"}

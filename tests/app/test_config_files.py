@@ -14,7 +14,7 @@ from fedjax_fair.app.dry_run import as_toml, num_programs
 from fedjax_fair.app.presets import PRESETS, resolve
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import load_into
-from fedjax_fair.app.variants import relevant
+from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.training import executables
 
 TINY = """
@@ -55,7 +55,7 @@ def dry_run(capsys, *words):
 def test_what_a_dry_run_prints_is_the_same_run(name, tmp_path, capsys):
     """Also of settings that differ from what a configuration would have without the file."""
     file = tmp_path / "same.toml"
-    config = relevant(resolve(PRESETS[name].config))
+    config = drop_unused_settings(resolve(PRESETS[name].config))
     file.write_text(as_toml(config))
     assert resolve(load_into(file, Config())) == config
     if name == "groups":
@@ -92,7 +92,7 @@ def test_groups_of_devices_are_written_as_text(tiny, tmp_path, capsys):
 
 
 def test_the_configuration_of_a_run_is_such_a_file(tiny, tmp_path):
-    config = relevant(resolve(load_into(tiny, Config())))
+    config = drop_unused_settings(resolve(load_into(tiny, Config())))
     folder = RunFolder.create(replace(config, output=str(tmp_path)), "tiny")
     again = load_into(folder.path / "config.json", Config())
     assert again == folder.config()

@@ -19,7 +19,7 @@ from fedjax_fair.app.options import parse
 from fedjax_fair.app.plan import as_json, batches_of_run, batches_of_sweep, plans, shown
 from fedjax_fair.app.presets import Preset, resolve
 from fedjax_fair.app.sweep import planned
-from fedjax_fair.app.variants import relevant
+from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.planning import machines
 
 __all__ = ["Plan", "plan_settings"]
@@ -54,7 +54,7 @@ def plan_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         machines.prepare(machine)
         mesh = mesh_of(chosen.devices, machines.devices_of(machine))
         memory, chosen = machine.memory, replace(chosen, devices=1)
-    base = relevant(resolve(chosen), base=wanted.base)
+    base = drop_unused_settings(resolve(chosen), base=wanted.base)
     varied, seeds = wanted.varied()
     if varied or seeds:
         _, _, groups = planned(base, varied, seeds=seeds, memory=memory)

@@ -25,7 +25,7 @@ from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import described, places
 from fedjax_fair.app.sweep import planned, sweep
 from fedjax_fair.app.termination import Termination
-from fedjax_fair.app.variants import method_settings, relevant
+from fedjax_fair.app.variants import method_settings, drop_unused_settings
 from fedjax_fair.parallel import processes
 from fedjax_fair.text import aligned, printable
 from fedjax_fair.training.fit import Callback
@@ -126,7 +126,7 @@ def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     # person says stays.
     default = Run(**fields_of(Config, wanted.start))
     typed = parse(Run, [*wanted.words, *wanted.options], f"run {wanted.preset}", default)
-    config = relevant(resolve(plain(Config, typed)), base=wanted.base)
+    config = drop_unused_settings(resolve(plain(Config, typed)), base=wanted.base)
     _require_logs(typed.log)
     if config.distributed:
         processes.initialize()
@@ -149,7 +149,7 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     default = replace(default, output=f"sweeps/{wanted.preset}")
     settings = parse(Sweep, wanted.options, f"sweep {wanted.preset}", default)
     chosen = replace(plain(Config, settings), output=wanted.start.output)
-    base = relevant(resolve(chosen), base=wanted.base)
+    base = drop_unused_settings(resolve(chosen), base=wanted.base)
     varied, seeds = wanted.varied()
     if settings.dry_run:
         config, _, groups = planned(base, varied, seeds=seeds)
