@@ -20,7 +20,7 @@ from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import MODELS, PARTITIONERS, factories
 from fedjax_fair.app.settings import lookup
 from fedjax_fair.app.signatures import settings_of
-from fedjax_fair.app.variants import check_unused_settings, variant
+from fedjax_fair.app.variants import check_unused_settings, resolve_method
 from fedjax_fair.base import Model, Sees
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import CORES
@@ -80,7 +80,7 @@ def build(
     if config.data.partition_per_seed:
         _require_all_clients(mesh, config, "with data.partition_per_seed")
     for name in config.methods:  # Before data is read, which can take long.
-        method, own = variant(config, name)
+        method, own = resolve_method(config, name)
         lookup("model.name", str(own.model.name), MODELS)
         if method.pooled is not None:
             _require_all_clients(mesh, config, f"for {name}")
@@ -92,7 +92,7 @@ def build(
     if federation is None:
         federation = load_data(config)
     classes, largest = federation.num_classes, largest_client(federation)
-    settings_of_models = {name: variant(config, name)[1].model for name in config.methods}
+    settings_of_models = {name: resolve_method(config, name)[1].model for name in config.methods}
     shared: dict[ModelConfig, Model] = {}  # Most methods have one, and with it programs.
     for own in settings_of_models.values():
         if own not in shared:
@@ -105,7 +105,7 @@ def build(
     experiment = Experiment(config, federation, rounds, mesh)
     limit = total_memory() if memory is None else int(memory)
     for name, least in memory_of(experiment).items():
-        require_memory(name, least, variant(config, name)[1].solver, config.training, limit)
+        require_memory(name, least, resolve_method(config, name)[1].solver, config.training, limit)
     return experiment
 
 
@@ -116,7 +116,7 @@ def memory_of(experiment: Experiment) -> dict[str, Least]:
     return {
         name: least_memory(
             jax.eval_shape(method.init, jax.random.key(0), data.partition(0)),
-            variant(config, name)[1].solver,
+            resolve_method(config, name)[1].solver,
             runs,
             data,
         )
@@ -183,7 +183,7 @@ def method_round(
         >>> round.solver.prox
         0.1
     """
-    method, own = variant(config, name)
+    method, own = resolve_method(config, name)
     if model is None:
         model = _model(own.model, num_classes)
     made_of = factories(method)
@@ -250,7 +250,7 @@ def batch_size(config: Config, name: str) -> int | None:
         >>> batch_size(presets.resolve(Config()), "fedavg:batch_size=20")
         20
     """
-    return variant(config, name)[1].solver.batch_size
+    return resolve_method(config, name)[1].solver.batch_size
 
 
 def local_steps(
@@ -269,7 +269,7 @@ def local_steps(
         >>> local_steps(config, "fedavg:batch_size=20,epochs=2", np.array([5, 41])).tolist()
         [2, 6]
     """
-    method, own = variant(config, name)
+    method, own = resolve_method(config, name)
     if own.solver.epochs is None:
         return np.full_like(sizes, own.solver.steps)
     if method.pooled is not None:

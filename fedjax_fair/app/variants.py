@@ -12,12 +12,12 @@ from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
 from fedjax_fair.app.settings import closest, lookup, override, unknown_method
 from fedjax_fair.app.signatures import Setting, settings_of
 
-__all__ = ["method_settings", "drop_unused_settings", "check_unused_settings", "variant"]
+__all__ = ["method_settings", "drop_unused_settings", "check_unused_settings", "resolve_method"]
 
 _ROLES = ("solver", "selector", "aggregator")
 
 
-def variant(config: Config, name: str) -> tuple[Method, Config]:
+def resolve_method(config: Config, name: str) -> tuple[Method, Config]:
     """A method and its own configuration, in which the settings of its name hold.
 
     Args:
@@ -29,7 +29,7 @@ def variant(config: Config, name: str) -> tuple[Method, Config]:
 
     Examples:
         >>> from fedjax_fair.app import presets
-        >>> method, own = variant(presets.resolve(Config()), "divfl+equitable:batch_size=20")
+        >>> method, own = resolve_method(presets.resolve(Config()), "divfl+equitable:batch_size=20")
         >>> method.selector.__name__, own.solver.batch_size
         ('DivFL', 20)
     """
@@ -54,7 +54,7 @@ def method_settings(config: Config, name: str) -> dict[str, dict[str, Setting]]:
         >>> list(method_settings(config, "unionfl:mu=2")["selector"])
         ['cohort_size', 'window', 'candidates', 'pool', 'points', 'gradients', 'scale']
     """
-    method, own = variant(config, name)
+    method, own = resolve_method(config, name)
     in_name = name.partition(":")[2].split(",")
     written = {item.partition("=")[0].strip().rpartition(".")[2] for item in in_name}
     return {
@@ -109,7 +109,7 @@ def _unused_settings(config: Config) -> Iterable[tuple[str, str]]:
     read["data"] |= {DATA_NAMES.get(name, name) for name in settings_of(partition)}
     read |= {"model": {"name", "compute"}, **{role: set() for role in _ROLES}}
     for name in config.methods:
-        method, own = variant(config, name)
+        method, own = resolve_method(config, name)
         for section, settings in _settings(method, own).items():
             read[section] |= settings.keys()
     for section, names in read.items():
