@@ -29,17 +29,17 @@ class Setting(NamedTuple):
 
     Attributes:
         name: Its parameter.
-        kind: Type of a value that can be written down, without None.
+        type: Type of a value that can be written down, without None.
         default: What it is where nothing is said; ``inspect.Parameter.empty`` if it is required.
         traced: Whether it only enters arithmetic, so that a sweep over it compiles once.
-        meaning: What the docstring says of it.
+        help: What the docstring says of it.
     """
 
     name: str
-    kind: Any
+    type: Any
     default: Any
     traced: bool
-    meaning: str
+    help: str
 
 
 @cache
@@ -56,7 +56,7 @@ def settings_of(factory: Callable[..., Any]) -> Mapping[str, Setting]:
     Examples:
         >>> from fedjax_fair import selectors
         >>> lam = settings_of(selectors.SubTrunc)["lam"]
-        >>> lam.kind, lam.default, lam.traced
+        >>> lam.type, lam.default, lam.traced
         (<class 'float'>, 0.5, True)
     """
     function = factory.func if isinstance(factory, partial) else factory
@@ -107,10 +107,10 @@ def section(
                     found.setdefault(key, []).append((word, setting))
     generated = []
     for key, uses in found.items():
-        kinds = {str(setting.kind): setting.kind for _, setting in uses}
+        kinds = {str(setting.type): setting.type for _, setting in uses}
         if len(kinds) > 1:
             raise TypeError(f"{key}: {', '.join(kinds)}; expected one type for all factories.")
-        kind = Annotated[uses[0][1].kind | None, Doc(_help(uses))]
+        kind = Annotated[uses[0][1].type | None, Doc(_help(uses))]
         generated.append((key, kind, field(default=None)))
     return make_dataclass("Section", generated, bases=(fixed,), frozen=True)
 
@@ -136,7 +136,7 @@ def _plain_text(text: str) -> str:
 
 def _help(uses: Sequence[tuple[str, Setting]]) -> str:
     """What a setting means, which methods read it, and its defaults where they agree."""
-    meaning = next((s.meaning for _, s in uses if not s.meaning.startswith("As for")), "")
+    meaning = next((s.help for _, s in uses if not s.help.startswith("As for")), "")
     words = list(dict.fromkeys(word for word, _ in uses))
     defaults = {repr(setting.default) for _, setting in uses}
     default = uses[0][1].default

@@ -340,7 +340,7 @@ def test_every_setting_of_a_method_reaches_its_factory():
         for section, settings in method_settings(config, name).items():
             for key, setting in settings.items():
                 assert hasattr(getattr(config, section), key), (name, section, key)
-                assert setting.meaning, (name, section, key)
+                assert setting.help, (name, section, key)
 
 
 @pytest.mark.usefixtures("as_users_call")  # Their types are of what people write.
@@ -361,7 +361,7 @@ def test_settings_that_are_annotated_as_traced_can_be_traced(name):
             own = replace(own, **{section: replace(getattr(own, section), **{setting: value})})
         return method_round(own, name, 10).init(key, FEDERATION)
 
-    values = [jnp.asarray(setting.kind(0.5)) for setting in traced.values()]
+    values = [jnp.asarray(setting.type(0.5)) for setting in traced.values()]
     values[list(traced).index(("solver", "learning_rate"))] = jnp.float32(0.1)
     jax.eval_shape(init, values, jax.random.key(0))
 

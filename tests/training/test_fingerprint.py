@@ -63,7 +63,7 @@ def test_every_number_of_every_method_counts(name):
                 continue
             one, other = (
                 describe(round=method_round(config, f"{name}:{section}.{key}={value}", 10))
-                for value in ((2, 3) if setting.kind is int else (0.25, 0.375))
+                for value in ((2, 3) if setting.type is int else (0.25, 0.375))
             )
             assert one != other, (section, key)
 

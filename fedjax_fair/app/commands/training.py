@@ -193,7 +193,7 @@ def _varied(config: Config) -> dict[str, str]:
         for section, settings in method_settings(config, method).items():
             for setting in settings.values():
                 name = own.get((section, setting.name), f"{section}.{setting.name}")
-                found.setdefault(name, f"{setting.meaning} ({described(setting.kind)})")
+                found.setdefault(name, f"{setting.help} ({described(setting.type)})")
     return found
 
 
