@@ -15,7 +15,7 @@ from fedjax_fair import checks, data, models
 from fedjax_fair.app.conditions import faults_of, uploads_of
 from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.memory import Least, least_memory, require_memory, total_memory
+from fedjax_fair.app.memory import MemoryEstimate, min_memory, require_memory, total_memory
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import MODELS, PARTITIONERS, factories
 from fedjax_fair.app.settings import lookup
@@ -109,12 +109,12 @@ def build(
     return experiment
 
 
-def memory_of(experiment: Experiment) -> dict[str, Least]:
+def memory_of(experiment: Experiment) -> dict[str, MemoryEstimate]:
     """What each method needs of a device at least, besides the data."""
     config, data, rounds, mesh = experiment
     runs = -(-len(config.training.seeds) // num_run_groups(mesh))
     return {
-        name: least_memory(
+        name: min_memory(
             jax.eval_shape(method.init, jax.random.key(0), data.partition(0)),
             resolve_method(config, name)[1].solver,
             runs,
