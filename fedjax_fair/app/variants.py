@@ -9,7 +9,7 @@ from typing import Any
 from fedjax_fair.app.config import DATA_NAMES, Config
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
-from fedjax_fair.app.settings import closest, lookup, override, unknown_method
+from fedjax_fair.app.settings import suggest, lookup, override, unknown_method
 from fedjax_fair.app.signatures import Setting, settings_of
 
 __all__ = ["method_settings", "drop_unused_settings", "check_unused_settings", "resolve_method"]
@@ -146,7 +146,7 @@ def _known(name: str) -> Method:
     try:
         return lookup("method", name, METHODS)
     except ValueError as error:
-        if closest(name, METHODS) is not None:
+        if suggest(name, METHODS) is not None:
             raise
         raise ValueError(f"{error} {unknown_method(name)}.") from None
 

@@ -261,7 +261,7 @@ def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkey
 
 def test_what_may_be_written_is_said_in_words_of_people():
     commands = (Config, *COMMANDS.values())
-    said = {settings.described(kind) for command in commands for _, kind in options_of(command)}
+    said = {settings.describe_type(kind) for command in commands for _, kind in options_of(command)}
     assert {"an integer", "a number", "text", "integers", "words", "True or False"} < said
     for text in said:
         plain = re.sub(r"'\w+'", "", text)

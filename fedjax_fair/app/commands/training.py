@@ -22,7 +22,7 @@ from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import Preset, resolve
 from fedjax_fair.app.progress import show_training
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.settings import described, places
+from fedjax_fair.app.settings import describe_type, places
 from fedjax_fair.app.sweep import planned, sweep
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.app.variants import method_settings, drop_unused_settings
@@ -193,7 +193,7 @@ def _varied(config: Config) -> dict[str, str]:
         for section, settings in method_settings(config, method).items():
             for setting in settings.values():
                 name = own.get((section, setting.name), f"{section}.{setting.name}")
-                found.setdefault(name, f"{setting.help} ({described(setting.type)})")
+                found.setdefault(name, f"{setting.help} ({describe_type(setting.type)})")
     return found
 
 
