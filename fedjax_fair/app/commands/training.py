@@ -17,7 +17,7 @@ from fedjax_fair.app.commands.shared import RunPath, advice, fields_of, plain, r
 from fedjax_fair.app.config import Config, Maximize
 from fedjax_fair.app.console import tables
 from fedjax_fair.app.dry_run import as_toml, costs, costs_of_sweep
-from fedjax_fair.app.logs import Logged, require
+from fedjax_fair.app.logs import LoggerCallback, require
 from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import Preset, resolve
 from fedjax_fair.app.progress import show_training
@@ -206,7 +206,7 @@ def _execute(ready: Experiment, folder: RunFolder, logs: Logs, *, quiet: bool) -
 
         def callback_fn(method: str) -> list[Callback]:
             shown = show(method, batch_size(ready.config, method))
-            return [*(Logged(name, folder.path, method) for name in logs), end.wrap(shown)]
+            return [*(LoggerCallback(name, folder.path, method) for name in logs), end.wrap(shown)]
 
         combined = experiment.execute(ready, folder, callback_fn)
     Console().print(*tables(combined))
