@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from fedjax_fair.app import maximize
-from fedjax_fair.app.commands.shared import plain, resumable, say_where
+from fedjax_fair.app.commands.shared import plain, resumable, print_output_paths
 from fedjax_fair.app.config import Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.console import tables
 from fedjax_fair.app.progress import show_steps
@@ -53,4 +53,4 @@ def maximize_in(task: maximize.Task, config: Maximize, folder: RunFolder, *, qui
     with resumable(folder), Termination(at_once=True), show_steps(quiet=quiet) as show:
         compared = maximize.execute(task, config, folder, show)
     Console().print(*tables(compared))
-    say_where(Results=folder.results, Plots=folder.plots, Report=folder.report)
+    print_output_paths(Results=folder.results, Plots=folder.plots, Report=folder.report)

@@ -13,7 +13,7 @@ from fedjax_fair.app import experiment, maximize
 from fedjax_fair.app.build import Experiment, batch_size, build
 from fedjax_fair.app.commands.maximizing import maximize_in
 from fedjax_fair.app.commands.request import request
-from fedjax_fair.app.commands.shared import RunPath, advice, fields_of, plain, resumable, say_where
+from fedjax_fair.app.commands.shared import RunPath, interrupt_hint, fields_of, plain, resumable, print_output_paths
 from fedjax_fair.app.config import Config, Maximize
 from fedjax_fair.app.console import tables
 from fedjax_fair.app.dry_run import as_toml, costs, costs_of_sweep
@@ -158,7 +158,7 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     print(f"Sweep folder: {printable(settings.output)}")
     own = None if any("batch_size" in name for name in varied) else base.solver.batch_size
     with (
-        advice("the same command continues"),
+        interrupt_hint("the same command continues"),
         Termination() as end,
         show_training(quiet=settings.quiet) as show,
     ):
@@ -172,7 +172,7 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         )
     Console().print(*tables(swept))
     output = Path(settings.output)
-    say_where(Results=output / "results.nc", Report=output / "report.html")
+    print_output_paths(Results=output / "results.nc", Report=output / "report.html")
 
 
 def _print_dry_run(config: Config, found: dict[str, str]) -> None:
@@ -210,4 +210,4 @@ def _execute(ready: Experiment, folder: RunFolder, logs: Logs, *, quiet: bool) -
 
         combined = experiment.execute(ready, folder, callback_fn)
     Console().print(*tables(combined))
-    say_where(Results=folder.results, Plots=folder.plots, Report=folder.report)
+    print_output_paths(Results=folder.results, Plots=folder.plots, Report=folder.report)
