@@ -1,4 +1,4 @@
-"""Plans runs and sweeps for a machine: which batches there are, and how plans are shown."""
+"""Plans runs and sweeps for a machine: which batches there are, and how plans are format_plan."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fedjax_fair.planning.measured import measured
 from fedjax_fair.planning.plan import Plan, plan
 from fedjax_fair.text import aligned
 
-__all__ = ["Planned", "as_json", "batches_of_run", "batches_of_sweep", "plans", "shown"]
+__all__ = ["BatchPlan", "as_json", "batches_of_run", "batches_of_sweep", "plans", "format_plan"]
 
 
-class Planned(NamedTuple):
+class BatchPlan(NamedTuple):
     """A batch of runs that share programs.
 
     Attributes:
@@ -40,20 +40,20 @@ class Planned(NamedTuple):
     train_loss: bool
 
 
-def batches_of_run(experiment: Experiment) -> list[Planned]:
+def batches_of_run(experiment: Experiment) -> list[BatchPlan]:
     """What ``run`` would run, a batch for each method."""
     config, data = experiment.config, experiment.data
     seeds = tuple(config.training.seeds)
     return [
-        Planned(name, name, config, Runs((round,), seeds, data), True)
+        BatchPlan(name, name, config, Runs((round,), seeds, data), True)
         for name, round in experiment.rounds.items()
     ]
 
 
-def batches_of_sweep(groups: Sequence[Group]) -> list[Planned]:
+def batches_of_sweep(groups: Sequence[Group]) -> list[BatchPlan]:
     """What ``sweep`` would run, a batch for each group."""
     return [
-        Planned(
+        BatchPlan(
             " ".join([group.name, *(f"{name}={value}" for name, value in group.labels.items())]),
             group.name,
             group.config,
@@ -65,7 +65,7 @@ def batches_of_sweep(groups: Sequence[Group]) -> list[Planned]:
 
 
 def plans(
-    batches: Sequence[Planned], machine: Machine | None, mesh: Mesh | None
+    batches: Sequence[BatchPlan], machine: Machine | None, mesh: Mesh | None
 ) -> Iterator[tuple[str, Plan]]:
     """Plans batches one after another.
 
@@ -102,7 +102,7 @@ def as_json(machine: Machine | None, found: dict[str, Plan]) -> dict[str, Any]:
     return {"machine": where or "here", "plans": rows}
 
 
-def shown(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table, str]:
+def format_plan(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table, str]:
     """A table of plans, and what is to be said of it.
 
     Args:

@@ -36,7 +36,7 @@ from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Axis", "Group", "Runs", "free_bytes", "planned", "runs_of", "sweep"]
+__all__ = ["Axis", "Group", "Runs", "free_bytes", "plan_sweep", "runs_of", "sweep"]
 
 
 _VALIDATION = 0.1
@@ -122,7 +122,7 @@ def sweep(
     """
     if runs_per_batch is not None:
         checks.positive_int("runs_per_batch", runs_per_batch)
-    config, axes, groups = planned(base, varied, seeds=seeds)
+    config, axes, groups = plan_sweep(base, varied, seeds=seeds)
     store = _Store(folder, config, axes)
     parts = []
     with store.locked():
@@ -139,7 +139,7 @@ def sweep(
     return whole
 
 
-def planned(
+def plan_sweep(
     base: Config,
     varied: Mapping[str, Sequence[Any]],
     *,
@@ -281,7 +281,7 @@ def runs_of(group: Group, numbers: Sequence[int]) -> Runs:
     """Runs of a group.
 
     Args:
-        group: From ``planned``.
+        group: From ``plan_sweep``.
         numbers: Places in ``group.runs``.
     """
     points, seeds = zip(*(group.runs[number] for number in numbers), strict=True)

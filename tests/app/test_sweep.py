@@ -14,7 +14,7 @@ from fedjax_fair import data, simulate
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config, ModelConfig
-from fedjax_fair.app.sweep import planned, sweep
+from fedjax_fair.app.sweep import plan_sweep, sweep
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit
 
 # The package has the function by this name.
@@ -150,7 +150,7 @@ def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
 def test_groups_of_devices_get_equally_many_runs(base, monkeypatch):
     """Ten runs among four groups, where memory suffices for two of each: eight, and then two."""
     config = replace(base, methods=("fedavg",))
-    _, _, (group,) = planned(config, {"learning_rate": [0.1]}, seeds=range(10))
+    _, _, (group,) = plan_sweep(config, {"learning_rate": [0.1]}, seeds=range(10))
     devices = np.array(8 * jax.devices()[:1]).reshape(4, 2)  # Nothing runs on them.
     group = group._replace(mesh=Mesh(devices, ("runs", "clients")))
     tried = []

@@ -23,7 +23,7 @@ from fedjax_fair.app.presets import Preset, resolve
 from fedjax_fair.app.progress import show_training
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import describe_type, places
-from fedjax_fair.app.sweep import planned, sweep
+from fedjax_fair.app.sweep import plan_sweep, sweep
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.app.variants import method_settings, drop_unused_settings
 from fedjax_fair.parallel import processes
@@ -152,7 +152,7 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     base = drop_unused_settings(resolve(chosen), base=wanted.base)
     varied, seeds = wanted.varied()
     if settings.dry_run:
-        config, _, groups = planned(base, varied, seeds=seeds)
+        config, _, groups = plan_sweep(base, varied, seeds=seeds)
         _print_dry_run(config, costs_of_sweep(groups))
         return
     print(f"Sweep folder: {printable(settings.output)}")
