@@ -56,7 +56,7 @@ COMMANDS: dict[str, list[str]] = {
     "sweep": ["sweep", "digits", "prox=0,0.1", *_TINY, "--methods", "fedprox",
               "--runs-per-batch", "1"],
     "maximize": ["maximize", "exemplars", "--clients", "10", "--k", "3", "--rounds", "4",
-                 "--cohort", "4", "--seeds", "0"],
+                 "--cohort-size", "4", "--seeds", "0"],
 }  # fmt: skip
 WRITES = {"os.rename", "os.mkdir", "os.remove", "os.truncate", "os.rmdir"}
 

@@ -226,7 +226,7 @@ class Maximize:
     local_steps: int = 4
     """Steps of a client between two rounds (fedcg+)."""
 
-    cohort: int = 10
+    cohort_size: int = 10
     """Clients that take part in a round; a mean for discrete greedy."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -269,5 +269,5 @@ class MaximizeMovielens(Maximize):
     local_steps: int = 5
     """Steps of a client between two rounds (fedcg+)."""
 
-    cohort: int = 100
+    cohort_size: int = 100
     """Users that take part in a round; a mean for discrete greedy."""

@@ -1,4 +1,4 @@
-"""Plans runs and sweeps for a machine: which batches there are, and how plans are format_plan."""
+"""Plans runs and sweeps for a machine: which batches there are, and how plans are shown."""
 
 from __future__ import annotations
 
