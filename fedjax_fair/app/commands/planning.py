@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedjax_fair.app.build import build
 from fedjax_fair.app.commands.request import request
-from fedjax_fair.app.commands.shared import fields_of, plain
+from fedjax_fair.app.commands.common import fields_of, plain
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.options import parse

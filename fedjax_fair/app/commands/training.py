@@ -13,7 +13,7 @@ from fedjax_fair.app import experiment, maximize
 from fedjax_fair.app.build import Experiment, batch_size, build
 from fedjax_fair.app.commands.maximizing import maximize_in
 from fedjax_fair.app.commands.request import request
-from fedjax_fair.app.commands.shared import RunPath, interrupt_hint, fields_of, plain, resumable, print_output_paths
+from fedjax_fair.app.commands.common import RunPath, interrupt_hint, fields_of, plain, resumable, print_output_paths
 from fedjax_fair.app.config import Config, Maximize
 from fedjax_fair.app.console import tables
 from fedjax_fair.app.dry_run import as_toml, costs, costs_of_sweep

@@ -10,7 +10,7 @@ from tyro.conf import Positional
 
 from fedjax_fair import data
 from fedjax_fair.app.build import load_data
-from fedjax_fair.app.commands.shared import Name
+from fedjax_fair.app.commands.common import Name
 from fedjax_fair.app.config import Config, DataConfig
 from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.variants import drop_unused_settings
