@@ -17,7 +17,7 @@ from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.memory import MemoryEstimate, min_memory, require_memory, total_memory
 from fedjax_fair.app.method import Method
-from fedjax_fair.app.registry import MODELS, PARTITIONERS, factories
+from fedjax_fair.app.registry import MODELS, PARTITIONERS, role_classes
 from fedjax_fair.app.settings import lookup
 from fedjax_fair.app.signatures import settings_of
 from fedjax_fair.app.variants import check_unused_settings, resolve_method
@@ -186,7 +186,7 @@ def method_round(
     method, own = resolve_method(config, name)
     if model is None:
         model = _model(own.model, num_classes)
-    made_of = factories(method)
+    made_of = role_classes(method)
     if method.pooled is not None:
         # What all examples train has no global model to be pulled to.
         return method.pooled(model, _make(made_of["solver"], replace(own.solver, prox=None)))
@@ -229,7 +229,7 @@ def server_sees(method: Method) -> str:
     """
     if method.pooled is not None:
         return "examples"
-    made_of = factories(method)
+    made_of = role_classes(method)
     needed: dict[str, Any] = dict.fromkeys(method.from_solver, 1)
     roles = [
         _make(made_of[role], None, cohort_size=_COHORT_SIZE, **needed)
@@ -285,15 +285,15 @@ def _fitting(solver: Any, largest_client: int) -> Any:
 
 
 def _make(
-    factory: Callable[..., Any], part: Any, names: Mapping[str, str] | None = None, **extra: Any
+    constructor: Callable[..., Any], part: Any, names: Mapping[str, str] | None = None, **extra: Any
 ) -> Any:
-    """Calls a factory with what its section gives, and with what of the rest it has."""
+    """Calls a constructor with what its section gives, and with what of the rest it has."""
     names = names or {}
-    readable = settings_of(factory)
+    readable = settings_of(constructor)
     given = {name: getattr(part, names.get(name, name), None) for name in readable}
     given = {name: value for name, value in given.items() if value is not None}
     others = {name: value for name, value in extra.items() if name in readable}
-    return factory(**others | given)
+    return constructor(**others | given)
 
 
 def _check(config: Config) -> None:

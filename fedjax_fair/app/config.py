@@ -2,8 +2,8 @@
 
 A configuration is a tree of frozen dataclasses. The command line reads it from flags, a run folder
 keeps it as JSON, and ``fedjax_fair.app.build`` turns it into functions. The fields of a section
-that belong to a method, a network or a partition are those of its factory's signature; one that is
-None has the factory's own default, or follows the data set (``fedjax_fair.app.presets.resolve``).
+that belong to a method, a network or a partition are those of its constructor's signature; one that is
+None has the constructor's own default, or follows the data set (``fedjax_fair.app.presets.resolve``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
+from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, role_classes
 from fedjax_fair.app.signatures import section
 
 __all__ = [
@@ -39,8 +39,8 @@ _GIVEN = ("num_classes", "local_steps", "learning_rate")
 
 
 def _role(role: str) -> dict[str, list[Any]]:
-    """The factory of one role in every method that has it."""
-    made_of = {name: factories(method) for name, method in METHODS.items()}
+    """The constructor of one role in every method that has it."""
+    made_of = {name: role_classes(method) for name, method in METHODS.items()}
     return {name: [roles[role]] for name, roles in made_of.items() if role in roles}
 
 

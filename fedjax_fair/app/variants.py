@@ -8,7 +8,7 @@ from typing import Any
 
 from fedjax_fair.app.config import DATA_NAMES, Config
 from fedjax_fair.app.method import Method
-from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
+from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, role_classes
 from fedjax_fair.app.settings import suggest, lookup, override, unknown_method
 from fedjax_fair.app.signatures import Setting, settings_of
 
@@ -121,7 +121,7 @@ def _unused_settings(config: Config) -> Iterable[tuple[str, str]]:
 
 def _settings(method: Method, config: Config) -> dict[str, dict[str, Setting]]:
     """What a method reads, by section."""
-    made_of = factories(method)
+    made_of = role_classes(method)
     settings = {role: dict(settings_of(made_of[role])) for role in _ROLES if role in made_of}
     for role in ("selector", "aggregator"):
         for borrowed in method.from_solver:

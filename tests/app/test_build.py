@@ -311,7 +311,7 @@ def test_widths_of_the_mlp_are_those_of_the_configuration():
         ({"training": replace(SMALL.training, seeds=(1, 1))}, "training.seeds"),
         ({"training": replace(SMALL.training, seeds=(-1,))}, "training.seeds"),
         ({"training": replace(SMALL.training, clients_per_batch=0)}, "clients_per_batch=0"),
-        # What factories call otherwise.
+        # What constructors call otherwise.
         ({"upload": UploadConfig(top_k=float("nan"))}, r"upload\.top_k: fraction=nan"),
         (
             {"upload": UploadConfig(clip=-1.0, noise_multiplier=1.0, clip_quantile=0.5)},
