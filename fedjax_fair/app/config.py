@@ -64,7 +64,7 @@ class _Data:
 
     validation: float | None = None
     """Part of every client's training examples that is held out for choices, in [0, 1); by default
-    0.1 in a sweep, whose points are ranked by it, and nothing in a run."""
+    0.1 in a sweep, whose configurations are ranked by it, and nothing in a run."""
 
     partition_per_seed: bool = False
     """Whether every run has a partition of its own (seed: this one plus the run's), or all share

@@ -93,10 +93,10 @@ def sweep(
     Args:
         base: Everything else; its methods are compared. If it does not say what is held out for
             validation, it is a tenth of every client's training examples.
-        seeds: Runs of every point; those of ``base`` by default.
+        seeds: Runs of every configuration; those of ``base`` by default.
         folder: Where finished runs are kept, and found again by the same call; the whole
-            becomes ``results.nc`` there, and its most accurate points ``report.html``.
-        runs_per_batch: Runs (points times seeds) in one program. By default all, or as many as an
+            becomes ``results.nc`` there, and its most accurate configurations ``report.html``.
+        runs_per_batch: Runs (configurations times seeds) in one program. By default all, or as many as an
             estimate says fit into half of the memory that is free (nine tenths of an
             accelerator's).
         callback_fn: Makes a callback for every batch of runs, from a line that describes it; its
@@ -181,10 +181,10 @@ def _groups(config: Config, axes: list[Axis], memory: float | None) -> Iterator[
         for name in config.methods:
             read = [axis for axis in traced if _setting(own, name, axis) is not None]
             unused = [axis for axis in traced if axis not in read]
-            points = list(product(*(axis.values for axis in read)))
-            runs = list(product(points, own.training.seeds))
+            configurations = list(product(*(axis.values for axis in read)))
+            runs = list(product(configurations, own.training.seeds))
             # What is out of range is noticed before anything runs.
-            rounds = {values: _round(_with(own, read, values), name, data) for values in points}
+            rounds = {values: _round(_with(own, read, values), name, data) for values in configurations}
             yield Group(name, own, data, experiment.mesh, labels, read, unused, runs, rounds)
 
 
@@ -284,12 +284,12 @@ def runs_of(group: Group, numbers: Sequence[int]) -> Runs:
         group: From ``plan_sweep``.
         numbers: Places in ``group.runs``.
     """
-    points, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
+    configurations, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
     data, training = group.data, group.config.training
     if data.num_partitions is not None:
         own = np.array([training.seeds.index(seed) for seed in seeds])
         data = with_ownership(data, jax.tree.map(lambda leaf: leaf[own], ownership(data)))
-    return Runs([group.rounds[values] for values in points], seeds, data)
+    return Runs([group.rounds[values] for values in configurations], seeds, data)
 
 
 def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:
@@ -310,11 +310,11 @@ def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback
 
 def _labeled(group: Group, part: xr.Dataset, others: tuple) -> xr.Dataset:
     """A batch whose runs know the method, the settings and the seed."""
-    points, seeds = zip(*(group.runs[number] for number in part["run"].values), strict=True)
+    configurations, seeds = zip(*(group.runs[number] for number in part["run"].values), strict=True)
     unused = {axis.name: value for axis, value in zip(group.unused, others, strict=True)}
     constant = {"algorithm": group.name} | group.labels | unused
     columns: dict[str, Any] = {name: [value] * len(seeds) for name, value in constant.items()}
-    values = zip(*points, strict=True)
+    values = zip(*configurations, strict=True)
     columns |= {axis.name: list(own) for axis, own in zip(group.axes, values, strict=False)}
     columns["seed"] = list(seeds)
     return part.drop_vars("run").assign_coords(
@@ -332,9 +332,9 @@ def _joined(parts: list[xr.Dataset], names: list[str]) -> xr.Dataset:
     first = parts[0]
     shared = {name: first[name].variable for name in first if "run" not in first[name].dims}
     # A partition of a run's own depends on its seed alone.
-    point = dict.fromkeys(("algorithm", *names), 0)
+    first_configuration = dict.fromkeys(("algorithm", *names), 0)
     owned = [name for name in results.OWNERSHIP if name in whole]
-    shared |= {name: whole[name].isel(point).variable for name in owned}
+    shared |= {name: whole[name].isel(first_configuration).variable for name in owned}
     return whole.assign(shared).transpose("algorithm", *names, "seed", ...)
 
 

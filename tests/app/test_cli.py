@@ -385,7 +385,7 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
     assert alike[1]  # FedAvg does not read the weight of a bonus.
     assert len(rows) == sum(2 if same else 4 for same in alike)
     assert sum("any" in row for row in rows) == 2 * sum(alike)
-    assert f"The best {len(rows)} of {len(rows)} points" in shown
+    assert f"The best {len(rows)} of {len(rows)} configurations" in shown
     page = (tmp_path / "report.html").read_text("utf8")
     assert "What does each setting change?" in page
     assert "fedavg, learning_rate=0.1" in page  # Which does not read the other setting.
@@ -399,7 +399,7 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
 
 
 def sweep_of(**accuracies):
-    """Results over three points, in the order of accuracies of test and validation examples."""
+    """Results over three configurations, in the order of accuracies of test and validation examples."""
     shape = ("algorithm", "lam", "seed", "round")
     columns = {
         name: (shape, np.reshape(accuracies.get(name, [0.1, 0.2, 0.3]), (1, 3, 1, 1)))
@@ -409,7 +409,7 @@ def sweep_of(**accuracies):
     return xr.Dataset(columns, labels, {"data": "made"})
 
 
-def shown_points(dataset):
+def shown_configurations(dataset):
     (table,) = console.tables(dataset)
     return list(table.columns[1].cells), table.caption
 
@@ -417,11 +417,11 @@ def shown_points(dataset):
 def test_a_sweep_is_ranked_by_validation_or_not_at_all():
     test = {"accuracy_mean_clients": [0.9, 0.8, 0.7]}
     held = {"validation_accuracy_mean_clients": [0.5, 0.7, 0.6]}
-    points, caption = shown_points(sweep_of(**test, **held))
-    assert points == ["1.5", "2.5", "0.5"]
+    configurations, caption = shown_configurations(sweep_of(**test, **held))
+    assert configurations == ["1.5", "2.5", "0.5"]
     assert "ranked by validation" in caption
-    points, caption = shown_points(sweep_of(accuracy_mean_clients=[0.7, 0.9, 0.8]))
-    assert points == ["0.5", "1.5", "2.5"]
+    configurations, caption = shown_configurations(sweep_of(accuracy_mean_clients=[0.7, 0.9, 0.8]))
+    assert configurations == ["0.5", "1.5", "2.5"]
     assert "not ranked: no validation" in caption
 
 

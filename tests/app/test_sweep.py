@@ -33,7 +33,7 @@ def base():
 
 
 def one_by_one(base, name, seed, **settings):
-    """The same point as a run of its own."""
+    """The same configuration as a run of its own."""
     written = ",".join(f"{setting}={value}" for setting, value in settings.items())
     # A sweep holds out a tenth of training examples.
     data = replace(base.data, validation=0.1)
@@ -50,8 +50,8 @@ def test_every_point_is_what_it_is_alone(base):
     )  # fmt: skip
     for seed, lam, rate in ((0, 0.0, 0.1), (5, 2.0, 0.03)):
         alone = one_by_one(base, "subtrunc", seed, lam=lam, learning_rate=rate)
-        point = {"algorithm": "subtrunc", "seed": seed, "lam": lam, "learning_rate": rate}
-        own = together.sel(point)
+        configuration = {"algorithm": "subtrunc", "seed": seed, "lam": lam, "learning_rate": rate}
+        own = together.sel(configuration)
         np.testing.assert_array_equal(own["cohort_clients"], alone["cohort_clients"][0])
         for metric in ("test_loss", "validation_loss", "validation_accuracy_mean_clients"):
             np.testing.assert_allclose(own[metric], alone[metric][0], rtol=1e-4)

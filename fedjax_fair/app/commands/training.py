@@ -187,7 +187,7 @@ def _require_logs(names: Logs) -> None:
 
 def _varied(config: Config) -> dict[str, str]:
     """The settings that a sweep of these methods can vary, and what they are."""
-    found = {"seeds": "Runs of every point, such as 0,1,2 or 0:10."}
+    found = {"seeds": "Runs of every configuration, such as 0,1,2 or 0:10."}
     own = {place: name for name, place in places(config).items() if "." not in name}
     for method in config.methods:
         for section, settings in method_settings(config, method).items():
