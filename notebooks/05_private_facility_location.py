@@ -47,7 +47,7 @@ closeness.shape
 # %%
 problem, five = fed.facility_location(closeness), matroids.Uniform(5, len(sites))
 greedy = fed.centralized_greedy(problem, five)
-run = fed.fedcg(jax.random.key(0), problem, five, rounds=20, cohort=40)
+run = fed.fedcg(jax.random.key(0), problem, five, rounds=20, cohort_size=40)
 print(five)
 
 # %% [markdown]
@@ -90,7 +90,7 @@ assert int(cost.bits_up) == 20 * 40 * 5 * 6
 # promises less than nothing here, far below what is reached.
 
 # %%
-guarantee = bounds.theorem_3_5(run, bounds.largest_single(problem), cohort=40, delta=0.05)
+guarantee = bounds.theorem_3_5(run, bounds.largest_single(problem), cohort_size=40, delta=0.05)
 report = bounds.report(
     run,
     guarantee,

@@ -169,7 +169,7 @@ def eager_calls() -> dict[str, Callable[[], Any]]:
         "swap": lambda: rounding.swap(key, partition(), x),
         "kmeans": lambda: kmeans(key, points, 3, 4),
         "fedcg": lambda: federated.fedcg(
-            key, federated.facility_location(scores), partition(), 10, cohort=10
+            key, federated.facility_location(scores), partition(), 10, cohort_size=10
         ),
         "discrete_greedy": lambda: federated.discrete_greedy(
             key, federated.facility_location(scores), partition(), kappa=10.0

@@ -32,7 +32,7 @@ _TOGETHER = (
     *(("upload", "aggregation", "limit"), ("upload", "top_k"), ("upload", "bits")),
     *(("upload", "clip", "noise_multiplier"), ("upload", "clip", "clip_quantile")),
     *(("upload", "aggregation"), ("training", "clients_per_batch"), ("training", "seeds")),
-    *(("training", "rounds"), ("training", "eval_every"), ("data", "seed"), ("data", "per_run")),
+    *(("training", "rounds"), ("training", "eval_every"), ("data", "seed"), ("data", "partition_per_seed")),
     *(("data", "validation_fraction"), ("solver", "epochs"), ("model", "compute")),
 )
 _MODELS = ("logistic", "logistic", "mlp", *MODELS)  # The small ones are traced sooner.

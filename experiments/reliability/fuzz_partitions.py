@@ -50,7 +50,7 @@ def partitions(draw: st.DrawFn) -> Case:
     name = draw(st.sampled_from(sorted(PARTITIONERS)))
     readable = settings_of(PARTITIONERS[name])
     given = {
-        setting: draw(_CLUSTERS if setting == "clusters" else values(own.kind))
+        setting: draw(_CLUSTERS if setting == "clusters" else values(own.type))
         for setting, own in readable.items()
         if setting in ("num_clients", "clusters") or draw(st.booleans())
     }

@@ -32,7 +32,7 @@ class Setting(NamedTuple):
 
     method: str
     rounds: int | None = None
-    cohort: int | None = None
+    cohort_size: int | None = None
     local_steps: int | None = None
     answers: int | None = None
 
@@ -150,14 +150,14 @@ def as_method(setting: Setting, factors: np.ndarray) -> Method:
     return comparison.methods(
         rounds=setting.rounds or 1,
         local_steps=setting.local_steps or 1,
-        cohort=setting.cohort,
+        cohort_size=setting.cohort_size,
         kappa=kappa,
     )[setting.method]
 
 
 def _random(setting: Setting) -> bool:
     return setting.method == comparison.RANDOM or not (
-        setting.method in (GREEDY, POPULAR) or (setting.answers is None and setting.cohort is None)
+        setting.method in (GREEDY, POPULAR) or (setting.answers is None and setting.cohort_size is None)
     )
 
 
@@ -251,7 +251,7 @@ def markdown(table: pd.DataFrame) -> str:
         for row in rows.to_dict("records"):
             numbers = ["" if pd.isna(row[field]) else str(row[field])
                        for field in Setting._fields[1:]]  # fmt: skip
-            if row["method"].startswith("fedcg") and pd.isna(row["cohort"]):
+            if row["method"].startswith("fedcg") and pd.isna(row["cohort_size"]):
                 numbers[1] = "all"
             cells = ["" if pd.isna(row[c]) else f"{row[c]:.{d}f}" for c, (_, d) in COLUMNS.items()]
             bits = [f"{row[way] / 1e6:.3g}" for way in ("bits_up", "bits_down")]
@@ -269,7 +269,7 @@ def draw(table: pd.DataFrame) -> Any:
     rows = -(-len(groups) // 3)
     figure = Figure(figsize=(10.0, 0.6 + 2.7 * rows), layout="constrained")
     panels = figure.subplots(rows, 3, squeeze=False).ravel()
-    names = list(comparison.methods(rounds=1, local_steps=1, cohort=None, kappa=None))
+    names = list(comparison.methods(rounds=1, local_steps=1, cohort_size=None, kappa=None))
     for axes, ((name, k), own) in zip(panels, groups, strict=False):
         for method, color in zip(names, COLORS, strict=False):
             points = own[own["method"] == method]

@@ -32,7 +32,7 @@ def _table(data: str, *methods: str) -> Config:
     """
     return Config(
         methods=methods,
-        data=DataConfig(name=data, per_run=True),
+        data=DataConfig(name=data, partition_per_seed=True),
         solver=SolverConfig(learning_rate=_RATES[data], batch_size=50, steps=50),
         aggregator=AggregatorConfig(weights="uniform"),
         training=TrainingConfig(rounds=_ROUNDS[data], eval_every=1, seeds=tuple(range(10))),
@@ -153,7 +153,7 @@ def _planted(
     data, own_model, cohort_size, groups, learning_rate = _PLANTED[setting]
     return Config(
         methods=methods,
-        data=DataConfig(name=data, partition="planted_clusters", clusters=setting, per_run=True),
+        data=DataConfig(name=data, partition="planted_clusters", clusters=setting, partition_per_seed=True),
         model=ModelConfig(name=model or own_model),
         solver=SolverConfig(
             learning_rate=learning_rate,

@@ -20,7 +20,7 @@ import xarray as xr
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.variants import relevant
+from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.data import ClientExamples, FederatedData, stack
 from fedjax_fair.results import class_based
 from fedjax_fair.training.fit import fit_batch
@@ -70,7 +70,7 @@ def run_missing(
     for first in range(0, len(seeds), cores):  # Each core makes a run.
         for group, missing in _missing(names, seeds[first : first + cores], file).items():
             own = replace(config, methods=missing, training=replace(config.training, seeds=group))
-            own = relevant(presets.resolve(own))
+            own = drop_unused_settings(presets.resolve(own))
             experiment = build(own)
             if prepare is not None:
                 experiment = build(own, prepare(experiment.data))

@@ -15,12 +15,12 @@ from fedjax_fair import checks, data, models
 from fedjax_fair.app.conditions import faults_of, uploads_of
 from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.memory import Least, least_memory, require_memory, total_memory
+from fedjax_fair.app.memory import MemoryEstimate, min_memory, require_memory, total_memory
 from fedjax_fair.app.method import Method
-from fedjax_fair.app.registry import MODELS, PARTITIONERS, factories
+from fedjax_fair.app.registry import MODELS, PARTITIONERS, role_classes
 from fedjax_fair.app.settings import lookup
 from fedjax_fair.app.signatures import settings_of
-from fedjax_fair.app.variants import require_all_read, variant
+from fedjax_fair.app.variants import check_unused_settings, resolve_method
 from fedjax_fair.base import Model, Sees
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import CORES
@@ -77,10 +77,10 @@ def build(
     """
     _check(config)
     mesh = mesh_of(config.devices)
-    if config.data.per_run:
-        _require_all_clients(mesh, config, "with data.per_run")
+    if config.data.partition_per_seed:
+        _require_all_clients(mesh, config, "with data.partition_per_seed")
     for name in config.methods:  # Before data is read, which can take long.
-        method, own = variant(config, name)
+        method, own = resolve_method(config, name)
         lookup("model.name", str(own.model.name), MODELS)
         if method.pooled is not None:
             _require_all_clients(mesh, config, f"for {name}")
@@ -88,11 +88,11 @@ def build(
             raise ValueError(f"faults: expected none with {name}, which has no clients.")
         if method.pooled is not None and config.upload != type(config.upload)():
             raise ValueError(f"upload: expected none with {name}, which has no clients.")
-    require_all_read(config)
+    check_unused_settings(config)
     if federation is None:
         federation = load_data(config)
     classes, largest = federation.num_classes, largest_client(federation)
-    settings_of_models = {name: variant(config, name)[1].model for name in config.methods}
+    settings_of_models = {name: resolve_method(config, name)[1].model for name in config.methods}
     shared: dict[ModelConfig, Model] = {}  # Most methods have one, and with it programs.
     for own in settings_of_models.values():
         if own not in shared:
@@ -105,18 +105,18 @@ def build(
     experiment = Experiment(config, federation, rounds, mesh)
     limit = total_memory() if memory is None else int(memory)
     for name, least in memory_of(experiment).items():
-        require_memory(name, least, variant(config, name)[1].solver, config.training, limit)
+        require_memory(name, least, resolve_method(config, name)[1].solver, config.training, limit)
     return experiment
 
 
-def memory_of(experiment: Experiment) -> dict[str, Least]:
+def memory_of(experiment: Experiment) -> dict[str, MemoryEstimate]:
     """What each method needs of a device at least, besides the data."""
     config, data, rounds, mesh = experiment
     runs = -(-len(config.training.seeds) // num_run_groups(mesh))
     return {
-        name: least_memory(
+        name: min_memory(
             jax.eval_shape(method.init, jax.random.key(0), data.partition(0)),
-            variant(config, name)[1].solver,
+            resolve_method(config, name)[1].solver,
             runs,
             data,
         )
@@ -132,9 +132,9 @@ def load_data(config: Config) -> FederatedData:
         FileNotFoundError: If the data is not there.
     """
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
-    require_all_read(config)
+    check_unused_settings(config)
     seed: Any = config.data.seed
-    if config.data.per_run:
+    if config.data.partition_per_seed:
         seed = tuple(config.data.seed + run for run in config.training.seeds)
     partitioner = _make(partition, config.data, names=DATA_NAMES)
     own = config.data
@@ -183,10 +183,10 @@ def method_round(
         >>> round.solver.prox
         0.1
     """
-    method, own = variant(config, name)
+    method, own = resolve_method(config, name)
     if model is None:
         model = _model(own.model, num_classes)
-    made_of = factories(method)
+    made_of = role_classes(method)
     if method.pooled is not None:
         # What all examples train has no global model to be pulled to.
         return method.pooled(model, _make(made_of["solver"], replace(own.solver, prox=None)))
@@ -229,7 +229,7 @@ def server_sees(method: Method) -> str:
     """
     if method.pooled is not None:
         return "examples"
-    made_of = factories(method)
+    made_of = role_classes(method)
     needed: dict[str, Any] = dict.fromkeys(method.from_solver, 1)
     roles = [
         _make(made_of[role], None, cohort_size=_COHORT_SIZE, **needed)
@@ -250,7 +250,7 @@ def batch_size(config: Config, name: str) -> int | None:
         >>> batch_size(presets.resolve(Config()), "fedavg:batch_size=20")
         20
     """
-    return variant(config, name)[1].solver.batch_size
+    return resolve_method(config, name)[1].solver.batch_size
 
 
 def local_steps(
@@ -269,7 +269,7 @@ def local_steps(
         >>> local_steps(config, "fedavg:batch_size=20,epochs=2", np.array([5, 41])).tolist()
         [2, 6]
     """
-    method, own = variant(config, name)
+    method, own = resolve_method(config, name)
     if own.solver.epochs is None:
         return np.full_like(sizes, own.solver.steps)
     if method.pooled is not None:
@@ -285,15 +285,15 @@ def _fitting(solver: Any, largest_client: int) -> Any:
 
 
 def _make(
-    factory: Callable[..., Any], part: Any, names: Mapping[str, str] | None = None, **extra: Any
+    constructor: Callable[..., Any], part: Any, names: Mapping[str, str] | None = None, **extra: Any
 ) -> Any:
-    """Calls a factory with what its section gives, and with what of the rest it has."""
+    """Calls a constructor with what its section gives, and with what of the rest it has."""
     names = names or {}
-    readable = settings_of(factory)
+    readable = settings_of(constructor)
     given = {name: getattr(part, names.get(name, name), None) for name in readable}
     given = {name: value for name, value in given.items() if value is not None}
     others = {name: value for name, value in extra.items() if name in readable}
-    return factory(**others | given)
+    return constructor(**others | given)
 
 
 def _check(config: Config) -> None:

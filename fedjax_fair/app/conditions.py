@@ -80,9 +80,9 @@ def uploads_of(config: Config) -> dict[str, Any]:
     return given
 
 
-def _named(setting: str, factory: Callable[..., Any], *given: Any, **more: Any) -> Any:
-    """What a factory makes; an error begins with the setting, which the factory calls otherwise."""
+def _named(setting: str, constructor: Callable[..., Any], *given: Any, **more: Any) -> Any:
+    """What a constructor makes; an error begins with the setting, which the constructor calls otherwise."""
     try:
-        return factory(*given, **more)
+        return constructor(*given, **more)
     except ValueError as error:
         raise ValueError(f"{setting}: {error}") from None

@@ -2,8 +2,8 @@
 
 A configuration is a tree of frozen dataclasses. The command line reads it from flags, a run folder
 keeps it as JSON, and ``fedjax_fair.app.build`` turns it into functions. The fields of a section
-that belong to a method, a network or a partition are those of its factory's signature; one that is
-None has the factory's own default, or follows the data set (``fedjax_fair.app.presets.resolve``).
+that belong to a method, a network or a partition are those of its constructor's signature; one that is
+None has the constructor's own default, or follows the data set (``fedjax_fair.app.presets.resolve``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
+from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, role_classes
 from fedjax_fair.app.signatures import section
 
 __all__ = [
@@ -39,8 +39,8 @@ _GIVEN = ("num_classes", "local_steps", "learning_rate")
 
 
 def _role(role: str) -> dict[str, list[Any]]:
-    """The factory of one role in every method that has it."""
-    made_of = {name: factories(method) for name, method in METHODS.items()}
+    """The constructor of one role in every method that has it."""
+    made_of = {name: role_classes(method) for name, method in METHODS.items()}
     return {name: [roles[role]] for name, roles in made_of.items() if role in roles}
 
 
@@ -64,9 +64,9 @@ class _Data:
 
     validation_fraction: float | None = None
     """Part of every client's training examples that is held out for choices, in [0, 1); by default
-    0.1 in a sweep, whose points are ranked by it, and nothing in a run."""
+    0.1 in a sweep, whose configurations are ranked by it, and nothing in a run."""
 
-    per_run: bool = False
+    partition_per_seed: bool = False
     """Whether every run has a partition of its own (seed: this one plus the run's), or all share
     one."""
 
@@ -226,7 +226,7 @@ class Maximize:
     local_steps: int = 4
     """Steps of a client between two rounds (fedcg+)."""
 
-    cohort: int = 10
+    cohort_size: int = 10
     """Clients that take part in a round; a mean for discrete greedy."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -269,5 +269,5 @@ class MaximizeMovielens(Maximize):
     local_steps: int = 5
     """Steps of a client between two rounds (fedcg+)."""
 
-    cohort: int = 100
+    cohort_size: int = 100
     """Users that take part in a round; a mean for discrete greedy."""

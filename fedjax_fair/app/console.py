@@ -184,7 +184,7 @@ def _difference(row: xr.Dataset) -> str:
 
 
 def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) -> Table:
-    """Lays out the points of a sweep that serve the clients best in the end.
+    """Lays out the configurations of a sweep that serve the clients best in the end.
 
     Args:
         results: What ``sweep`` returned.
@@ -201,19 +201,19 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
     columns = {_VALIDATION: "validation", **COLUMNS} if ranked else COLUMNS
     last = final_metrics(results[list(columns)])
     methods = [last.sel(algorithm=method) for method in last["algorithm"].values]
-    points = [point for method in methods for point in _points(method, settings)]
-    order = np.arange(len(points))
+    configurations = [configuration for method in methods for configuration in _configurations(method, settings)]
+    order = np.arange(len(configurations))
     if ranked:
-        worths = [-float(row[_VALIDATION].mean()) for _, row in points]
+        worths = [-float(row[_VALIDATION].mean()) for _, row in configurations]
         order = np.argsort(worths, kind="stable")
-    shown = [points[number] for number in order[:rows]]
+    shown = [configurations[number] for number in order[:rows]]
     which, by = (
         ("best", "ranked by validation") if ranked else ("first", "not ranked: no validation")
     )
-    folded = any("any" in values for values, _ in points)
+    folded = any("any" in values for values, _ in configurations)
     note = "; any: the same whatever the value" if folded else ""
     table = _table(
-        f"The {which} {len(shown)} of {len(order):,} points ({results.attrs['data']})",
+        f"The {which} {len(shown)} of {len(order):,} configurations ({results.attrs['data']})",
         f"in %, mean over {results.sizes['seed']} seeds, {by}; others of test examples{note}",
     )
     table.add_column("method", overflow="fold")
@@ -228,8 +228,8 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
     return table
 
 
-def _points(last: xr.Dataset, settings: Sequence[str]) -> list[tuple[list[object], xr.Dataset]]:
-    """What the points of one method are set to, and what they reach."""
+def _configurations(last: xr.Dataset, settings: Sequence[str]) -> list[tuple[list[object], xr.Dataset]]:
+    """What the configurations of one method are set to, and what they reach."""
     ignored = [
         name
         for name in settings

@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
-from fedjax_fair.app.settings import closest, described
+from fedjax_fair.app.settings import suggest, describe_type
 
 __all__ = ["HELP", "integers", "options_of", "parse", "value_of"]
 
@@ -119,7 +119,7 @@ def _mistake(report: str, arguments: list[str], options: dict[str, Any]) -> str:
         return said
     behind = itertools.islice(words, words.index(named[0]) + 1, None)
     given = itertools.takewhile(lambda word: not word.startswith("--"), behind)
-    return f"{' '.join([named[0], *given])}: expected {described(options[named[0]])}."
+    return f"{' '.join([named[0], *given])}: expected {describe_type(options[named[0]])}."
 
 
 def _flag_and_value(argument: str) -> list[str]:
@@ -147,7 +147,7 @@ def _require_option(argument: str, options: set[str], name: str) -> None:
     flag = _flag_and_value(argument)[0]
     if not flag.startswith("--") or flag in options | HELP:
         return
-    close = closest(flag, options)
+    close = suggest(flag, options)
     hint = f"did you mean {close}?" if close else f"`fedjax-fair {name} --help` lists them."
     raise ValueError(f"unknown option {flag}: {hint}")
 

@@ -129,14 +129,14 @@ def _require_method(name: Any, method: Any, origin: str) -> None:
         raise ValueError(f"{origin}: {name}={method!r}: expected a Method.")
     given = {*_FROM_CONFIGURATION, *method.from_solver}
     for role in ("selector", "solver", "aggregator"):
-        factory = getattr(method, role)
-        if factory is None:
+        role_class = getattr(method, role)
+        if role_class is None:
             continue
-        if not callable(factory):
+        if not callable(role_class):
             raise ValueError(
-                f"{origin}: {name}.{role}={factory!r}: expected a class, such as selectors.Full."
+                f"{origin}: {name}.{role}={role_class!r}: expected a class, such as selectors.Full."
             )
-        for setting in inspect.signature(factory).parameters.values():
+        for setting in inspect.signature(role_class).parameters.values():
             where = f"{origin}: {name}.{role}: {setting.name}"
             if setting.annotation is setting.empty:
                 raise ValueError(f"{where}: expected an annotation, such as int or float.")

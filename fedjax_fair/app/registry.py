@@ -17,7 +17,7 @@ from fedjax_fair.base import Aggregator, Model
 from fedjax_fair.data import Partitioner
 from fedjax_fair.training import Centralized
 
-__all__ = ["METHODS", "MODELS", "PARTITIONERS", "factories"]
+__all__ = ["METHODS", "MODELS", "PARTITIONERS", "role_classes"]
 
 
 def _mean_by_mixture() -> Aggregator:
@@ -154,7 +154,7 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
 """Every way to split examples over clients, by name."""
 
 
-def factories(method: Method) -> dict[str, Callable[..., Any]]:
+def role_classes(method: Method) -> dict[str, Callable[..., Any]]:
     """The classes that a method is made of, by role."""
     solver = method.solver or solvers.SGD
     if method.pooled is not None:

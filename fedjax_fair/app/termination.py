@@ -88,12 +88,12 @@ class Termination:
             raise Terminated
         self.requested = True
 
-    def watch(self, shown: Callback) -> Callback:
+    def wrap(self, shown: Callback) -> Callback:
         """The same callback, which stops the run if that was requested."""
-        return _Watch(self, shown)
+        return _StoppingCallback(self, shown)
 
 
-class _Watch(Callback):
+class _StoppingCallback(Callback):
     def __init__(self, termination: Termination, shown: Callback) -> None:
         self._termination = termination
         self._shown = shown

@@ -23,7 +23,7 @@ from fedjax_fair.app.config import (
     TrainingConfig,
     UploadConfig,
 )
-from fedjax_fair.app.variants import method_settings, relevant
+from fedjax_fair.app.variants import method_settings, drop_unused_settings
 from fedjax_fair.training.fingerprint import describe
 
 SMALL = presets.resolve(
@@ -42,13 +42,13 @@ PLANTED = replace(
 )
 
 
-FEDERATION = build(relevant(replace(PLANTED, methods=("fedavg",)))).data
+FEDERATION = build(drop_unused_settings(replace(PLANTED, methods=("fedavg",)))).data
 
 
 @cache
 def trained(config: Config, name: str):
     """Variables before and after a few rounds of one method."""
-    ready = build(relevant(replace(config, methods=(name,))))
+    ready = build(drop_unused_settings(replace(config, methods=(name,))))
     state = ready.rounds[name].init(jax.random.key(0), ready.data)
     end, info = jax.jit(simulate.run, static_argnums=(0, 3))(
         ready.rounds[name], state, ready.data, config.training.rounds
@@ -183,7 +183,7 @@ def test_cohorts_of_few_clients_need_no_other_setting():
 )
 def test_a_bad_setting_in_a_name_is_named(name, message):
     with pytest.raises(ValueError, match=message):
-        build(relevant(replace(SMALL, methods=(name,))))
+        build(drop_unused_settings(replace(SMALL, methods=(name,))))
 
 
 def test_a_mixture_weighs_its_clients_and_a_cohort_drawn_from_it_does_not():
@@ -233,12 +233,12 @@ def test_a_learning_rate_of_zero_leaves_the_model_alone():
 @pytest.mark.parametrize("name", sorted(set(registry.PARTITIONERS) - {"planted_clusters"}))
 def test_every_partitioner_makes_as_many_clients(name):
     data = replace(SMALL.data, partition=name, clients=8, min_partition_size=1)
-    assert build(relevant(replace(SMALL, data=data))).data.num_clients == 8
+    assert build(drop_unused_settings(replace(SMALL, data=data))).data.num_clients == 8
 
 
 def test_the_flags_of_a_partitioner_reach_it():
     def classes(**settings):
-        config = relevant(replace(SMALL, data=replace(SMALL.data, **settings)))
+        config = drop_unused_settings(replace(SMALL, data=replace(SMALL.data, **settings)))
         federation = build(config).data
         owners = np.repeat(np.arange(federation.num_clients), federation.train.sizes)
         labels = federation.train.labels[federation.train.order]
@@ -311,7 +311,7 @@ def test_widths_of_the_mlp_are_those_of_the_configuration():
         ({"training": replace(SMALL.training, seeds=(1, 1))}, "training.seeds"),
         ({"training": replace(SMALL.training, seeds=(-1,))}, "training.seeds"),
         ({"training": replace(SMALL.training, clients_per_batch=0)}, "clients_per_batch=0"),
-        # What factories call otherwise.
+        # What constructors call otherwise.
         ({"upload": UploadConfig(top_k=float("nan"))}, r"upload\.top_k: fraction=nan"),
         (
             {"upload": UploadConfig(clip=-1.0, noise_multiplier=1.0, clip_quantile=0.5)},
@@ -340,13 +340,13 @@ def test_every_setting_of_a_method_reaches_its_factory():
         for section, settings in method_settings(config, name).items():
             for key, setting in settings.items():
                 assert hasattr(getattr(config, section), key), (name, section, key)
-                assert setting.meaning, (name, section, key)
+                assert setting.help, (name, section, key)
 
 
 @pytest.mark.usefixtures("as_users_call")  # Their types are of what people write.
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_settings_that_are_annotated_as_traced_can_be_traced(name):
-    config = relevant(replace(PLANTED, methods=(name,)))
+    config = drop_unused_settings(replace(PLANTED, methods=(name,)))
     traced = {
         (section, key): setting
         for section, settings in method_settings(config, name).items()
@@ -361,7 +361,7 @@ def test_settings_that_are_annotated_as_traced_can_be_traced(name):
             own = replace(own, **{section: replace(getattr(own, section), **{setting: value})})
         return method_round(own, name, 10).init(key, FEDERATION)
 
-    values = [jnp.asarray(setting.kind(0.5)) for setting in traced.values()]
+    values = [jnp.asarray(setting.type(0.5)) for setting in traced.values()]
     values[list(traced).index(("solver", "learning_rate"))] = jnp.float32(0.1)
     jax.eval_shape(init, values, jax.random.key(0))
 
@@ -369,9 +369,9 @@ def test_settings_that_are_annotated_as_traced_can_be_traced(name):
 def test_what_a_preset_sets_for_other_methods_is_left_out():
     preset = presets.resolve(presets.PRESETS["equitable"].config)
     few = replace(preset, methods=("fedavg",), aggregator=AggregatorConfig(num_clusters=2, q=3.0))
-    assert relevant(few).aggregator == AggregatorConfig()
+    assert drop_unused_settings(few).aggregator == AggregatorConfig()
     # What differs from the preset was meant by somebody, who should hear of it.
-    assert relevant(few, base=preset).aggregator == AggregatorConfig(q=3.0)
+    assert drop_unused_settings(few, base=preset).aggregator == AggregatorConfig(q=3.0)
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_what_a_run_needs_at_least_is_what_it_holds():
 def test_a_device_needs_memory_for_its_share_of_the_runs():
     def states(seeds, mesh=None):
         config = replace(SMALL, training=replace(SMALL.training, seeds=tuple(range(seeds))))
-        experiment = build(relevant(replace(config, methods=("fedavg",))))
+        experiment = build(drop_unused_settings(replace(config, methods=("fedavg",))))
         return memory_of(experiment._replace(mesh=mesh))["fedavg"].runs
 
     devices = np.array(8 * jax.devices()[:1])  # Nothing runs on them.

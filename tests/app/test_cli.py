@@ -195,8 +195,8 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --devices runs=1000,clients=2", "'runs=1000,clients=2': expected at most"),
         ("sweep --devices runs=1000,clients=2", "'runs=1000,clients=2': expected at most"),
         (
-            "run --devices all --data.per-run",
-            "devices='all': expected 1, 'auto' or 'runs=R,clients=1' with data.per_run.",
+            "run --devices all --data.partition-per-seed",
+            "devices='all': expected 1, 'auto' or 'runs=R,clients=1' with data.partition_per_seed.",
         ),
         ("run --devices all --methods centralized", "'runs=R,clients=1' for centralized."),
         ("run digits mnist", "mnist"),
@@ -261,7 +261,7 @@ def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkey
 
 def test_what_may_be_written_is_said_in_words_of_people():
     commands = (Config, *COMMANDS.values())
-    said = {settings.described(kind) for command in commands for _, kind in options_of(command)}
+    said = {settings.describe_type(kind) for command in commands for _, kind in options_of(command)}
     assert {"an integer", "a number", "text", "integers", "words", "True or False"} < said
     for text in said:
         plain = re.sub(r"'\w+'", "", text)
@@ -385,7 +385,7 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
     assert alike[1]  # FedAvg does not read the weight of a bonus.
     assert len(rows) == sum(2 if same else 4 for same in alike)
     assert sum("any" in row for row in rows) == 2 * sum(alike)
-    assert f"The best {len(rows)} of {len(rows)} points" in shown
+    assert f"The best {len(rows)} of {len(rows)} configurations" in shown
     page = (tmp_path / "report.html").read_text("utf8")
     assert "What does each setting change?" in page
     assert "fedavg, learning_rate=0.1" in page  # Which does not read the other setting.
@@ -399,7 +399,7 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
 
 
 def sweep_of(**accuracies):
-    """Results over three points, in the order of accuracies of test and validation examples."""
+    """Results over three configurations, in the order of accuracies of test and validation examples."""
     shape = ("algorithm", "lam", "seed", "round")
     columns = {
         name: (shape, np.reshape(accuracies.get(name, [0.1, 0.2, 0.3]), (1, 3, 1, 1)))
@@ -409,7 +409,7 @@ def sweep_of(**accuracies):
     return xr.Dataset(columns, labels, {"data": "made"})
 
 
-def shown_points(dataset):
+def shown_configurations(dataset):
     (table,) = console.tables(dataset)
     return list(table.columns[1].cells), table.caption
 
@@ -417,11 +417,11 @@ def shown_points(dataset):
 def test_a_sweep_is_ranked_by_validation_or_not_at_all():
     test = {"accuracy_mean_clients": [0.9, 0.8, 0.7]}
     held = {"validation_accuracy_mean_clients": [0.5, 0.7, 0.6]}
-    points, caption = shown_points(sweep_of(**test, **held))
-    assert points == ["1.5", "2.5", "0.5"]
+    configurations, caption = shown_configurations(sweep_of(**test, **held))
+    assert configurations == ["1.5", "2.5", "0.5"]
     assert "ranked by validation" in caption
-    points, caption = shown_points(sweep_of(accuracy_mean_clients=[0.7, 0.9, 0.8]))
-    assert points == ["0.5", "1.5", "2.5"]
+    configurations, caption = shown_configurations(sweep_of(accuracy_mean_clients=[0.7, 0.9, 0.8]))
+    assert configurations == ["0.5", "1.5", "2.5"]
     assert "not ranked: no validation" in caption
 
 
@@ -435,7 +435,7 @@ def test_a_sweep_is_ranked_by_validation_or_not_at_all():
         (["seeds=1,1"], "seeds"),
         (["training.seeds=1,2"], "training.seeds"),
         (["prox=-1"], "prox=-1.0"),
-        (["lam=1", "--points-per-batch=0"], "points_per_batch=0"),
+        (["lam=1", "--runs-per-batch=0"], "runs_per_batch=0"),
         (["prox=1", "--data.validation-fraction=1"], "data.validation_fraction=1.0: expected a number in [0, 1)"),
         (["prox=1", "--data.validation-fraction=0.001"], "validation_fraction=0.001: expected a larger part"),
     ],

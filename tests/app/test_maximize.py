@@ -26,7 +26,7 @@ SMALL = [
     "--rounds=3",
     "--local-steps=2",
     "--clients=10",
-    "--cohort=3",
+    "--cohort-size=3",
     "--seeds",
     "1",
     "5",
@@ -119,10 +119,10 @@ def test_no_exemplar_is_anybodys_own():
 
 @pytest.fixture(scope="module")
 def compared():
-    chosen = comparison.methods(rounds=6, local_steps=3, cohort=None, kappa=None)
+    chosen = comparison.methods(rounds=6, local_steps=3, cohort_size=None, kappa=None)
     chosen |= {
         f"{name}, few": method
-        for name, method in comparison.methods(rounds=6, local_steps=3, cohort=5, kappa=8.0).items()
+        for name, method in comparison.methods(rounds=6, local_steps=3, cohort_size=5, kappa=8.0).items()
     }
     four = matroids.Uniform(4, 12)
     ways = comparison.references() | chosen
@@ -201,7 +201,7 @@ def test_figures_show_the_numbers(folder):
         ("exemplars --k few", "--k"),
         ("exemplars --rounds 0", "rounds=0"),
         ("exemplars --rounds 3 --local-steps 4", "local_steps=4"),
-        ("exemplars --cohort 51", "cohort=51"),
+        ("exemplars --cohort-size 51", "cohort_size=51"),
         ("exemplars --clients 0", "num_clients=0"),
         ("exemplars --clients 2000", "1442 examples for num_clients=2000: expected at least 6000"),
         ("exemplars --seeds 1 1", "seeds"),
@@ -233,7 +233,7 @@ def test_ratings_are_those_of_the_set(tfds_folder):
 
 def test_movielens_end_to_end(tfds_folder):
     task = maximize.movielens("movielens/100k-ratings", str(tfds_folder))
-    found = maximize.solve(task, Maximize(k=5, rounds=4, local_steps=2, cohort=30, seeds=(0,)))
+    found = maximize.solve(task, Maximize(k=5, rounds=4, local_steps=2, cohort_size=30, seeds=(0,)))
     share = found["found"] / found["found"].sel(algorithm="centralized")
     assert share.sel(algorithm="random") < 0.7 < share.sel(algorithm="fedcg")
     value = jax.jit(lambda scores, mask: task.make(scores).value(mask))

@@ -81,7 +81,7 @@ def test_a_table_says_what_its_numbers_mean():
     seconds = {"round": 0.002, "evaluation": 0.0001, "whole": 300.0}
     memory = {"data": 2_000_000_000, "states": 10**9, "temporaries": 10**9}
     own = Plan(3, 1000, memory, 12, seconds, 20.0, 10**6, work)
-    table, notes = plan.shown(machines.find("v5e:2x2"), {"fedavg": own})
+    table, notes = plan.format_plan(machines.find("v5e:2x2"), {"fedavg": own})
     cells = [next(iter(column.cells)) for column in table.columns]
     assert cells == ["fedavg", "3", "4.0 GB", "12", "2 ms", "100 us", "5.0 min", "20.0 s"]
     for said in (

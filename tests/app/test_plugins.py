@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_fair import results
 from fedjax_fair.app import plugins
-from fedjax_fair.app.commands.shared import resumable
+from fedjax_fair.app.commands.common import resumable
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.run_folder import RunFolder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import make_context, make_federation
 
-from fedjax_fair.app.registry import METHODS, factories
+from fedjax_fair.app.registry import METHODS, role_classes
 from fedjax_fair.base import Cohort, LocalResult, Variables
 
 SIZES = (60, 5, 33, 12, 5, 21, 48, 9)
@@ -42,7 +42,7 @@ def context():
 
 def weights_of(name, clients):
     """What a method's aggregator makes of a cohort whose selector proposes something else."""
-    aggregator = factories(METHODS[name])["aggregator"]()
+    aggregator = role_classes(METHODS[name])["aggregator"]()
     proposed = jnp.linspace(0.1, 0.4, clients.shape[0])
     return aggregator.weigh((), Cohort(clients, proposed), context())
 
@@ -66,7 +66,7 @@ UNBIASED = ["full", "clustered_by_size", "clustered_by_similarity"]
 @pytest.mark.parametrize("name", UNBIASED)
 def test_a_client_weighs_its_share_on_average(name):
     """E[weight] = p, with sizes of 5 to 60 (Fraboni et al., proposition 1)."""
-    selector = factories(METHODS[name])["selector"](*([4] if name != "full" else []))
+    selector = role_classes(METHODS[name])["selector"](*([4] if name != "full" else []))
     state = selector.init(context())
     if name == "clustered_by_similarity":  # Two directions, so that clusters are not by size.
         updates = np.eye(3)[np.arange(len(SIZES)) % 2] + 0.1

@@ -307,7 +307,7 @@ def test_sigterm_ends_after_the_checkpoint(ready, finished, tmp_path):
     only = ready._replace(config=config, rounds={"fedavg": ready.rounds["fedavg"]})
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated), Termination() as end:
-        experiment.execute(only, folder, lambda method: [end.watch(Kill(2))])
+        experiment.execute(only, folder, lambda method: [end.wrap(Kill(2))])
     assert signal.getsignal(signal.SIGTERM) is before
     assert not folder.results.exists()
     kept = [path.name for path in (folder.checkpoints / "fedavg").iterdir()]

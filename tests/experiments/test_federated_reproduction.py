@@ -17,7 +17,7 @@ def small(monkeypatch):
     def few(instance):
         for name in ("centralized", "popular", "random"):
             yield script.Setting(name)
-        yield script.Setting("fedcg", rounds=4, cohort=5)
+        yield script.Setting("fedcg", rounds=4, cohort_size=5)
         yield script.Setting("fedcg", rounds=4)
         yield script.Setting("discrete-greedy", answers=6)
 

@@ -164,7 +164,7 @@ def test_wrong_partitions_are_caught(wrong, monkeypatch):
         return made._replace(split=lambda *given, **more: wrong(made.split(*given, **more)))
 
     monkeypatch.setitem(fuzz_partitions.PARTITIONERS, "iid", spoiled)
-    monkeypatch.setattr(fuzz_partitions, "settings_of", lambda factory: settings_of(data.iid))
+    monkeypatch.setattr(fuzz_partitions, "settings_of", lambda constructor: settings_of(data.iid))
     with pytest.raises(AssertionError):
         fuzz_partitions.judge(case)
 

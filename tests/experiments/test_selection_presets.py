@@ -27,7 +27,7 @@ def test_every_table_compares_methods_for_which_the_paper_has_numbers(data, name
     assert name.startswith("sensitivity") or set(config.methods) <= reported
     assert {"fedavg", "divfl"} < set(config.methods)
     assert PAPERS[name].config == config
-    assert (config.data.name, config.data.per_run) == (data, True)
+    assert (config.data.name, config.data.partition_per_seed) == (data, True)
     # Algorithm 1 averages with 1 / kappa; the rest was chosen on random selection alone.
     assert config.aggregator.weights == "uniform"
     rate, rounds = {"mnist": (0.01, 21), "cifar10": (0.03, 31)}[data]
@@ -46,7 +46,7 @@ def smaller(config):
     """The same comparison, on data that is always at hand."""
     return replace(
         config,
-        data=DataConfig(clients=20, per_run=True),
+        data=DataConfig(clients=20, partition_per_seed=True),
         model=ModelConfig(name="logistic"),
         solver=SolverConfig(learning_rate=0.1, batch_size=10, steps=2),
         training=TrainingConfig(rounds=6, eval_every=1, seeds=(0, 1, 2)),

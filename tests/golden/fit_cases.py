@@ -25,7 +25,7 @@ from fedjax_fair.app.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.app.variants import relevant
+from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.submodular import Modular, Scaled, Sum, facility_location_from_features
 
@@ -49,7 +49,7 @@ PLANTED = replace(
 @cache
 def federation(config=CONFIG):
     """Twelve clients of unequal sizes; ten clients in known groups for ``PLANTED``."""
-    return build(relevant(replace(config, methods=("fedavg",)))).data
+    return build(drop_unused_settings(replace(config, methods=("fedavg",)))).data
 
 
 @cache  # Runs of one model share the program of the evaluation.
@@ -90,7 +90,7 @@ def trained(round, config=CONFIG, summaries=False, **settings):
 
 def method(name, config=CONFIG):
     """A run of a method by its name, with the settings of ``config``."""
-    own = relevant(replace(config, methods=(name,)))
+    own = drop_unused_settings(replace(config, methods=(name,)))
     owners = federation(config)
     round = method_round(own, name, owners.num_classes, largest_client(owners), network())
     return trained(round, config, summaries=True)
@@ -322,7 +322,7 @@ def run_by_rounds():
 
 
 def sweep(name, **varied):
-    own = relevant(replace(CONFIG, methods=(name,)))
+    own = drop_unused_settings(replace(CONFIG, methods=(name,)))
     own = replace(own, training=replace(own.training, rounds=4, eval_every=2))
     return numeric(ff.sweep(own, seeds=SEEDS, **varied))
 

@@ -420,10 +420,10 @@ def federated_settings():
     def solve():
         one = key(1)
         runs = {
-            "fedcg-cohort": fed.fedcg(one, own, uniform, 4, cohort=3, **weighted),
+            "fedcg-cohort": fed.fedcg(one, own, uniform, 4, cohort_size=3, **weighted),
             "fedcg-gradient": fed.fedcg(one, own, uniform, 4, send="gradient", step=0.2),
             "fedcg-secure": fed.fedcg(one, own, uniform, 4, aggregation="secure"),
-            "fedcg_plus-cohort": fed.fedcg_plus(one, own, uniform, 2, 3, cohort=3, **weighted),
+            "fedcg_plus-cohort": fed.fedcg_plus(one, own, uniform, 2, 3, cohort_size=3, **weighted),
             "fedcg_plus-scaled": fed.fedcg_plus(one, own, uniform, 2, 3, local="scaled"),
             "fedcg_plus-sampled": fed.fedcg_plus(
                 one, own, uniform, 2, 2, gradient="sampled", sigma=0.5

@@ -96,7 +96,7 @@ def few_clients():
 
     @partial(jax.vmap, in_axes=(0, None))
     def run(key, problem):
-        return fed.fedcg(key, problem, PARTITION, 2, cohort=3, client_weights=WEIGHTS)
+        return fed.fedcg(key, problem, PARTITION, 2, cohort_size=3, client_weights=WEIGHTS)
 
     runs = solve(lambda key, problem: run(jax.random.split(key, 4000), problem))
     return jax.tree.map(np.asarray, runs)
@@ -156,7 +156,7 @@ def test_sparse_problems_run_as_dense_ones_do():
         return (
             fed.fedcg(key, problem, uniform, 3),
             fed.fedcg(key, problem, uniform, 3, send="gradient"),
-            fed.fedcg(key, problem, uniform, 3, cohort=4),
+            fed.fedcg(key, problem, uniform, 3, cohort_size=4),
             fed.centralized_greedy(problem, PARTITION),
             fed.discrete_greedy(key, problem, PARTITION, kappa=9.0),
         )
@@ -168,7 +168,7 @@ def test_sparse_problems_run_as_dense_ones_do():
 
 def test_one_local_step_is_fedcg():
     def runs(key, problem):
-        settings = [{"cohort": cohort, "client_weights": WEIGHTS} for cohort in (None, 3)]
+        settings = [{"cohort_size": cohort, "client_weights": WEIGHTS} for cohort in (None, 3)]
         plain = [fed.fedcg(key, problem, PARTITION, 4, **own) for own in settings]
         return plain, [fed.fedcg_plus(key, problem, PARTITION, 4, 1, **own) for own in settings]
 
@@ -244,7 +244,7 @@ def test_there_are_samples_for_every_gradient_of_a_run(problem, cohort, monkeypa
         return x
 
     monkeypatch.setattr(module, "sampled_gradient", record)
-    settings = {"gradient": "sampled", "sigma": 0.02, "delta": 0.1, "cohort": cohort}
+    settings = {"gradient": "sampled", "sigma": 0.02, "delta": 0.1, "cohort_size": cohort}
     jax.eval_shape(lambda key: fed.fedcg_plus(key, problem, PARTITION, 3, 5, **settings), KEY)
     gradients = 3 * 5 * (cohort or CLIENTS)
     assert set(sizes) == {np.ceil(np.log(2 * N * gradients / 0.1) / (2 * 0.02**2))}
@@ -389,8 +389,8 @@ def test_bits_are_counted_as_in_the_paper():
     def runs(key, problem):
         every = (
             fed.fedcg(key, problem, matroid, 2),
-            fed.fedcg(key, problem, matroid, 2, send="gradient", cohort=2),
-            fed.fedcg_plus(key, problem, matroid, 2, 3, cohort=2),
+            fed.fedcg(key, problem, matroid, 2, send="gradient", cohort_size=2),
+            fed.fedcg_plus(key, problem, matroid, 2, 3, cohort_size=2),
             fed.discrete_greedy(key, problem, matroid, kappa=100.0),
         )
         return [run.communication for run in every]
@@ -451,7 +451,7 @@ class Inexact(fed.FacilityLocation):
 ALGORITHMS = {
     "fedcg": lambda key, p: fed.fedcg(key, p, PARTITION, 3).x,
     "fedcg gradient": lambda key, p: fed.fedcg(key, p, PARTITION, 3, send="gradient").x,
-    "fedcg cohort": lambda key, p: fed.fedcg(key, p, PARTITION, 3, cohort=2).x,
+    "fedcg cohort": lambda key, p: fed.fedcg(key, p, PARTITION, 3, cohort_size=2).x,
     "fedcg_plus": lambda key, p: fed.fedcg_plus(key, p, PARTITION, 3, 2).x,
     "discrete_greedy": lambda key, p: fed.discrete_greedy(key, p, PARTITION, kappa=3.0).items,
     "importance_factors": lambda key, p: fed.importance_factors(p).singles,
@@ -529,7 +529,7 @@ def test_datasets(few_clients):
         (lambda p: fed.fedcg(KEY, p, PARTITION, 4, step=0.3), "step=0.3, rounds=4.*got 1.2"),
         (lambda p: fed.fedcg(KEY, p, PARTITION, 4, step=0.0), "step=0.0"),
         (lambda p: fed.fedcg(KEY, p, PARTITION, 0), "rounds=0"),
-        (lambda p: fed.fedcg(KEY, p, PARTITION, 4, cohort=0), "cohort=0"),
+        (lambda p: fed.fedcg(KEY, p, PARTITION, 4, cohort_size=0), "cohort_size=0"),
         (lambda p: fed.fedcg(KEY, p, PARTITION, 4, send="vote"), "send='vote'"),
         (lambda p: fed.fedcg(KEY, p, matroids.Uniform(2, 5), 4), "6 items.*got 5"),
         (lambda p: fed.fedcg(KEY, p, PARTITION, 4, client_weights=2 * WEIGHTS), "sum of 1, got 2"),
@@ -538,7 +538,7 @@ def test_datasets(few_clients):
             "client_weights",
         ),
         (lambda p: fed.fedcg_plus(KEY, p, PARTITION, 4, 0), "local_steps=0"),
-        (lambda p: fed.fedcg_plus(KEY, p, PARTITION, 4, 2, cohort=0), "cohort=0"),
+        (lambda p: fed.fedcg_plus(KEY, p, PARTITION, 4, 2, cohort_size=0), "cohort_size=0"),
         (lambda p: fed.fedcg_plus(KEY, p, PARTITION, 4, 2, local="cut"), "local='cut'"),
         (lambda p: fed.fedcg_plus(KEY, p, PARTITION, 4, 2, sigma=0.0), "sigma=0.0"),
         (
@@ -560,9 +560,9 @@ def test_bad_input(problem, call, message):
 
 
 SECURE = {
-    "fedcg": lambda p, **how: fed.fedcg(KEY, p, PARTITION, 3, cohort=2, **how).x,
+    "fedcg": lambda p, **how: fed.fedcg(KEY, p, PARTITION, 3, cohort_size=2, **how).x,
     "fedcg gradient": lambda p, **how: fed.fedcg(KEY, p, PARTITION, 3, send="gradient", **how).x,
-    "fedcg_plus": lambda p, **how: fed.fedcg_plus(KEY, p, PARTITION, 3, 2, cohort=3, **how).x,
+    "fedcg_plus": lambda p, **how: fed.fedcg_plus(KEY, p, PARTITION, 3, 2, cohort_size=3, **how).x,
     "discrete_greedy": lambda p, **how: (
         fed.discrete_greedy(KEY, p, PARTITION, kappa=0.8, **how).values
     ),

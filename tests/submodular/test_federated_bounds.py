@@ -163,10 +163,10 @@ def test_theorems_with_few_clients_hold_as_often_as_they_say():
     def solve(key):
         problem = fed.facility_location(scores)
         largest = bounds.largest_single(problem)
-        run = fed.fedcg(key, problem, matroid, 20, cohort=3)
-        guarantee = bounds.theorem_3_5(run, largest, cohort=3, delta=delta)
-        plus = fed.fedcg_plus(key, problem, matroid, 5, 4, cohort=3)
-        guarantee_plus = bounds.theorem_4_3(plus, largest, cohort=3, delta=delta, sigma=0.0)
+        run = fed.fedcg(key, problem, matroid, 20, cohort_size=3)
+        guarantee = bounds.theorem_3_5(run, largest, cohort_size=3, delta=delta)
+        plus = fed.fedcg_plus(key, problem, matroid, 5, 4, cohort_size=3)
+        guarantee_plus = bounds.theorem_4_3(plus, largest, cohort_size=3, delta=delta, sigma=0.0)
         return (
             guarantee.slack(run.extension[-1], optimum),
             guarantee_plus.slack(plus.extension[-1], optimum),
@@ -199,9 +199,9 @@ def test_formulas_by_hand():
     full = bounds.theorem_3_2(run, 0.125)
     assert (float(full.factor), float(full.error)) == (0.75, 0.5 * 4 * 3 + 0.5)
     # Root of 2 / (2 * 0.25) is 2.
-    part = bounds.theorem_3_5(run, 0.125, cohort=2, delta=0.25)
+    part = bounds.theorem_3_5(run, 0.125, cohort_size=2, delta=0.25)
     assert float(part.error) == 6.5 + 6 * 0.5 * 4 * 3 * 2
-    plus = bounds.theorem_4_3(run, 0.125, cohort=2, delta=0.25, sigma=0.5)
+    plus = bounds.theorem_4_3(run, 0.125, cohort_size=2, delta=0.25, sigma=0.5)
     local = 2 * 2 * 0.5 * 4 + 2 * 8 * 0.75
     assert float(plus.error) == 6.5 + 0.5 * (local + 2 * (6 * 4 * 3 + local))
     said = bounds.report(run, full, value=1.5, greedy=3.0)
@@ -244,15 +244,15 @@ def test_theorem_4_3_says_nothing_where_gradients_are_estimated():
         )  # fmt: skip
 
     assert np.isnan(solve(2).lipschitz).all()
-    plus = bounds.theorem_4_3(solve(2), 1.0, cohort=3, delta=0.5, sigma=0.1)
+    plus = bounds.theorem_4_3(solve(2), 1.0, cohort_size=3, delta=0.5, sigma=0.1)
     assert np.isnan(plus.error)
     assert (solve(1).lipschitz == 0).all()
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"cohort": 0}, "cohort=0"), ({"delta": 0.0}, "delta=0.0"), ({"sigma": -1.0}, "sigma=-1.0")],
+    [({"cohort_size": 0}, "cohort_size=0"), ({"delta": 0.0}, "delta=0.0"), ({"sigma": -1.0}, "sigma=-1.0")],
 )
 def test_bad_input(settings, message):
     with pytest.raises(ValueError, match=message):
-        bounds.theorem_4_3(RUN, 1.0, **{"cohort": 2, "delta": 0.1, "sigma": 0.0, **settings})
+        bounds.theorem_4_3(RUN, 1.0, **{"cohort_size": 2, "delta": 0.1, "sigma": 0.0, **settings})

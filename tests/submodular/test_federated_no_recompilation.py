@@ -86,7 +86,7 @@ PROBLEMS = {
 
 ALGORITHMS = {
     "fedcg": lambda p, m: fed.fedcg(KEY, p, m, 2),
-    "fedcg cohort": lambda p, m: fed.fedcg(KEY, p, m, 2, cohort=2, send="gradient", step=0.3),
+    "fedcg cohort": lambda p, m: fed.fedcg(KEY, p, m, 2, cohort_size=2, send="gradient", step=0.3),
     "fedcg secure": lambda p, m: fed.fedcg(KEY, p, m, 2, aggregation="secure"),
     "fedcg_plus": lambda p, m: fed.fedcg_plus(KEY, p, m, 2, 2),
     "discrete_greedy": lambda p, m: fed.discrete_greedy(KEY, p, m, kappa=2.0),
@@ -183,7 +183,7 @@ def test_stacked_problems_are_mapped():
 
 
 def test_a_comparison_runs_again_without_compiling(compiled):
-    every = cmp.references() | cmp.methods(rounds=2, local_steps=1, cohort=2, kappa=None)
+    every = cmp.references() | cmp.methods(rounds=2, local_steps=1, cohort_size=2, kappa=None)
     ways = {name: every[name] for name in ("random", "fedcg")}
 
     def run(seed):

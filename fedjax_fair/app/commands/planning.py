@@ -12,14 +12,14 @@ from rich.console import Console
 
 from fedjax_fair.app.build import build
 from fedjax_fair.app.commands.request import request
-from fedjax_fair.app.commands.shared import fields_of, plain
+from fedjax_fair.app.commands.common import fields_of, plain
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.options import parse
-from fedjax_fair.app.plan import as_json, batches_of_run, batches_of_sweep, plans, shown
+from fedjax_fair.app.plan import as_json, batches_of_run, batches_of_sweep, plans, format_plan
 from fedjax_fair.app.presets import Preset, resolve
-from fedjax_fair.app.sweep import planned
-from fedjax_fair.app.variants import relevant
+from fedjax_fair.app.sweep import plan_sweep
+from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.planning import machines
 
 __all__ = ["Plan", "plan_settings"]
@@ -54,10 +54,10 @@ def plan_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         machines.prepare(machine)
         mesh = mesh_of(chosen.devices, machines.devices_of(machine))
         memory, chosen = machine.memory, replace(chosen, devices=1)
-    base = relevant(resolve(chosen), base=wanted.base)
+    base = drop_unused_settings(resolve(chosen), base=wanted.base)
     varied, seeds = wanted.varied()
     if varied or seeds:
-        _, _, groups = planned(base, varied, seeds=seeds, memory=memory)
+        _, _, groups = plan_sweep(base, varied, seeds=seeds, memory=memory)
         batches = batches_of_sweep(groups)
     else:
         batches = batches_of_run(build(base, memory=memory))
@@ -65,6 +65,6 @@ def plan_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     if typed.json:
         print(json.dumps(as_json(machine, found), indent=2))
         return
-    table, notes = shown(machine, found)
+    table, notes = format_plan(machine, found)
     Console().print(table)
     print(notes)

@@ -114,7 +114,7 @@ def theorem_3_2(run: ContinuousRun, largest: Number) -> Guarantee:
     return Guarantee(1 - (1 - run.step) ** rounds, error, 1.0)
 
 
-def theorem_3_5(run: ContinuousRun, largest: Number, *, cohort: int, delta: float) -> Guarantee:
+def theorem_3_5(run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float) -> Guarantee:
     r"""The bound of ``fedcg`` with *K* clients a round.
 
     It adds :math:`6\eta r\Gamma\sqrt{T/(K\delta)}` to the error of Theorem 3.2.
@@ -122,19 +122,19 @@ def theorem_3_5(run: ContinuousRun, largest: Number, *, cohort: int, delta: floa
     Args:
         run: A run.
         largest: ``largest_single`` of the problem.
-        cohort: Clients a round, *K*.
+        cohort_size: Clients a round, *K*.
         delta: Probability allowed that the bound fails.
 
     Raises:
         ValueError: If a number is out of range.
     """
-    full, root = theorem_3_2(run, largest), _root(run, cohort, delta)
+    full, root = theorem_3_2(run, largest), _root(run, cohort_size, delta)
     error = full.error + 6 * run.step * run.rank * jnp.sum(run.spread) * root
     return Guarantee(full.factor, error, 1 - delta)
 
 
 def theorem_4_3(
-    run: ContinuousRun, largest: Number, *, cohort: int, delta: float, sigma: float
+    run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float, sigma: float
 ) -> Guarantee:
     r"""The bound of ``fedcg_plus``, in the form of the paper's appendix.
 
@@ -146,7 +146,7 @@ def theorem_4_3(
             gradients are estimated these are not the theorem's constants, and the error is NaN
             where there are local steps, since ``run.lipschitz`` is.
         largest: ``largest_single`` of the problem.
-        cohort: Clients a round, *K*.
+        cohort_size: Clients a round, *K*.
         delta: Probability allowed that the bound fails.
         sigma: Largest error of a coordinate of a sampled gradient, in units of value; 0 for exact
             ones.
@@ -155,7 +155,7 @@ def theorem_4_3(
         ValueError: If a number is out of range.
     """
     checks.non_negative("sigma", sigma)
-    full, root = theorem_3_2(run, largest), _root(run, cohort, delta)
+    full, root = theorem_3_2(run, largest), _root(run, cohort_size, delta)
     rounds, rank = run.spread.shape[0], run.rank
     local = 2 * rounds * sigma * rank + 2 * rank**1.5 * jnp.sum(run.lipschitz)
     sampling = root * (6 * rank * jnp.sum(run.spread) + local)
@@ -217,8 +217,8 @@ def report(
     }
 
 
-def _root(run: ContinuousRun, cohort: int, delta: float) -> float:
-    checks.positive_int("cohort", cohort)
+def _root(run: ContinuousRun, cohort_size: int, delta: float) -> float:
+    checks.positive_int("cohort_size", cohort_size)
     checks.positive("delta", delta)
     checks.unit_interval("delta", delta)
-    return float(np.sqrt(run.spread.shape[0] / (cohort * delta)))
+    return float(np.sqrt(run.spread.shape[0] / (cohort_size * delta)))

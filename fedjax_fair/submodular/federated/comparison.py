@@ -78,7 +78,7 @@ def references() -> dict[str, Method]:
 
 
 def methods(
-    *, rounds: int, local_steps: int, cohort: int | None, kappa: float | None
+    *, rounds: int, local_steps: int, cohort_size: int | None, kappa: float | None
 ) -> dict[str, Method]:
     """The federated methods.
 
@@ -86,28 +86,28 @@ def methods(
         rounds: Rounds of ``fedcg``, *T*. ``fedcg_plus`` takes ``local_steps`` times fewer, rounded
             up, so that a client computes as many gradients.
         local_steps: Local steps of ``fedcg_plus``, *tau*.
-        cohort: Clients of a round of ``fedcg`` and ``fedcg_plus``; None for all clients.
+        cohort_size: Clients of a round of ``fedcg`` and ``fedcg_plus``; None for all clients.
         kappa: Of ``discrete_greedy``; with None all clients respond.
     """
 
     def continuous(run: ContinuousRun, largest: Array) -> Guarantee:
-        if cohort is None:
+        if cohort_size is None:
             return theorem_3_2(run, largest)
-        return theorem_3_5(run, largest, cohort=cohort, delta=_DELTA)
+        return theorem_3_5(run, largest, cohort_size=cohort_size, delta=_DELTA)
 
     def voting(send):
         def solve(key, problem, matroid):
-            return fedcg(key, problem, matroid, rounds, cohort=cohort, send=send)
+            return fedcg(key, problem, matroid, rounds, cohort_size=cohort_size, send=send)
 
         return solve
 
     def local(key, problem, matroid):
         few = -(-rounds // local_steps)
-        return fedcg_plus(key, problem, matroid, few, local_steps, cohort=cohort)
+        return fedcg_plus(key, problem, matroid, few, local_steps, cohort_size=cohort_size)
 
     def with_steps(run: ContinuousRun, largest: Array) -> Guarantee:
-        assert cohort is not None
-        return theorem_4_3(run, largest, cohort=cohort, delta=_DELTA, sigma=0.0)
+        assert cohort_size is not None
+        return theorem_4_3(run, largest, cohort_size=cohort_size, delta=_DELTA, sigma=0.0)
 
     def discrete(key, problem, matroid):
         # No positive factor is as small as 1e-30, so that all clients with one respond.
@@ -116,7 +116,7 @@ def methods(
     return {
         "fedcg": Method(voting("base"), continuous),
         "fedcg-gradient": Method(voting("gradient"), continuous),
-        "fedcg+": Method(local, with_steps if cohort else None),
+        "fedcg+": Method(local, with_steps if cohort_size else None),
         "discrete-greedy": Method(discrete, prepares=True),
     }
 

@@ -46,7 +46,7 @@ def fedcg(
     matroid: Matroid,
     rounds: int,
     *,
-    cohort: int | None = None,
+    cohort_size: int | None = None,
     step: float | None = None,
     send: str = "base",
     client_weights: ArrayLike | None = None,
@@ -59,7 +59,7 @@ def fedcg(
         problem: The clients' functions.
         matroid: Which sets are allowed.
         rounds: Communication rounds, *T*.
-        cohort: Clients drawn every round, with replacement and probabilities ``p_i``, and averaged
+        cohort_size: Clients drawn every round, with replacement and probabilities ``p_i``, and averaged
             equally; with None all clients take part, weighted by ``p_i``.
         step: Step size, at most ``1 / rounds``, which is the default.
         send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for their mean.
@@ -89,8 +89,8 @@ def fedcg(
     """
     check_sizes(problem, matroid)
     checks.one_of("send", send, ("base", "gradient"))
-    if cohort is not None:
-        checks.positive_int("cohort", cohort)
+    if cohort_size is not None:
+        checks.positive_int("cohort_size", cohort_size)
     return _fedcg(
         key,
         problem,
@@ -99,21 +99,21 @@ def fedcg(
         step_size(step, rounds),
         as_secure(aggregation),
         rounds=rounds,
-        cohort=cohort,
+        cohort_size=cohort_size,
         send=send,
     )
 
 
-@partial(jax.jit, static_argnames=("rounds", "cohort", "send"))
-def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort, send):
+@partial(jax.jit, static_argnames=("rounds", "cohort_size", "send"))
+def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort_size, send):
     size, weights = problem.size, filled_weights(problem, weights)
 
     def communicate(key, key_masks, x, gradients):
         hidden = protocol(secure, key_masks, problem.num_clients)
         shares = weights
-        if cohort is not None:
-            drawn = draw_cohort(key, weights, cohort)
-            shares = jnp.zeros_like(weights).at[drawn].add(1 / cohort)
+        if cohort_size is not None:
+            drawn = draw_cohort(key, weights, cohort_size)
+            shares = jnp.zeros_like(weights).at[drawn].add(1 / cohort_size)
         if send == "gradient":
             mean = secure_aggregate(gradients.messages(shares), size, hidden)
             base = matroid.max_weight_base(mean)
@@ -124,5 +124,5 @@ def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort, send
         return Sent(direction, product(shares, bases.worth), jnp.zeros(()))
 
     up = base_bits(matroid.rank, size) if send == "base" else vector_bits(size)
-    costs = (cohort or problem.num_clients, vector_bits(size), up)
+    costs = (cohort_size or problem.num_clients, vector_bits(size), up)
     return ascend(problem, matroid, weights, key, rounds, step, communicate, costs)

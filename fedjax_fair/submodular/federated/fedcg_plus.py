@@ -53,7 +53,7 @@ def fedcg_plus(
     rounds: int,
     local_steps: int,
     *,
-    cohort: int | None = None,
+    cohort_size: int | None = None,
     step: float | None = None,
     gradient: str = "exact",
     sigma: float = 0.1,
@@ -73,7 +73,7 @@ def fedcg_plus(
         matroid: Which sets are allowed.
         rounds: Communication rounds, *R = T / tau*.
         local_steps: Steps of each client in a round, *tau*.
-        cohort: As for ``fedcg``.
+        cohort_size: As for ``fedcg``.
         step: Step size of the server, at most ``1 / rounds``, which is the default.
         gradient: ``"exact"``, or ``"sampled"``: estimated from the values of random sets.
         sigma: Largest error of a sampled gradient, as a share of a client's largest value of an
@@ -99,11 +99,11 @@ def fedcg_plus(
     checks.one_of("gradient", gradient, ("exact", "sampled"))
     checks.one_of("local", local, ("clip", "scaled"))
     step = step_size(step, rounds)
-    if cohort is not None:
-        checks.positive_int("cohort", cohort)
+    if cohort_size is not None:
+        checks.positive_int("cohort_size", cohort_size)
     if gradient == "exact" and not problem.exact:
         raise ValueError(f"{gradient=}: expected 'sampled', since {problem.name} has no exact one.")
-    estimates = rounds * local_steps * (cohort or problem.num_clients)
+    estimates = rounds * local_steps * (cohort_size or problem.num_clients)
     samples = sample_size(sigma, delta, size=problem.size, estimates=estimates)
     return _fedcg_plus(
         key,
@@ -116,12 +116,12 @@ def fedcg_plus(
         as_secure(aggregation),
         rounds=rounds,
         local_steps=local_steps,
-        cohort=cohort,
+        cohort_size=cohort_size,
         samples=samples if gradient == "sampled" else None,
     )
 
 
-@partial(jax.jit, static_argnames=("rounds", "local_steps", "cohort", "samples"))
+@partial(jax.jit, static_argnames=("rounds", "local_steps", "cohort_size", "samples"))
 def _fedcg_plus(
     key,
     problem,
@@ -133,11 +133,11 @@ def _fedcg_plus(
     *,
     rounds,
     local_steps,
-    cohort,
+    cohort_size,
     samples,
 ):
     weights = filled_weights(problem, weights)
-    function, size, number = problem.function, problem.size, cohort or problem.num_clients
+    function, size, number = problem.function, problem.size, cohort_size or problem.num_clients
 
     def gradient_at(own, key, y):
         if samples is None:
@@ -169,9 +169,9 @@ def _fedcg_plus(
 
     def communicate(key_cohort, key_work, x, _):
         clients, shares = jnp.arange(number, dtype=jnp.int32), weights
-        if cohort is not None:
-            clients = draw_cohort(key_cohort, weights, cohort)
-            shares = jnp.full(cohort, 1 / cohort)
+        if cohort_size is not None:
+            clients = draw_cohort(key_cohort, weights, cohort_size)
+            shares = jnp.full(cohort_size, 1 / cohort_size)
         keys = jax.random.split(key_work, number)
         changes, promised, lipschitz = jax.lax.map(
             lambda pair: work(pair[0], pair[1], x),

@@ -218,10 +218,10 @@ def step_size(step: float | None, rounds: int) -> float:
 
 
 def draw_cohort(
-    key: Key[Array, ""], weights: Float[Array, " clients"], cohort: int
+    key: Key[Array, ""], weights: Float[Array, " clients"], cohort_size: int
 ) -> Int[Array, " cohort"]:
     """Clients drawn with replacement, with probabilities ``p_i``."""
-    return jax.random.choice(key, weights.shape[0], (cohort,), p=weights).astype(jnp.int32)
+    return jax.random.choice(key, weights.shape[0], (cohort_size,), p=weights).astype(jnp.int32)
 
 
 _PER_POINT = {

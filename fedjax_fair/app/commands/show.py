@@ -13,7 +13,7 @@ from tyro.conf import Positional
 from fedjax_fair import results
 from fedjax_fair.app import registry
 from fedjax_fair.app.build import server_sees
-from fedjax_fair.app.commands.shared import RunPath
+from fedjax_fair.app.commands.common import RunPath
 from fedjax_fair.app.console import compared_table, tables
 from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.text import format_columns

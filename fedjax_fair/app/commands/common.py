@@ -16,14 +16,14 @@ from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.termination import Terminated
 from fedjax_fair.text import escape_control_chars
 
-__all__ = ["Name", "RunPath", "advice", "fields_of", "plain", "resumable", "say_where"]
+__all__ = ["Name", "RunPath", "interrupt_hint", "fields_of", "plain", "resumable", "print_output_paths"]
 
 RunPath = Annotated[str, tyro.conf.arg(metavar="RUN")]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
 
 
 @contextlib.contextmanager
-def advice(text: str) -> Iterator[None]:
+def interrupt_hint(text: str) -> Iterator[None]:
     """What to type after an end from outside."""
     try:
         yield
@@ -37,10 +37,10 @@ def resumable(folder: RunFolder) -> contextlib.AbstractContextManager[None]:
     words = ["resume", str(folder.path)]
     for file in plugins.loaded():
         words += ["--plugin", str(file)]
-    return advice(f"`fedjax-fair {shlex.join(words)}` continues")
+    return interrupt_hint(f"`fedjax-fair {shlex.join(words)}` continues")
 
 
-def say_where(**files: Path) -> None:
+def print_output_paths(**files: Path) -> None:
     """Prints where files are, by what they hold."""
     for name, path in files.items():
         print(f"{name}: {escape_control_chars(path)}")

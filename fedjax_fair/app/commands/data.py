@@ -10,10 +10,10 @@ from tyro.conf import Positional
 
 from fedjax_fair import data
 from fedjax_fair.app.build import load_data
-from fedjax_fair.app.commands.shared import Name
+from fedjax_fair.app.commands.common import Name
 from fedjax_fair.app.config import Config, DataConfig
 from fedjax_fair.app.presets import resolve
-from fedjax_fair.app.variants import relevant
+from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.report import plots
 from fedjax_fair.text import format_columns, escape_control_chars
 
@@ -72,7 +72,7 @@ class DataShow:
 
     def __call__(self) -> None:
         # Settings that are the default's own, for another partition, are none of this one.
-        config = relevant(resolve(Config(data=self.data)), base=Config())
+        config = drop_unused_settings(resolve(Config(data=self.data)), base=Config())
         federation = load_data(config)
         print(federation)
         if self.output is not None:
