@@ -21,7 +21,7 @@ from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.best import Best
 from fedjax_fair.training.checkpoints import Checkpoints
 from fedjax_fair.training.diagnosis import (
-    Doubts,
+    TrainingMonitor,
     require_members,
     warn_of_clients,
     warn_of_divergence,
@@ -200,7 +200,7 @@ def run(
                 stacklevel=2,
             )
         state = compiled.init()
-        doubts = Doubts(data, rounds, seeds)
+        monitor = TrainingMonitor(data, rounds, seeds)
         finest = None if best is None else Best(best, seeds)
 
         def record(cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None) -> bool:
@@ -208,7 +208,7 @@ def run(
             done = int(jax.device_get(state.round)[0])
             history.add_evaluation(done, summaries, clients)
             if on_nonfinite != "keep":
-                doubts.see(done, summaries, clients.test_loss)
+                monitor.update(done, summaries, clients.test_loss)
             seconds = time.perf_counter() - started
             evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds, info)
             if finest is not None:
@@ -221,7 +221,7 @@ def run(
             kept_state = store.restore(compiled.without_repetitions(state), finest)
             state = compiled.with_repetitions(kept_state)
             if on_nonfinite != "keep":
-                doubts.recall(history)
+                monitor.replay(history)
         else:
             stop = record(compiled.empty_cohort)
         while not stop and history.round < rounds:
