@@ -15,7 +15,7 @@ from fedjax_fair.parallel import processes
 from fedjax_fair.results import History
 from fedjax_fair.results.files import require_intact_folder, sign_folder, written_by_orbax
 from fedjax_fair.simulate import RoundState
-from fedjax_fair.training.best import Best
+from fedjax_fair.training.best import BestModelTracker
 from fedjax_fair.training.fingerprint import differences
 
 __all__ = ["Checkpoints"]
@@ -92,7 +92,7 @@ class Checkpoints:
         long_ago = monotonic() - self._written >= SECONDS_BETWEEN
         return processes.broadcast_from_first(lambda: "yes" if long_ago else "no") == "yes"
 
-    def save(self, state: RoundState, history: History, best: Best | None = None) -> None:
+    def save(self, state: RoundState, history: History, best: BestModelTracker | None = None) -> None:
         """Writes a checkpoint for the round the history has reached, with the best model so far.
 
         Raises:
@@ -114,7 +114,7 @@ class Checkpoints:
             sign_folder(self._folder / str(history.round))
         self._written = monotonic()
 
-    def restore(self, state: RoundState, best: Best | None = None) -> RoundState:
+    def restore(self, state: RoundState, best: BestModelTracker | None = None) -> RoundState:
         """Reads the state that belongs to ``history``.
 
         Args:

@@ -18,7 +18,7 @@ from fedjax_fair import checks, results
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
 from fedjax_fair.simulate import RoundInfo
 from fedjax_fair.training.batch import Batch
-from fedjax_fair.training.best import Best
+from fedjax_fair.training.best import BestModelTracker
 from fedjax_fair.training.checkpoints import Checkpoints
 from fedjax_fair.training.diagnosis import (
     TrainingMonitor,
@@ -201,7 +201,7 @@ def run(
             )
         state = compiled.init()
         monitor = TrainingMonitor(data, rounds, seeds)
-        finest = None if best is None else Best(best, seeds)
+        best_tracker = None if best is None else BestModelTracker(best, seeds)
 
         def record(cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None) -> bool:
             summaries, clients = jax.device_get(compiled.evaluate(state, cohort))
@@ -211,14 +211,14 @@ def run(
                 monitor.update(done, summaries, clients.test_loss)
             seconds = time.perf_counter() - started
             evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds, info)
-            if finest is not None:
-                finest.see(evaluation, compiled.without_repetitions(state.variables))
+            if best_tracker is not None:
+                best_tracker.update(evaluation, compiled.without_repetitions(state.variables))
             stops = [callback.on_evaluation(evaluation) for callback in callbacks]
             return any(stop is True for stop in stops)
 
         stop = False
         if store is not None and kept is not None:
-            kept_state = store.restore(compiled.without_repetitions(state), finest)
+            kept_state = store.restore(compiled.without_repetitions(state), best_tracker)
             state = compiled.with_repetitions(kept_state)
             if on_nonfinite != "keep":
                 monitor.replay(history)
@@ -235,7 +235,7 @@ def run(
             history.add_rounds(recorded)
             stop = record(recorded.clients[:, -1], recorded)
             if store is not None and (stop or history.round == rounds or store.due):
-                store.save(compiled.without_repetitions(state), history, finest)
+                store.save(compiled.without_repetitions(state), history, best_tracker)
 
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
@@ -244,8 +244,8 @@ def run(
     warn_of_divergence(dataset)
     for callback in callbacks:
         callback.on_end(dataset)
-    if finest is not None and finest.kept is not None:
-        return Trained(dataset, finest.kept["variables"], finest.kept["rounds"])
+    if best_tracker is not None and best_tracker.kept is not None:
+        return Trained(dataset, best_tracker.kept["variables"], best_tracker.kept["rounds"])
     last = np.full(len(seeds), history.round, np.int64)
     return Trained(dataset, jax.device_get(compiled.without_repetitions(state.variables)), last)
 
