@@ -14,7 +14,7 @@ from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import Batch
 from fedjax_fair.training.fitted import Fitted
-from fedjax_fair.training.loop import Callback, OnNonfinite, Schedule, programs_of, run
+from fedjax_fair.training.loop import Callback, OnNonfinite, TrainOptions, programs_of, run
 from fedjax_fair.training.programs import Programs
 from fedjax_fair.training.split import split
 
@@ -53,8 +53,8 @@ def train_each(
     Yields:
         Each name with what ``train`` returns, as soon as it is done.
     """
-    schedule = Schedule(rounds, eval_every, True, on_nonfinite)
-    schedule.require_valid()
+    options = TrainOptions(rounds, eval_every, True, on_nonfinite)
+    options.require_valid()
     names, traced = list(methods), dict[str, Programs]()
     parts = {name: split([method]) for name, method in methods.items()}
     # Several processes must not change the order of what they compile and run.
@@ -64,7 +64,7 @@ def train_each(
 
         def trace(name: str) -> None:
             if name not in traced:
-                traced[name] = programs_of(parts[name], batch, schedule)
+                traced[name] = programs_of(parts[name], batch, options)
 
         def programs(place: int) -> Programs:
             trace(names[place])
@@ -77,7 +77,7 @@ def train_each(
             trained = run(
                 parts[name],
                 batch,
-                schedule,
+                options,
                 callbacks(name),
                 checkpoints(name),
                 partial(programs, place),

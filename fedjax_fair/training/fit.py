@@ -19,7 +19,7 @@ from fedjax_fair.training.loop import (
     Evaluation,
     MemoryLimitError,
     OnNonfinite,
-    Schedule,
+    TrainOptions,
     SimulationError,
     run,
 )
@@ -181,10 +181,10 @@ def train(
     checks.seeds("seeds", seeds)
     if best is not None:
         checks.function("best", best, "from an Evaluation to a number for each seed")
-    schedule = Schedule(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
-    schedule.require_valid()
+    options = TrainOptions(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
+    options.require_valid()
     with Batch(data, seeds, mesh) as batch:
-        trained = run(split([round]), batch, schedule, callbacks, checkpoints)
+        trained = run(split([round]), batch, options, callbacks, checkpoints)
     return Fitted(trained.dataset, trained.variables, round.model, trained.rounds)
 
 
@@ -270,9 +270,9 @@ def fit_batch(
     for method in methods:
         example = "Round(model, selector, solver, aggregator)"
         checks.instance("methods: one of them", method, BaseRound, example)
-    schedule = Schedule(
+    options = TrainOptions(
         rounds, eval_every, train_loss, on_nonfinite, metrics, memory_limit=memory_limit
     )
-    schedule.require_valid()
+    options.require_valid()
     with Batch(data, seeds, mesh) as batch:
-        return run(split(methods), batch, schedule, callbacks, checkpoints).dataset
+        return run(split(methods), batch, options, callbacks, checkpoints).dataset

@@ -40,7 +40,7 @@ __all__ = [
     "Evaluation",
     "MemoryLimitError",
     "OnNonfinite",
-    "Schedule",
+    "TrainOptions",
     "SimulationError",
     "Trained",
     "programs_of",
@@ -105,7 +105,7 @@ class Callback:
         """Called once, with the results that ``fit`` returns."""
 
 
-class Schedule(NamedTuple):
+class TrainOptions(NamedTuple):
     """When runs are evaluated and what ends them; ``fit`` and ``train`` describe each setting."""
 
     rounds: int
@@ -140,23 +140,23 @@ class Trained(NamedTuple):
     rounds: Int[np.ndarray, " seeds"]
 
 
-def programs_of(method: Split, batch: Batch, schedule: Schedule) -> Programs:
+def programs_of(method: Split, batch: Batch, options: TrainOptions) -> Programs:
     """Traces the programs of a method, which are compiled in the background."""
     with explained():
         return Programs(
             method,
             batch,
-            min(schedule.eval_every, schedule.rounds),
-            schedule.train_loss,
-            drop_nonfinite=schedule.on_nonfinite == "drop",
-            own_metrics=schedule.metrics,
+            min(options.eval_every, options.rounds),
+            options.train_loss,
+            drop_nonfinite=options.on_nonfinite == "drop",
+            own_metrics=options.metrics,
         )
 
 
 def run(
     method: Split,
     batch: Batch,
-    schedule: Schedule,
+    options: TrainOptions,
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
     programs: Callable[[], Programs] | None = None,
@@ -166,18 +166,18 @@ def run(
     Args:
         method: The rounds of the runs.
         batch: The runs.
-        schedule: When they are evaluated and what ends them; valid.
+        options: When they are evaluated and what ends them; valid.
         callbacks: Called at the start, every evaluation and the end.
         checkpoints: A folder for checkpoints.
         programs: Returns its programs, if those of several methods are compiled together.
     """
     seeds, data = batch.seeds, batch.given
-    rounds, eval_every, best = schedule.rounds, schedule.eval_every, schedule.best
-    on_nonfinite = schedule.on_nonfinite
+    rounds, eval_every, best = options.rounds, options.eval_every, options.best
+    on_nonfinite = options.on_nonfinite
     started = time.perf_counter()
     for callback in callbacks:
         callback.on_start(rounds, seeds)
-    with _kept(method, batch, schedule, checkpoints) as store:
+    with _kept(method, batch, options, checkpoints) as store:
         kept = None if store is None else store.history
         history = results.History() if kept is None else kept
         if history.round > rounds:
@@ -185,8 +185,8 @@ def run(
                 f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
                 f"{history.round}."
             )
-        compiled = programs_of(method, batch, schedule) if programs is None else programs()
-        needed, limit = compiled.num_bytes(rounds), schedule.memory_limit
+        compiled = programs_of(method, batch, options) if programs is None else programs()
+        needed, limit = compiled.num_bytes(rounds), options.memory_limit
         if limit is not None and needed > limit:
             raise MemoryLimitError(needed, compiled.shared_bytes, limit)
         for callback in callbacks:
@@ -240,7 +240,7 @@ def run(
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
     )
-    dataset = results.to_dataset(history, seeds, data, shapes, compiled.bytes_up, schedule.metrics)
+    dataset = results.to_dataset(history, seeds, data, shapes, compiled.bytes_up, options.metrics)
     warn_of_divergence(dataset)
     for callback in callbacks:
         callback.on_end(dataset)
@@ -253,26 +253,26 @@ def run(
 def _kept(
     method: Split,
     batch: Batch,
-    schedule: Schedule,
+    options: TrainOptions,
     folder: str | Path | None,
 ) -> AbstractContextManager[Checkpoints | None]:
     """The checkpoints of these runs, of which a folder may hold some; None without a folder."""
     if folder is None:
         return nullcontext()
     settings: dict[str, Any] = {
-        "eval_every": schedule.eval_every,
-        "train_loss": schedule.train_loss,
-        "drop_nonfinite": schedule.on_nonfinite == "drop",
+        "eval_every": options.eval_every,
+        "train_loss": options.train_loss,
+        "drop_nonfinite": options.on_nonfinite == "drop",
     }
-    if schedule.best is not None:
-        settings["best"] = schedule.best
-    if schedule.metrics:
-        settings["metrics"] = tuple(schedule.metrics)
+    if options.best is not None:
+        settings["best"] = options.best
+    if options.metrics:
+        settings["metrics"] = tuple(options.metrics)
     data = batch.given._replace(name="")  # What it is called does not matter.
     stacked = method.stacked
     fields = {field.name: getattr(stacked, field.name) for field in dataclasses.fields(stacked)}
     described = describe(method=type(stacked), **fields, data=data, **settings)
-    return Checkpoints(folder, batch.seeds, described, schedule.rounds, schedule.eval_every)
+    return Checkpoints(folder, batch.seeds, described, options.rounds, options.eval_every)
 
 
 def _require_finite(
