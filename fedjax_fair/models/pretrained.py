@@ -18,7 +18,7 @@ def pretrained(model: Model, variables: Variables) -> Model:
 
     Args:
         model: The network.
-        variables: Of one model: from `Fitted.of`, or ``Variables(params, state)`` of what a Flax
+        variables: Of one model: from `FitResult.of`, or ``Variables(params, state)`` of what a Flax
             module was trained to elsewhere.
 
     Returns:

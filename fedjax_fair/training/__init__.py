@@ -10,13 +10,13 @@ from fedjax_fair.training.fit import (
     fit_batch,
     train,
 )
-from fedjax_fair.training.fitted import Fitted
+from fedjax_fair.training.fit_result import FitResult
 
 __all__ = [
     "Callback",
     "Centralized",
     "Evaluation",
-    "Fitted",
+    "FitResult",
     "MemoryLimitError",
     "SimulationError",
     "fit",

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import Batch
-from fedjax_fair.training.fitted import Fitted
+from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.loop import Callback, OnNonfinite, TrainOptions, programs_of, run
 from fedjax_fair.training.programs import Programs
 from fedjax_fair.training.split import split
@@ -36,7 +36,7 @@ def train_each(
     callbacks: Callable[[str], Sequence[Callback]],
     checkpoints: Callable[[str], Path],
     mesh: Mesh | None = None,
-) -> Iterator[tuple[str, Fitted]]:
+) -> Iterator[tuple[str, FitResult]]:
     """Trains methods one after another, as ``train`` does each.
 
     Args:
@@ -82,4 +82,4 @@ def train_each(
                 checkpoints(name),
                 partial(programs, place),
             )
-            yield name, Fitted(trained.dataset, trained.variables, round.model, trained.rounds)
+            yield name, FitResult(trained.dataset, trained.variables, round.model, trained.rounds)

@@ -13,7 +13,7 @@ from fedjax_fair.base import ClientMetric, Metric
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import Batch
-from fedjax_fair.training.fitted import Fitted
+from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.loop import (
     Callback,
     Evaluation,
@@ -138,7 +138,7 @@ def train(
     metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
     best: Callable[[Evaluation], Any] | None = None,
-) -> Fitted:
+) -> FitResult:
     """Runs a federated method as ``fit`` does, and returns the trained models too.
 
     Args:
@@ -158,7 +158,7 @@ def train(
             Choose by what is not reported: on validation examples (`data.hold_out`).
 
     Returns:
-        A ``Fitted``: the Dataset of ``fit``, the variables of every seed, and the model.
+        A ``FitResult``: the Dataset of ``fit``, the variables of every seed, and the model.
 
     Raises:
         ValueError: As ``fit``; or if ``best`` does not give a number for each seed.
@@ -185,7 +185,7 @@ def train(
     options.require_valid()
     with Batch(data, seeds, mesh) as batch:
         trained = run(split([round]), batch, options, callbacks, checkpoints)
-    return Fitted(trained.dataset, trained.variables, round.model, trained.rounds)
+    return FitResult(trained.dataset, trained.variables, round.model, trained.rounds)
 
 
 def fit_batch(

@@ -24,13 +24,13 @@ from fedjax_fair.training.split import Structure, split
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Fitted"]
+__all__ = ["FitResult"]
 
 _CHUNK = 500
 """Examples of a pass: few enough for the activations of all of them to be no burden."""
 
 
-class Fitted(NamedTuple):
+class FitResult(NamedTuple):
     """The trained models of all seeds, and how they came about.
 
     Predictions have a leading axis ``seeds``, in the order of the results' dimension ``seed``.
