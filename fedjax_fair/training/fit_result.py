@@ -61,7 +61,7 @@ class FitResult(NamedTuple):
     model: Model
     rounds: Int[np.ndarray, " seeds"]
 
-    def of(self, seed: int) -> Variables:
+    def variables_for(self, seed: int) -> Variables:
         """The variables of one seed.
 
         Args:
@@ -84,7 +84,7 @@ class FitResult(NamedTuple):
             ...     ff.models.from_flax(network), ff.selectors.Full(),
             ...     ff.solvers.SGD(0.1, 2, steps=1), ff.aggregators.Mean(),
             ... )
-            >>> params, state = ff.train(method, data, rounds=1).of(seed=0)
+            >>> params, state = ff.train(method, data, rounds=1).variables_for(seed=0)
             >>> network.apply({"params": params, **state}, data.test.features).shape
             (2, 2)
         """
