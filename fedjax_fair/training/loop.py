@@ -42,7 +42,7 @@ __all__ = [
     "OnNonfinite",
     "TrainOptions",
     "SimulationError",
-    "Trained",
+    "RunBatchResult",
     "programs_of",
     "run",
 ]
@@ -126,7 +126,7 @@ class TrainOptions(NamedTuple):
         require_new(self.metrics)
 
 
-class Trained(NamedTuple):
+class RunBatchResult(NamedTuple):
     """What a batch of runs comes to.
 
     Attributes:
@@ -160,7 +160,7 @@ def run(
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
     programs: Callable[[], Programs] | None = None,
-) -> Trained:
+) -> RunBatchResult:
     """Trains a method in all runs of a batch.
 
     Args:
@@ -245,9 +245,9 @@ def run(
     for callback in callbacks:
         callback.on_end(dataset)
     if best_tracker is not None and best_tracker.kept is not None:
-        return Trained(dataset, best_tracker.kept["variables"], best_tracker.kept["rounds"])
+        return RunBatchResult(dataset, best_tracker.kept["variables"], best_tracker.kept["rounds"])
     last = np.full(len(seeds), history.round, np.int64)
-    return Trained(dataset, jax.device_get(compiled.without_repetitions(state.variables)), last)
+    return RunBatchResult(dataset, jax.device_get(compiled.without_repetitions(state.variables)), last)
 
 
 def _kept(
