@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.planning.plan import Plan, whole_seconds
 from fedjax_fair.simulate import BaseRound
-from fedjax_fair.training.batch import Batch
+from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.programs import Programs
 from fedjax_fair.training.split import split
 
@@ -42,7 +42,7 @@ def measured(
         mesh: Devices or cores.
     """
     started = time.perf_counter()
-    with Batch(data, seeds, mesh) as batch:
+    with RunBatch(data, seeds, mesh) as batch:
         programs = Programs(split(methods), batch, 1, train_loss)
         needed = programs.num_bytes(rounds)
         compiled_in = time.perf_counter() - started

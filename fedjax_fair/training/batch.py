@@ -19,10 +19,10 @@ from fedjax_fair.parallel.cores import CORES, filled_up, num_usable_cores, share
 from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_runs
 from fedjax_fair.training.executables import compile_in
 
-__all__ = ["Batch"]
+__all__ = ["RunBatch"]
 
 
-class Batch:
+class RunBatch:
     """What all methods share that train on a federation with the same seeds.
 
     Use it in a ``with`` statement: it holds the threads that compile.
@@ -37,7 +37,7 @@ class Batch:
         seeds: The seeds, as integers.
         mesh: The devices.
         cores: How many cores are devices of their own.
-        run_a_core: Whether each core makes runs of its own: where there is a run for each.
+        one_run_per_core: Whether each core makes runs of its own: where there is a run for each.
         groups: Groups of devices, each with runs of its own. They make equally many, the last one
             repetitions if need be.
 
@@ -62,12 +62,12 @@ class Batch:
             )
         self.given, self.seeds, self.mesh = given, tuple(map(int, seeds)), mesh
         self.cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
-        self.run_a_core = 1 < self.cores <= len(seeds)
+        self.one_run_per_core = 1 < self.cores <= len(seeds)
         self.groups = num_run_groups(mesh)
         # Several processes must not change the order.
         self._threads = ThreadPoolExecutor(1 if jax.process_count() > 1 else num_usable_cores())
 
-    def __enter__(self) -> Batch:
+    def __enter__(self) -> RunBatch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
@@ -84,7 +84,7 @@ class Batch:
             data = with_ownership(data, filled_up(ownership(data), self.groups))
         if mesh is None:
             return on_device(data)
-        if self.run_a_core:
+        if self.one_run_per_core:
             return moved(data, lambda data: shared(data, mesh))
         return shard_federation(data, mesh)
 
@@ -93,7 +93,7 @@ class Batch:
         seeds, numbers = filled_up((np.asarray(self.seeds, np.uint32), numbers), self.groups)
         if self.mesh is None:
             return seeds, jax.device_put(numbers)
-        if self.run_a_core:
+        if self.one_run_per_core:
             return seeds, shared(numbers, self.mesh)
         return seeds, split_runs(numbers, self.mesh)
 

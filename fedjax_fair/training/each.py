@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import BaseRound
-from fedjax_fair.training.batch import Batch
+from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.loop import Callback, OnNonfinite, TrainOptions, programs_of, run
 from fedjax_fair.training.programs import Programs
@@ -60,7 +60,7 @@ def train_each(
     # Several processes must not change the order of what they compile and run.
     ahead = 0 if jax.process_count() > 1 else _AHEAD
 
-    with Batch(data, seeds, mesh) as batch:
+    with RunBatch(data, seeds, mesh) as batch:
 
         def trace(name: str) -> None:
             if name not in traced:

@@ -12,7 +12,7 @@ from fedjax_fair import checks
 from fedjax_fair.base import ClientMetric, Metric
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import BaseRound
-from fedjax_fair.training.batch import Batch
+from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.loop import (
     Callback,
@@ -183,7 +183,7 @@ def train(
         checks.function("best", best, "from an Evaluation to a number for each seed")
     options = TrainOptions(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
     options.require_valid()
-    with Batch(data, seeds, mesh) as batch:
+    with RunBatch(data, seeds, mesh) as batch:
         trained = run(split([round]), batch, options, callbacks, checkpoints)
     return FitResult(trained.dataset, trained.variables, round.model, trained.rounds)
 
@@ -274,5 +274,5 @@ def fit_batch(
         rounds, eval_every, train_loss, on_nonfinite, metrics, memory_limit=memory_limit
     )
     options.require_valid()
-    with Batch(data, seeds, mesh) as batch:
+    with RunBatch(data, seeds, mesh) as batch:
         return run(split(methods), batch, options, callbacks, checkpoints).dataset

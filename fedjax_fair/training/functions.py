@@ -43,7 +43,7 @@ def functions(
     model: Split,
     mesh: Mesh | None = None,
     *,
-    run_a_core: bool = False,
+    one_run_per_core: bool = False,
     train_loss: bool,
     drop_nonfinite: bool = False,
     own_metrics: Sequence[Metric | ClientMetric] = (),
@@ -58,7 +58,7 @@ def functions(
         method: The rounds.
         model: Their models.
         mesh: Devices that clients are assigned to, or cores, or None for one device.
-        run_a_core: Whether each core makes runs of its own.
+        one_run_per_core: Whether each core makes runs of its own.
         train_loss: Whether evaluations measure training losses.
         drop_nonfinite: As for ``simulate.run``.
         own_metrics: Measured besides at every evaluation.
@@ -66,8 +66,8 @@ def functions(
     metrics_of_user = tuple(own_metrics)
     training = reusing(_training, method.first)
     evaluation = reusing(_evaluation, (model.first, metrics_of_user))
-    init, step = training(method.structure, mesh, run_a_core, drop_nonfinite)
-    evaluate = evaluation(model.structure, mesh, run_a_core, train_loss, metrics_of_user)
+    init, step = training(method.structure, mesh, one_run_per_core, drop_nonfinite)
+    evaluate = evaluation(model.structure, mesh, one_run_per_core, train_loss, metrics_of_user)
     return Functions(init, step, evaluate)
 
 
@@ -83,9 +83,9 @@ def reusing(cached: Any, value: Any) -> Callable[..., Any]:
 
 @lru_cache(maxsize=64)
 def _training(
-    structure: Structure, mesh: Mesh | None, run_a_core: bool, drop_nonfinite: bool
+    structure: Structure, mesh: Mesh | None, one_run_per_core: bool, drop_nonfinite: bool
 ) -> tuple[Any, Any]:
-    mapped = partial(over_runs, mesh=mesh, run_a_core=run_a_core)
+    mapped = partial(over_runs, mesh=mesh, one_run_per_core=one_run_per_core)
 
     def init(own, shared, data):
         def one(own, data):
@@ -109,7 +109,7 @@ def _training(
 def _evaluation(
     structure: Structure,
     mesh: Mesh | None,
-    run_a_core: bool,
+    one_run_per_core: bool,
     train_loss: bool,
     own_metrics: tuple[Metric | ClientMetric, ...],
 ) -> Any:
@@ -119,13 +119,13 @@ def _evaluation(
             model = structure.fill(shared, numbers)
             return _evaluate(model, train_loss, own_metrics, measured, data)
 
-        return over_runs(one, mesh, run_a_core=run_a_core)(evaluated, data)
+        return over_runs(one, mesh, one_run_per_core=one_run_per_core)(evaluated, data)
 
     return jax.jit(evaluate)
 
 
 def over_runs(
-    function: Callable, mesh: Mesh | None = None, *, run_a_core: bool = False
+    function: Callable, mesh: Mesh | None = None, *, one_run_per_core: bool = False
 ) -> Callable:
     """Maps over the leading axis of the first argument, and over the partitions of the data.
 
@@ -145,7 +145,7 @@ def over_runs(
         return jax.lax.map(lambda run: one_run(run, data), runs)
 
     if mesh is not None:
-        over = cores.over_runs(over, mesh) if run_a_core else over_mesh(over, mesh)
+        over = cores.over_runs(over, mesh) if one_run_per_core else over_mesh(over, mesh)
 
     def mapped(batch, data):
         return over((batch, None if data.num_partitions is None else ownership(data)), data)

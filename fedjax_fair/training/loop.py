@@ -17,7 +17,7 @@ from jaxtyping import Int
 from fedjax_fair import checks, results
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
 from fedjax_fair.simulate import RoundInfo
-from fedjax_fair.training.batch import Batch
+from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker
 from fedjax_fair.training.checkpoints import Checkpoints
 from fedjax_fair.training.diagnosis import (
@@ -140,7 +140,7 @@ class RunBatchResult(NamedTuple):
     rounds: Int[np.ndarray, " seeds"]
 
 
-def programs_of(method: Split, batch: Batch, options: TrainOptions) -> Programs:
+def programs_of(method: Split, batch: RunBatch, options: TrainOptions) -> Programs:
     """Traces the programs of a method, which are compiled in the background."""
     with explained():
         return Programs(
@@ -155,7 +155,7 @@ def programs_of(method: Split, batch: Batch, options: TrainOptions) -> Programs:
 
 def run(
     method: Split,
-    batch: Batch,
+    batch: RunBatch,
     options: TrainOptions,
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
@@ -252,7 +252,7 @@ def run(
 
 def _kept(
     method: Split,
-    batch: Batch,
+    batch: RunBatch,
     options: TrainOptions,
     folder: str | Path | None,
 ) -> AbstractContextManager[Checkpoints | None]:

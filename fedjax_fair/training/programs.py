@@ -16,7 +16,7 @@ from fedjax_fair.parallel.cores import filled_up
 from fedjax_fair.parallel.mesh import split_runs
 from fedjax_fair.results import RECORDED
 from fedjax_fair.simulate import RoundInfo, RoundState
-from fedjax_fair.training.batch import Batch
+from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.diagnosis import is_constant
 from fedjax_fair.training.functions import functions
 from fedjax_fair.training.split import Split
@@ -55,7 +55,7 @@ class Programs:
     def __init__(
         self,
         method: Split,
-        batch: Batch,
+        batch: RunBatch,
         eval_every: int,
         train_loss: bool,
         *,
@@ -73,7 +73,7 @@ class Programs:
             method,
             model,
             batch.mesh,
-            run_a_core=batch.run_a_core,
+            one_run_per_core=batch.one_run_per_core,
             train_loss=train_loss,
             drop_nonfinite=drop_nonfinite,
             own_metrics=own_metrics,
@@ -120,7 +120,7 @@ class Programs:
             self._length
         )
         on_host = not target.current().is_cpu
-        copies = 1 if batch.run_a_core else batch.cores
+        copies = 1 if batch.one_run_per_core else batch.cores
         own = copies * _bytes((self._state, self._own)) // batch.groups
         resident = own + self.shared_bytes
         return resident + transient + (0 if on_host else int(_COPIES_OF_RECORDS * recorded))

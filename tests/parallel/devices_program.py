@@ -32,7 +32,7 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
-from fedjax_fair.training.batch import Batch
+from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.programs import Programs
 from fedjax_fair.training.split import split
 
@@ -248,7 +248,7 @@ def held():
     rates = np.linspace(0.05, 0.2, 8, dtype=np.float32)
     for runs, devices in ((2, "2"), (7, "runs=4,clients=2")):
         mesh, seeds = mesh_named(devices), tuple(range(runs))
-        with Batch(FEDERATION, seeds, mesh) as batch:
+        with RunBatch(FEDERATION, seeds, mesh) as batch:
             methods = split([make_fedavg(rate) for rate in rates[:runs].tolist()])
             programs = Programs(methods, batch, 2, True)
             with tracing_for("gpu"):  # Where what is recorded goes to a host.

@@ -113,17 +113,17 @@ def test_a_method_that_diverges_leaves_those_before_it(model, federation, tmp_pa
 def test_methods_share_the_data_and_the_program_that_evaluates_them(
     model, federation, tmp_path, monkeypatch
 ):
-    from fedjax_fair.training.batch import Batch
+    from fedjax_fair.training.batch import RunBatch
 
     batches, compiled = [], []
-    compile_one = Batch.compile
+    compile_one = RunBatch.compile
 
     def counted(batch, lowered, options=None):
         batches.append(batch)
         compiled.append(compile_one(batch, lowered, options))
         return compiled[-1]
 
-    monkeypatch.setattr(Batch, "compile", counted)
+    monkeypatch.setattr(RunBatch, "compile", counted)
     methods = {str(count): method(model, count) for count in (2, 3, 4)}
     dict(each(methods, federation, tmp_path / "sizes", []))
     assert len(set(map(id, batches))) == 1
