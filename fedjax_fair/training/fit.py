@@ -70,9 +70,9 @@ def fit(
         train_loss: Whether evaluations measure every client's training loss too; that reads all
             training examples.
         on_nonfinite: What an update does that holds NaN or an infinity. One of the model never
-            reaches it. With ``"raise"`` it ends the run, with ``"keep"`` the model stays as it was
+            reaches it. With ``"raise"`` it ends the run, with ``"skip_round"`` the model stays as it was
             in that round, the run goes on, and a warning at its end counts such rounds. With
-            ``"drop"`` a client that sends such an update counts as one that has not answered: the
+            ``"drop_client"`` a client that sends such an update counts as one that has not answered: the
             others' weights are renormalized, and without others the model stays. Results say whose
             updates they were (``cohort_nonfinite``).
         callbacks: Called at the start, every evaluation and the end; any may stop the run.
@@ -196,7 +196,7 @@ def fit_batch(
     seeds: Sequence[int],
     eval_every: int = 10,
     train_loss: bool = True,
-    on_nonfinite: OnNonfinite = "keep",
+    on_nonfinite: OnNonfinite = "skip_round",
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
     memory_limit: int | None = None,

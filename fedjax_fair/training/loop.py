@@ -47,7 +47,7 @@ __all__ = [
     "run",
 ]
 
-OnNonfinite = Literal["raise", "drop", "keep"]
+OnNonfinite = Literal["raise", "drop_client", "skip_round"]
 
 
 class SimulationError(RuntimeError):
@@ -148,7 +148,7 @@ def programs_of(method: Split, batch: RunBatch, options: TrainOptions) -> Progra
             batch,
             min(options.eval_every, options.rounds),
             options.train_loss,
-            drop_nonfinite=options.on_nonfinite == "drop",
+            drop_nonfinite=options.on_nonfinite == "drop_client",
             own_metrics=options.metrics,
         )
 
@@ -207,7 +207,7 @@ def run(
             summaries, clients = jax.device_get(compiled.evaluate(state, cohort))
             done = int(jax.device_get(state.round)[0])
             history.add_evaluation(done, summaries, clients)
-            if on_nonfinite != "keep":
+            if on_nonfinite != "skip_round":
                 monitor.update(done, summaries, clients.test_loss)
             seconds = time.perf_counter() - started
             evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds, info)
@@ -220,7 +220,7 @@ def run(
         if store is not None and kept is not None:
             kept_state = store.restore(compiled.without_repetitions(state), best_tracker)
             state = compiled.with_repetitions(kept_state)
-            if on_nonfinite != "keep":
+            if on_nonfinite != "skip_round":
                 monitor.replay(history)
         else:
             stop = record(compiled.empty_cohort)
@@ -262,7 +262,7 @@ def _kept(
     settings: dict[str, Any] = {
         "eval_every": options.eval_every,
         "train_loss": options.train_loss,
-        "drop_nonfinite": options.on_nonfinite == "drop",
+        "drop_nonfinite": options.on_nonfinite == "drop_client",
     }
     if options.best is not None:
         settings["best"] = options.best
@@ -295,6 +295,6 @@ def _require_finite(
     raise SimulationError(
         f"the update of round {done + first} is not finite for seeds {diverged}, of clients "
         f"{clients} with seed {diverged[0]} (a smaller learning rate may help, or "
-        "on_nonfinite='drop'; with secure aggregation a number may have been beyond the limit); "
+        "on_nonfinite='drop_client'; with secure aggregation a number may have been beyond the limit); "
         f"{saved}."
     )

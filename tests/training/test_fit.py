@@ -204,10 +204,10 @@ def test_divergence_is_reported_with_its_round(model, federation, tmp_path):
     with pytest.raises(SimulationError, match=expected):
         fit(diverging, federation, seeds=(0, 1), **settings)
     with pytest.raises(ValueError, match=r"drop_nonfinite=True: .* of a run with False"):
-        fit(diverging, federation, seeds=(0, 1), on_nonfinite="drop", **settings)
+        fit(diverging, federation, seeds=(0, 1), on_nonfinite="drop_client", **settings)
     # Who is warned by the error can go on from the checkpoint before it.
     with pytest.warns(UserWarning, match="round 3, seed 0: .* 3 of 6 rounds .* 1 other run"):
-        kept = fit(diverging, federation, seeds=(0, 1), on_nonfinite="keep", **settings)
+        kept = fit(diverging, federation, seeds=(0, 1), on_nonfinite="skip_round", **settings)
     assert kept.update_nonfinite.values.tolist() == [[0, 0, 0, 1, 1, 1]] * 2
     assert kept.cohort_nonfinite.values[:, 3:].all()
     assert not kept.cohort_nonfinite.values[:, :3].any()
@@ -234,8 +234,8 @@ def one_liar():
     with pytest.raises(SimulationError) as raised:
         fit(round, make_federation(), **settings)
     with pytest.warns(UserWarning, match="the update is not finite"):
-        kept = fit(round, make_federation(), on_nonfinite="keep", **settings)
-    dropped = fit(round, make_federation(), on_nonfinite="drop", **settings)
+        kept = fit(round, make_federation(), on_nonfinite="skip_round", **settings)
+    dropped = fit(round, make_federation(), on_nonfinite="drop_client", **settings)
     return OneLiar(kept, dropped, str(raised.value))
 
 
@@ -269,7 +269,7 @@ def test_a_client_that_is_dropped_has_no_weight(one_liar):
 
 
 def test_what_happens_to_infinite_updates_is_one_of_three(model, federation, as_users_call):
-    with pytest.raises(ValueError, match=r"on_nonfinite='skip': .*'raise', 'drop', 'keep'"):
+    with pytest.raises(ValueError, match=r"on_nonfinite='skip': .*'raise', 'drop_client', 'skip_round'"):
         fit(make(model), federation, rounds=1, on_nonfinite="skip")
 
 
