@@ -12,7 +12,7 @@ from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.trained import folder_name, save_model
-from fedjax_fair.training.each import train_each
+from fedjax_fair.training.methods import train_methods
 from fedjax_fair.training.fit import Callback
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _train(
     """Results by method; the process that watches writes them too."""
     training: Any = experiment.config.training  # Resolved: the number of rounds is there.
     done: dict[str, xr.Dataset] = {}
-    for name, fitted in train_each(
+    for name, fitted in train_methods(
         experiment.rounds,
         experiment.data,
         rounds=training.rounds,

@@ -7,7 +7,7 @@ import xarray as xr
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import Selector
 from fedjax_fair.simulate import Round
-from fedjax_fair.training.each import train_each
+from fedjax_fair.training.methods import train_methods
 from fedjax_fair.training.fit import Callback, SimulationError, train
 
 SETTINGS = {"rounds": 4, "seeds": (2, 0), "eval_every": 2, "on_nonfinite": "raise"}
@@ -38,7 +38,7 @@ def method(model, count, learning_rate=0.1, selector=None):
 
 
 def each(methods, federation, tmp_path, events):
-    return train_each(
+    return train_methods(
         methods,
         federation,
         callbacks=lambda name: [Heard(name, events)],

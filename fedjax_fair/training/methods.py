@@ -18,14 +18,14 @@ from fedjax_fair.training.loop import Callback, OnNonfinite, TrainOptions, progr
 from fedjax_fair.training.programs import Programs
 from fedjax_fair.training.split import split
 
-__all__ = ["train_each"]
+__all__ = ["train_methods"]
 
 # XLA compiles a program on one core. So two methods ahead keep a second one busy while the first
 # compiles, and are ready when it has trained.
 _AHEAD = 2
 
 
-def train_each(
+def train_methods(
     methods: Mapping[str, BaseRound],
     data: FederatedData,
     *,
