@@ -42,7 +42,7 @@ def execute(
         The results of all methods, with the dimension ``algorithm``.
 
     Raises:
-        SimulationError: If a method diverges. The methods before it are saved.
+        DivergenceError: If a method diverges. The methods before it are saved.
         ValueError: If another process is working in the folder.
     """
     if not processes.is_first():

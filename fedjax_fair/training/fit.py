@@ -20,7 +20,7 @@ from fedjax_fair.training.loop import (
     MemoryLimitError,
     OnNonfinite,
     TrainOptions,
-    SimulationError,
+    DivergenceError,
     run,
 )
 from fedjax_fair.training.split import split
@@ -32,7 +32,7 @@ __all__ = [
     "Callback",
     "Evaluation",
     "MemoryLimitError",
-    "SimulationError",
+    "DivergenceError",
     "fit",
     "fit_batch",
     "train",
@@ -93,7 +93,7 @@ def fit(
     Raises:
         ValueError: If the data or a setting is invalid, the checkpoints are of another run, or the
             selector names a client that does not exist.
-        SimulationError: If an update of the global model was not finite, with ``"raise"``; it
+        DivergenceError: If an update of the global model was not finite, with ``"raise"``; it
             names round, seeds and clients.
 
     Examples:
@@ -162,7 +162,7 @@ def train(
 
     Raises:
         ValueError: As ``fit``; or if ``best`` does not give a number for each seed.
-        SimulationError: As ``fit``.
+        DivergenceError: As ``fit``.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -229,7 +229,7 @@ def fit_batch(
 
     Raises:
         ValueError: As ``fit``.
-        SimulationError: As ``fit``.
+        DivergenceError: As ``fit``.
         MemoryLimitError: If the runs would take more than ``memory_limit``; none has started.
 
     Examples:

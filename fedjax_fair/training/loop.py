@@ -41,7 +41,7 @@ __all__ = [
     "MemoryLimitError",
     "OnNonfinite",
     "TrainOptions",
-    "SimulationError",
+    "DivergenceError",
     "RunBatchResult",
     "programs_of",
     "run",
@@ -50,7 +50,7 @@ __all__ = [
 OnNonfinite = Literal["raise", "drop_client", "skip_round"]
 
 
-class SimulationError(RuntimeError):
+class DivergenceError(RuntimeError):
     """A run cannot go on: an update of the global model was not finite."""
 
 
@@ -292,7 +292,7 @@ def _require_finite(
     clients = np.unique(info.clients[runs[0], first][sent]).tolist()
     kept = None if store is None else store.latest
     saved = "no checkpoint was kept" if kept is None else f"the last checkpoint is of round {kept}"
-    raise SimulationError(
+    raise DivergenceError(
         f"the update of round {done + first} is not finite for seeds {diverged}, of clients "
         f"{clients} with seed {diverged[0]} (a smaller learning rate may help, or "
         "on_nonfinite='drop_client'; with secure aggregation a number may have been beyond the limit); "

@@ -18,7 +18,7 @@ from fedjax_fair.data.federated import stack
 from fedjax_fair.metrics.predictions import macro_f1
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.training.centralized import Centralized
-from fedjax_fair.training.fit import Callback, SimulationError, fit, fit_batch, train
+from fedjax_fair.training.fit import Callback, DivergenceError, fit, fit_batch, train
 
 
 def make(model, solver=None, **settings):
@@ -201,7 +201,7 @@ def test_divergence_is_reported_with_its_round(model, federation, tmp_path):
     diverging = make(model, solvers.SGD(rate, 2, steps=2))
     settings = {"rounds": 6, "eval_every": 2, "checkpoints": tmp_path / "kept"}
     expected = r"round 3 is not finite for seeds \[0, 1\].*last checkpoint is of round 2"
-    with pytest.raises(SimulationError, match=expected):
+    with pytest.raises(DivergenceError, match=expected):
         fit(diverging, federation, seeds=(0, 1), **settings)
     with pytest.raises(ValueError, match=r"drop_nonfinite=True: .* of a run with False"):
         fit(diverging, federation, seeds=(0, 1), on_nonfinite="drop_client", **settings)
@@ -231,7 +231,7 @@ def one_liar():
         faults=[faults.Byzantine([4], "nan")],
     )
     settings = {"rounds": 4, "seeds": (5, 8), "eval_every": 2}
-    with pytest.raises(SimulationError) as raised:
+    with pytest.raises(DivergenceError) as raised:
         fit(round, make_federation(), **settings)
     with pytest.warns(UserWarning, match="the update is not finite"):
         kept = fit(round, make_federation(), on_nonfinite="skip_round", **settings)

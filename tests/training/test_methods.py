@@ -8,7 +8,7 @@ from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import Selector
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.methods import train_methods
-from fedjax_fair.training.fit import Callback, SimulationError, train
+from fedjax_fair.training.fit import Callback, DivergenceError, train
 
 SETTINGS = {"rounds": 4, "seeds": (2, 0), "eval_every": 2, "on_nonfinite": "raise"}
 
@@ -104,7 +104,7 @@ def test_a_method_that_diverges_leaves_those_before_it(model, federation, tmp_pa
         "c": method(model, 3),
     }
     events = []
-    with pytest.raises(SimulationError, match="not finite"):
+    with pytest.raises(DivergenceError, match="not finite"):
         dict(each(methods, federation, tmp_path, events))
     assert {name for name, what in events if what == "end"} == {"a"}
     assert events[-1][0] == "b"
