@@ -46,7 +46,7 @@ def functions(
     one_run_per_core: bool = False,
     train_loss: bool,
     drop_nonfinite: bool = False,
-    own_metrics: Sequence[Metric | ClientMetric] = (),
+    custom_metrics: Sequence[Metric | ClientMetric] = (),
 ) -> Functions:
     """The functions of a method.
 
@@ -61,9 +61,9 @@ def functions(
         one_run_per_core: Whether each core makes runs of its own.
         train_loss: Whether evaluations measure training losses.
         drop_nonfinite: As for ``simulate.run``.
-        own_metrics: Measured besides at every evaluation.
+        custom_metrics: Measured besides at every evaluation.
     """
-    metrics_of_user = tuple(own_metrics)
+    metrics_of_user = tuple(custom_metrics)
     training = reusing(_training, method.first)
     evaluation = reusing(_evaluation, (model.first, metrics_of_user))
     init, step = training(method.structure, mesh, one_run_per_core, drop_nonfinite)
@@ -111,13 +111,13 @@ def _evaluation(
     mesh: Mesh | None,
     one_run_per_core: bool,
     train_loss: bool,
-    own_metrics: tuple[Metric | ClientMetric, ...],
+    custom_metrics: tuple[Metric | ClientMetric, ...],
 ) -> Any:
     def evaluate(evaluated, shared, data):
         def one(evaluated, data):
             measured, numbers = evaluated
             model = structure.fill(shared, numbers)
-            return _evaluate(model, train_loss, own_metrics, measured, data)
+            return _evaluate(model, train_loss, custom_metrics, measured, data)
 
         return over_runs(one, mesh, one_run_per_core=one_run_per_core)(evaluated, data)
 
@@ -156,17 +156,17 @@ def over_runs(
 def _evaluate(
     model: Model,
     train_loss: bool,
-    own_metrics: Sequence[Metric | ClientMetric],
+    custom_metrics: Sequence[Metric | ClientMetric],
     evaluated: tuple,
     data: FederatedData,
 ):
     variables, participation, cohort = evaluated
-    own = [metric for metric in own_metrics if isinstance(metric, ClientMetric)]
+    custom = [metric for metric in custom_metrics if isinstance(metric, ClientMetric)]
     clients = evaluate(
-        model, variables, data, participation, cohort, train_loss=train_loss, own=own
+        model, variables, data, participation, cohort, train_loss=train_loss, custom=custom
     )
     summaries = metrics.summaries_of(
         groups=data.groups is not None, validation=data.validation is not None
     )
-    summaries += tuple(metric for metric in own_metrics if isinstance(metric, Metric))
+    summaries += tuple(metric for metric in custom_metrics if isinstance(metric, Metric))
     return {metric.name: metric.function(clients) for metric in summaries}, clients

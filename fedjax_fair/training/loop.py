@@ -28,7 +28,7 @@ from fedjax_fair.training.diagnosis import (
 )
 from fedjax_fair.training.explained import explained
 from fedjax_fair.training.fingerprint import describe
-from fedjax_fair.training.own_metrics import require_new
+from fedjax_fair.training.custom_metrics import require_new
 from fedjax_fair.training.programs import Programs
 from fedjax_fair.training.split import Split
 
@@ -149,7 +149,7 @@ def programs_of(method: Split, batch: RunBatch, options: TrainOptions) -> Progra
             min(options.eval_every, options.rounds),
             options.train_loss,
             drop_nonfinite=options.on_nonfinite == "drop_client",
-            own_metrics=options.metrics,
+            custom_metrics=options.metrics,
         )
 
 

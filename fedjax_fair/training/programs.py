@@ -43,7 +43,7 @@ class Programs:
         eval_every: Rounds in a chunk.
         train_loss: Whether evaluations measure training losses.
         drop_nonfinite: As for ``simulate.run``.
-        own_metrics: Measured besides at every evaluation.
+        custom_metrics: Measured besides at every evaluation.
 
     Attributes:
         empty_cohort: The cohort before the first round, -1 in every slot, ``[runs, cohort]``.
@@ -60,7 +60,7 @@ class Programs:
         train_loss: bool,
         *,
         drop_nonfinite: bool = False,
-        own_metrics: Sequence[Metric | ClientMetric] = (),
+        custom_metrics: Sequence[Metric | ClientMetric] = (),
     ) -> None:
         self._batch, self._length = batch, eval_every
         one, model = method.first, method.of("model")
@@ -76,7 +76,7 @@ class Programs:
             one_run_per_core=batch.one_run_per_core,
             train_loss=train_loss,
             drop_nonfinite=drop_nonfinite,
-            own_metrics=own_metrics,
+            custom_metrics=custom_metrics,
         )
         self._step = parts.step
 
@@ -115,7 +115,7 @@ class Programs:
             )
         )
         summaries, clients = self._evaluation
-        evaluation = (summaries, [getattr(clients, name) for name in RECORDED], clients.own)
+        evaluation = (summaries, [getattr(clients, name) for name in RECORDED], clients.custom)
         recorded = (rounds * _bytes(self._info) + (rounds + self._length) * _bytes(evaluation)) // (
             self._length
         )

@@ -190,13 +190,13 @@ def measured(*meshes):
 
     def program(variables, data):
         def one_run(variables):
-            return evaluate(model, variables, data, idle, idle[:3], own=own)
+            return evaluate(model, variables, data, idle, idle[:3], custom=own)
 
         return jax.lax.map(one_run, variables)
 
     one = jax.jit(program)(variables, data)
-    assert len(one.own) == 4
-    assert not np.isnan(one.own["validation_auc"]).all()
+    assert len(one.custom) == 4
+    assert not np.isnan(one.custom["validation_auc"]).all()
     for name in meshes:
         mesh = mesh_named(name)
         sharded, own_variables = shard_federation(data, mesh), jax.device_get(variables)

@@ -455,7 +455,7 @@ def test_the_round_to_keep_is_chosen_by_validation(model, federation):
 
 
 def spread(metrics):
-    return jnp.nanmax(metrics.own["test_macro_f1"]) - jnp.nanmin(metrics.own["test_macro_f1"])
+    return jnp.nanmax(metrics.custom["test_macro_f1"]) - jnp.nanmin(metrics.custom["test_macro_f1"])
 
 
 OWN = [
