@@ -26,7 +26,7 @@ __all__ = [
     "CORES",
     "core_mesh",
     "cores_if_any",
-    "filled_up",
+    "pad_to_multiple",
     "num_usable_cores",
     "over_runs",
     "shared",
@@ -126,13 +126,13 @@ def over_runs(function: Callable[[PyTree, PyTree], PyTree], mesh: Mesh) -> Calla
 
     def mapped(batch, data):
         runs = jax.tree.leaves(batch)[0].shape[0]
-        results = assigned(filled_up(batch, mesh.size), data)
+        results = assigned(pad_to_multiple(batch, mesh.size), data)
         return results if runs % mesh.size == 0 else jax.tree.map(lambda leaf: leaf[:runs], results)
 
     return mapped
 
 
-def filled_up(batch: PyTree, parts: int) -> PyTree:
+def pad_to_multiple(batch: PyTree, parts: int) -> PyTree:
     """Repeats the last run until there are equally many for each of some parts.
 
     Args:
@@ -140,7 +140,7 @@ def filled_up(batch: PyTree, parts: int) -> PyTree:
         parts: Number of parts.
 
     Examples:
-        >>> filled_up(np.array([3, 4, 5]), 2).tolist(), filled_up(np.array([3, 4]), 2).tolist()
+        >>> pad_to_multiple(np.array([3, 4, 5]), 2).tolist(), pad_to_multiple(np.array([3, 4]), 2).tolist()
         ([3, 4, 5, 5], [3, 4])
     """
     runs = jax.tree.leaves(batch)[0].shape[0]

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
 from fedjax_fair.numerics.target import tracing_for
-from fedjax_fair.parallel.cores import filled_up
+from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.planning.compiled import Compiled, compiled
 from fedjax_fair.planning.machines import Machine
@@ -108,10 +108,10 @@ def plan(
     model = method.of("model")
     parts = functions(method, model, mesh, train_loss=train_loss)
     if data.num_partitions is not None:
-        data = with_ownership(data, filled_up(ownership(data), groups))
+        data = with_ownership(data, pad_to_multiple(ownership(data), groups))
     with tracing_for(machine.platform):
         shapes = federation_on(machine, mesh, data)
-        filled = filled_up((np.asarray(seeds, np.uint32), method.own, model.own), groups)
+        filled = pad_to_multiple((np.asarray(seeds, np.uint32), method.own, model.own), groups)
         *own, of_model = runs_on(machine, mesh, filled)
         own, shared = tuple(own), method.shared
         state = runs_on(machine, mesh, jax.eval_shape(parts.init, own, shared, shapes))

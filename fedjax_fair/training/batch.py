@@ -15,7 +15,7 @@ from jaxtyping import PyTree, UInt32
 from fedjax_fair import checks
 from fedjax_fair.data.federated import FederatedData, moved, ownership, validate, with_ownership
 from fedjax_fair.data.stored import on_device
-from fedjax_fair.parallel.cores import CORES, filled_up, num_usable_cores, shared
+from fedjax_fair.parallel.cores import CORES, pad_to_multiple, num_usable_cores, shared
 from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_runs
 from fedjax_fair.training.executables import compile_in
 
@@ -81,7 +81,7 @@ class RunBatch:
         """The federation on its devices."""
         data, mesh = self.given, self.mesh
         if data.num_partitions is not None:
-            data = with_ownership(data, filled_up(ownership(data), self.groups))
+            data = with_ownership(data, pad_to_multiple(ownership(data), self.groups))
         if mesh is None:
             return on_device(data)
         if self.one_run_per_core:
@@ -90,7 +90,7 @@ class RunBatch:
 
     def own(self, numbers: PyTree) -> tuple[UInt32[np.ndarray, " runs"], PyTree]:
         """The seeds, and the numbers of every run, leaves ``[runs]``, on their devices."""
-        seeds, numbers = filled_up((np.asarray(self.seeds, np.uint32), numbers), self.groups)
+        seeds, numbers = pad_to_multiple((np.asarray(self.seeds, np.uint32), numbers), self.groups)
         if self.mesh is None:
             return seeds, jax.device_put(numbers)
         if self.one_run_per_core:

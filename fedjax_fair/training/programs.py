@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, PyTree, Shaped
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Model
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics import target
-from fedjax_fair.parallel.cores import filled_up
+from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import split_runs
 from fedjax_fair.results import RECORDED
 from fedjax_fair.simulate import RoundInfo, RoundState
@@ -163,14 +163,14 @@ class Programs:
         mesh, groups = self._batch.mesh, self._batch.groups
         if mesh is None or len(self._batch.seeds) % groups == 0:
             return state
-        return split_runs(filled_up(state, groups), mesh)
+        return split_runs(pad_to_multiple(state, groups), mesh)
 
     def _trace(self, length: int):
         return self._step.trace(self._state, self._own, self._shared, self._batch.data, length)
 
     def _evaluated(self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
         own, shared = self._model
-        cohorts = filled_up(cohort, self._batch.groups)
+        cohorts = pad_to_multiple(cohort, self._batch.groups)
         measured = state.variables, state.participation, cohorts
         return (measured, own), shared, self._batch.data
 
