@@ -212,14 +212,14 @@ def run(
             seconds = time.perf_counter() - started
             evaluation = Evaluation(done, rounds, seeds, summaries, clients, seconds, info)
             if best_tracker is not None:
-                best_tracker.update(evaluation, compiled.without_repetitions(state.variables))
+                best_tracker.update(evaluation, compiled.unpad_runs(state.variables))
             stops = [callback.on_evaluation(evaluation) for callback in callbacks]
             return any(stop is True for stop in stops)
 
         stop = False
         if store is not None and kept is not None:
-            kept_state = store.restore(compiled.without_repetitions(state), best_tracker)
-            state = compiled.with_repetitions(kept_state)
+            kept_state = store.restore(compiled.unpad_runs(state), best_tracker)
+            state = compiled.pad_runs(kept_state)
             if on_nonfinite != "skip_round":
                 monitor.replay(history)
         else:
@@ -235,7 +235,7 @@ def run(
             history.add_rounds(recorded)
             stop = record(recorded.clients[:, -1], recorded)
             if store is not None and (stop or history.round == rounds or store.due):
-                store.save(compiled.without_repetitions(state), history, best_tracker)
+                store.save(compiled.unpad_runs(state), history, best_tracker)
 
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.variables
@@ -247,7 +247,7 @@ def run(
     if best_tracker is not None and best_tracker.kept is not None:
         return RunBatchResult(dataset, best_tracker.kept["variables"], best_tracker.kept["rounds"])
     last = np.full(len(seeds), history.round, np.int64)
-    return RunBatchResult(dataset, jax.device_get(compiled.without_repetitions(state.variables)), last)
+    return RunBatchResult(dataset, jax.device_get(compiled.unpad_runs(state.variables)), last)
 
 
 def _kept(

@@ -142,23 +142,23 @@ class Programs:
         state, info = self._chunks[length].result()(
             state, self._own, self._shared, self._batch.data
         )
-        return state, self.without_repetitions(info)
+        return state, self.unpad_runs(info)
 
     def evaluate(
         self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]
     ) -> tuple[dict[str, Shaped[Array, " runs"]], ClientMetrics]:
         """Summaries and per-client metrics after a round of this cohort."""
         measured = self._evaluate.result()(*self._evaluated(state, cohort))
-        return self.without_repetitions(measured)
+        return self.unpad_runs(measured)
 
-    def without_repetitions(self, tree: PyTree) -> PyTree:
+    def unpad_runs(self, tree: PyTree) -> PyTree:
         """The part ``[runs, ...]`` of a state or a result; on the host, if it is not all."""
         runs = len(self._batch.seeds)
         if runs % self._batch.groups == 0:
             return tree
         return jax.tree.map(lambda leaf: leaf[:runs], jax.device_get(tree))
 
-    def with_repetitions(self, state: RoundState) -> RoundState:
+    def pad_runs(self, state: RoundState) -> RoundState:
         """The state of every run, as ``init`` returns it, from one without repetitions."""
         mesh, groups = self._batch.mesh, self._batch.groups
         if mesh is None or len(self._batch.seeds) % groups == 0:
