@@ -12,7 +12,7 @@ from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.planning.plan import Plan, whole_seconds
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import RunBatch
-from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.split import split
 
 __all__ = ["measured"]
@@ -43,7 +43,7 @@ def measured(
     """
     started = time.perf_counter()
     with RunBatch(data, seeds, mesh) as batch:
-        programs = Programs(split(methods), batch, 1, train_loss)
+        programs = CompiledFunctions(split(methods), batch, 1, train_loss)
         needed = programs.num_bytes(rounds)
         compiled_in = time.perf_counter() - started
 

@@ -18,7 +18,7 @@ from fedjax_fair.data.stored import on_device
 from fedjax_fair.results.recorded import RECORDED, described
 from fedjax_fair.training.executables import call
 from fedjax_fair.training.functions import over_runs, reusing
-from fedjax_fair.training.programs import require_outputs
+from fedjax_fair.training.compiled_functions import require_outputs
 from fedjax_fair.training.split import Structure, split
 
 if TYPE_CHECKING:

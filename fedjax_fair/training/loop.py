@@ -29,7 +29,7 @@ from fedjax_fair.training.diagnosis import (
 from fedjax_fair.training.explained import explained
 from fedjax_fair.training.fingerprint import describe
 from fedjax_fair.training.custom_metrics import require_new
-from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.split import Split
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ __all__ = [
     "TrainOptions",
     "DivergenceError",
     "RunBatchResult",
-    "programs_of",
+    "compile_functions",
     "run",
 ]
 
@@ -140,10 +140,10 @@ class RunBatchResult(NamedTuple):
     rounds: Int[np.ndarray, " seeds"]
 
 
-def programs_of(method: Split, batch: RunBatch, options: TrainOptions) -> Programs:
+def compile_functions(method: Split, batch: RunBatch, options: TrainOptions) -> CompiledFunctions:
     """Traces the programs of a method, which are compiled in the background."""
     with explained():
-        return Programs(
+        return CompiledFunctions(
             method,
             batch,
             min(options.eval_every, options.rounds),
@@ -159,7 +159,7 @@ def run(
     options: TrainOptions,
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
-    programs: Callable[[], Programs] | None = None,
+    programs: Callable[[], CompiledFunctions] | None = None,
 ) -> RunBatchResult:
     """Trains a method in all runs of a batch.
 
@@ -185,7 +185,7 @@ def run(
                 f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
                 f"{history.round}."
             )
-        compiled = programs_of(method, batch, options) if programs is None else programs()
+        compiled = compile_functions(method, batch, options) if programs is None else programs()
         needed, limit = compiled.num_bytes(rounds), options.memory_limit
         if limit is not None and needed > limit:
             raise MemoryLimitError(needed, compiled.shared_bytes, limit)

@@ -14,8 +14,8 @@ from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.fit_result import FitResult
-from fedjax_fair.training.loop import Callback, OnNonfinite, TrainOptions, programs_of, run
-from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.loop import Callback, OnNonfinite, TrainOptions, compile_functions, run
+from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.split import split
 
 __all__ = ["train_methods"]
@@ -55,7 +55,7 @@ def train_methods(
     """
     options = TrainOptions(rounds, eval_every, True, on_nonfinite)
     options.require_valid()
-    names, traced = list(methods), dict[str, Programs]()
+    names, traced = list(methods), dict[str, CompiledFunctions]()
     parts = {name: split([method]) for name, method in methods.items()}
     # Several processes must not change the order of what they compile and run.
     ahead = 0 if jax.process_count() > 1 else _AHEAD
@@ -64,9 +64,9 @@ def train_methods(
 
         def trace(name: str) -> None:
             if name not in traced:
-                traced[name] = programs_of(parts[name], batch, options)
+                traced[name] = compile_functions(parts[name], batch, options)
 
-        def programs(place: int) -> Programs:
+        def programs(place: int) -> CompiledFunctions:
             trace(names[place])
             for name in names[place + 1 : place + 1 + ahead]:
                 with suppress(Exception):  # Raised again when its turn has come.

@@ -21,7 +21,7 @@ from fedjax_fair.training.diagnosis import is_constant
 from fedjax_fair.training.functions import functions
 from fedjax_fair.training.split import Split
 
-__all__ = ["Programs", "require_outputs"]
+__all__ = ["CompiledFunctions", "require_outputs"]
 
 # What runs have recorded exists as it came and, in the end, as a Dataset, and partly in between:
 # 2.3 to 2.8 times in trials.
@@ -32,7 +32,7 @@ _COPIES_OF_RECORDS = 2.5
 _CPU_INIT_OPTIONS: dict[str, str | bool] = {"xla_backend_optimization_level": "1"}
 
 
-class Programs:
+class CompiledFunctions:
     """What is compiled for a batch of runs of one method, before any of them starts.
 
     They are compiled in the background; whatever needs one waits for it.
