@@ -45,7 +45,7 @@ def execute(
         DivergenceError: If a method diverges. The methods before it are saved.
         ValueError: If another process is working in the folder.
     """
-    if not processes.is_first():
+    if not processes.is_main_process():
         return results.combine(_train(experiment, folder, None))
     with locked(folder.path):
         folder.extend(experiment.config.training.rounds)

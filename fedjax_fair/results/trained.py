@@ -44,7 +44,7 @@ def save_model(variables: Variables, path: Path) -> None:
     with written_by_orbax(path, num_bytes), writer as checkpointer:
         arguments = ocp.args.StandardSave(variables._asdict())
         checkpointer.save(path.absolute(), arguments, force=True)
-    if processes.is_first():
+    if processes.is_main_process():
         sign_folder(path)
 
 

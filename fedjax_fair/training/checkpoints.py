@@ -90,7 +90,7 @@ class Checkpoints:
     def due(self) -> bool:
         """Whether the last one was written long ago; all processes are of the same opinion."""
         long_ago = monotonic() - self._written >= SECONDS_BETWEEN
-        return processes.broadcast_from_first(lambda: "yes" if long_ago else "no") == "yes"
+        return processes.broadcast_from_main(lambda: "yes" if long_ago else "no") == "yes"
 
     def save(self, state: RoundState, history: History, best: BestModelTracker | None = None) -> None:
         """Writes a checkpoint for the round the history has reached, with the best model so far.
@@ -110,7 +110,7 @@ class Checkpoints:
         saved = {name: self._arguments.StandardSave(item) for name, item in items.items()}
         with written_by_orbax(self._folder, sum(leaf.nbytes for leaf in jax.tree.leaves(items))):
             self._manager.save(history.round, args=self._arguments.Composite(**saved))
-        if processes.is_first():
+        if processes.is_main_process():
             sign_folder(self._folder / str(history.round))
         self._written = monotonic()
 
