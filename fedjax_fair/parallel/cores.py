@@ -25,11 +25,11 @@ from fedjax_fair.numerics import target
 __all__ = [
     "CORES",
     "core_mesh",
-    "cores_if_any",
+    "default_core_mesh",
     "pad_to_multiple",
     "num_usable_cores",
     "over_runs",
-    "shared",
+    "replicate_on_cores",
 ]
 
 CORES = "cores"
@@ -78,7 +78,7 @@ def core_mesh(cores: int | Literal["all"] = "all") -> Mesh:
     return Mesh(np.array(available[:wanted]), (CORES,))
 
 
-def cores_if_any() -> Mesh | None:
+def default_core_mesh() -> Mesh | None:
     """All cores as devices, or None on an accelerator or where there is a single one.
 
     If JAX has not started yet, it will with a device for each core.
@@ -89,7 +89,7 @@ def cores_if_any() -> Mesh | None:
     return core_mesh(min(num_usable_cores(), jax.device_count()))
 
 
-def shared(tree: PyTree, mesh: Mesh) -> PyTree:
+def replicate_on_cores(tree: PyTree, mesh: Mesh) -> PyTree:
     """Arrays that all cores read from the same memory.
 
     Args:

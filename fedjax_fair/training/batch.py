@@ -15,7 +15,7 @@ from jaxtyping import PyTree, UInt32
 from fedjax_fair import checks
 from fedjax_fair.data.federated import FederatedData, moved, ownership, validate, with_ownership
 from fedjax_fair.data.stored import on_device
-from fedjax_fair.parallel.cores import CORES, pad_to_multiple, num_usable_cores, shared
+from fedjax_fair.parallel.cores import CORES, pad_to_multiple, num_usable_cores, replicate_on_cores
 from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_runs
 from fedjax_fair.training.executables import compile_in
 
@@ -85,7 +85,7 @@ class RunBatch:
         if mesh is None:
             return on_device(data)
         if self.one_run_per_core:
-            return moved(data, lambda data: shared(data, mesh))
+            return moved(data, lambda data: replicate_on_cores(data, mesh))
         return shard_federation(data, mesh)
 
     def own(self, numbers: PyTree) -> tuple[UInt32[np.ndarray, " runs"], PyTree]:
@@ -94,7 +94,7 @@ class RunBatch:
         if self.mesh is None:
             return seeds, jax.device_put(numbers)
         if self.one_run_per_core:
-            return seeds, shared(numbers, self.mesh)
+            return seeds, replicate_on_cores(numbers, self.mesh)
         return seeds, split_runs(numbers, self.mesh)
 
     def compile(self, lowered: Any, options: dict[str, str | bool] | None = None) -> Future[Any]:
