@@ -40,7 +40,7 @@ def compiled(
     machine: Machine,
     function: Any,
     *arguments: Any,
-    trips: Callable[[str], float | None] = lambda origin: None,
+    trip_count_fn: Callable[[str], float | None] = lambda origin: None,
 ) -> Compiled:
     """Compiles a jitted function.
 
@@ -48,7 +48,7 @@ def compiled(
         machine: From ``machines.find``.
         function: From ``jax.jit``.
         *arguments: Its arguments, as shapes on the devices of the machine.
-        trips: As for ``reading.read``.
+        trip_count_fn: As for ``reading.read``.
     """
     started = time.perf_counter()
     with tracing_for(machine.platform):
@@ -57,7 +57,7 @@ def compiled(
     lowered = traced.lower(lowering_platforms=(platform,))
     made = lowered.compile()
     took = time.perf_counter() - started
-    memory, program = made.memory_analysis(), read(made.as_text(), trips)
+    memory, program = made.memory_analysis(), read(made.as_text(), trip_count_fn)
     passed_on = memory.alias_size_in_bytes
     return Compiled(
         program,

@@ -17,7 +17,7 @@ from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.planning.compiled import Compiled, compiled
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.places import bytes_of, federation_on, runs_on
-from fedjax_fair.planning.trips import Lengths
+from fedjax_fair.planning.trip_counts import TripCounts
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.functions import functions
 from fedjax_fair.training.split import split
@@ -117,10 +117,10 @@ def plan(
         state = runs_on(machine, mesh, jax.eval_shape(parts.init, own, shared, shapes))
     cohorts = _cohorts(machine, parts.step, (state, own[1], shared, shapes))
     cohort = runs_on(machine, mesh, np.zeros(cohorts, np.int32))
-    lengths = Lengths(machine, data, cohorts[-1], runs, local_steps, mesh)
+    trip_counts = TripCounts(machine, data, cohorts[-1], runs, local_steps, mesh)
 
     def compile_for(function: Any, *arguments: Any) -> Compiled:
-        return compiled(machine, function, *arguments, trips=lengths.trips)
+        return compiled(machine, function, *arguments, trip_count_fn=trip_counts.trip_count)
 
     init = compile_for(parts.init, own, shared, shapes)
     steps = compile_for(parts.step, state, own[1], shared, shapes, chunk)

@@ -55,7 +55,7 @@ TEXT = "\n\n".join(
 def test_loops_count_as_often_as_they_go_round_and_the_dearest_branch_counts():
     costs = read(TEXT)
     assert costs.cost.cycles == 100 + 3 * (5 + 4 * 7) + 11 + 1000
-    assert [(each.trips, each.known, each.cost.cycles, each.runs) for each in costs.loops] == [
+    assert [(each.trip_count, each.known, each.cost.cycles, each.runs) for each in costs.loops] == [
         (3, True, 33, 1),
         (4, True, 7, 3),
         (1, False, 11, 1),
@@ -78,17 +78,17 @@ def test_a_loop_that_may_end_before_its_limit_is_not_known():
             part("main", loop("search", "step", "searching"), entry=True),
         ]
     )
-    assert [(each.trips, each.known) for each in read(text).loops] == [(1, False)]
+    assert [(each.trip_count, each.known) for each in read(text).loops] == [(1, False)]
 
 
 def test_a_loop_that_the_program_does_not_know_goes_round_as_often_as_one_is_told():
     asked = []
 
-    def trips(origin):
+    def trip_count_fn(origin):
         asked.append(origin)
         return 2.5
 
-    assert read(TEXT, trips).cost.cycles == 100 + 3 * (5 + 4 * 7) + 2.5 * 11 + 1000
+    assert read(TEXT, trip_count_fn).cost.cycles == 100 + 3 * (5 + 4 * 7) + 2.5 * 11 + 1000
     assert set(asked) == {""}
 
 
@@ -170,7 +170,7 @@ def test_a_loop_of_a_program_runs_what_is_in_it_every_time():
         return jax.lax.fori_loop(0, 7, lambda _, power: jnp.tanh(power @ a), a)
 
     costs, _ = compiled(powers, square)
-    assert [(each.trips, each.known) for each in costs.loops] == [(7, True)]
+    assert [(each.trip_count, each.known) for each in costs.loops] == [(7, True)]
     assert costs.cost.operations == 7 * 2 * 30**3
     # At least two matrices are read and one is written each time.
     assert costs.cost.bytes > 7 * 3 * square.nbytes

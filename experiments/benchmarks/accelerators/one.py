@@ -45,13 +45,13 @@ def answer(machine: Machine, name: str, form: str) -> dict[str, Any]:
         function, values = program(workload, form, mesh)
     made = compiled(machine, jax.jit(function), runs_on(machine, mesh, values), data)
 
-    def largest(trips: int) -> Loop | None:
-        loops = [loop for loop in made.program.loops if loop.trips == trips]
-        return max(loops, key=lambda loop: loop.runs * trips * loop.cost.kernels, default=None)
+    def largest(trip_count: int) -> Loop | None:
+        loops = [loop for loop in made.program.loops if loop.trip_count == trip_count]
+        return max(loops, key=lambda loop: loop.runs * trip_count * loop.cost.kernels, default=None)
 
     rounds, steps = largest(ROUNDS), largest(workload.steps)
     costs = {"round": rounds and rounds.cost, "step": steps and steps.cost}
-    steps_a_round = steps and rounds and steps.trips * steps.runs // rounds.trips
+    steps_a_round = steps and rounds and steps.trip_count * steps.runs // rounds.trip_count
     return _said(machine, made, {"whole": made.program.cost, **costs}, steps_a_round)
 
 
