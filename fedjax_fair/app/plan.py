@@ -120,9 +120,9 @@ def shown(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table, str]:
             name,
             f"{each.runs}",
             readable(sum(each.memory.values())),
-            f"{each.most_runs:,}",
+            f"{each.max_parallel_runs:,}",
             *(_duration(each.seconds[part]) for part in ("round", "evaluation", "whole")),
-            _duration(each.compiled_in),
+            _duration(each.compile_seconds),
         )
     return table, aligned(_notes(machine, found))
 
@@ -133,7 +133,7 @@ def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
     largest = max(several, key=lambda each: sum(each.memory.values()))
     parts = ", ".join(f"{name} {readable(size)}" for name, size in largest.memory.items())
     whole = sum(each.seconds["whole"] for each in several)
-    compiling = sum(each.compiled_in for each in several)
+    compiling = sum(each.compile_seconds for each in several)
     notes = {
         "memory": f"at most: {parts}",
         "in all": f"{_duration(whole)}, and {_duration(compiling)} of compiling here",
@@ -155,7 +155,7 @@ def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
             f"operations in products{full}, {readable(int(work.bytes))} moved{crossing}"
         )
     unknown = sum(work.unknown_loops for _, work in works)
-    by = "the compiler's cycles" if machine.hertz else "each kernel's bytes and products at peak"
+    by = "the compiler's cycles" if machine.clock_hz else "each kernel's bytes and products at peak"
     notes["how"] = f"{by}, never compared with a device; expect more"
     if unknown:
         notes["how"] += f"; loops of unknown length, {unknown} in all, count once"

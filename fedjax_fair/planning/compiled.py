@@ -24,7 +24,7 @@ class Compiled(NamedTuple):
         seconds: How long it takes, by the compiler's estimate.
         arguments: Bytes of its arguments on a device.
         temporaries: Bytes on a device that it takes besides, results among them.
-        compiled_in: Seconds of compiling, on the machine at hand.
+        compile_seconds: Seconds of compiling, on the machine at hand.
         results: Shapes of what it gives.
     """
 
@@ -32,7 +32,7 @@ class Compiled(NamedTuple):
     seconds: float
     arguments: int
     temporaries: int
-    compiled_in: float
+    compile_seconds: float
     results: Any
 
 
@@ -82,8 +82,8 @@ def of_kernel(machine: Machine, cost: Cost) -> float:
     """
     if cost.collectives:
         return max(2 * cost.exchanged / machine.link, _LAUNCH)
-    if machine.hertz is not None:
-        return cost.cycles / machine.hertz
+    if machine.clock_hz is not None:
+        return cost.cycles / machine.clock_hz
     return max(roofline(machine, cost), _LAUNCH)
 
 

@@ -31,7 +31,7 @@ class Machine(NamedTuple):
             precision that JAX takes for float32 by default.
         full: The same for products that keep the precision of float32.
         link: Bytes that a device sends to a neighbor in a second, at most.
-        hertz: Cycles in a second; None where the compiler estimates none.
+        clock_hz: Cycles in a second; None where the compiler estimates none.
         extra: What the package is to be installed with.
         module: What the compiler comes in.
     """
@@ -44,7 +44,7 @@ class Machine(NamedTuple):
     operations: float
     full: float
     link: float
-    hertz: float | None
+    clock_hz: float | None
     extra: str
     module: str
 
@@ -65,7 +65,7 @@ class _Kind(NamedTuple):
     operations: float
     full: float
     link: float
-    hertz: float | None
+    clock_hz: float | None
     axes: int
 
 

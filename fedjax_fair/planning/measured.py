@@ -45,7 +45,7 @@ def measured(
     with RunBatch(data, seeds, mesh) as batch:
         programs = CompiledFunctions(split(methods), batch, 1, train_loss)
         needed = programs.num_bytes(rounds)
-        compiled_in = time.perf_counter() - started
+        compile_seconds = time.perf_counter() - started
 
         state, of_init = _timed(programs.init)
         (state, info), _ = _timed(lambda: programs.step(state, 1))
@@ -65,9 +65,9 @@ def measured(
         runs=len(seeds),
         rounds=rounds,
         memory={"data": of_data, "runs": needed},
-        most_runs=max(0, (free - of_data) * len(seeds) // needed),
+        max_parallel_runs=max(0, (free - of_data) * len(seeds) // needed),
         seconds=seconds,
-        compiled_in=compiled_in,
+        compile_seconds=compile_seconds,
     )
 
 

@@ -60,9 +60,9 @@ class Plan(NamedTuple):
         runs: How many, in all.
         rounds: Rounds of each.
         memory: Bytes of one device by what they are for.
-        most_runs: Runs that would fit at once, an estimate from those that were compiled.
+        max_parallel_runs: Runs that would fit at once, an estimate from those that were compiled.
         seconds: Of a round, of an evaluation, and of the whole without compiling.
-        compiled_in: Seconds of compiling on the machine at hand.
+        compile_seconds: Seconds of compiling on the machine at hand.
         records: Bytes that the host keeps of all rounds and evaluations, where that is another.
         work: Of a round, where no round was run.
     """
@@ -70,9 +70,9 @@ class Plan(NamedTuple):
     runs: int
     rounds: int
     memory: dict[str, int]
-    most_runs: int
+    max_parallel_runs: int
     seconds: dict[str, float]
-    compiled_in: float
+    compile_seconds: float
     records: int = 0
     work: Work | None = None
 
@@ -137,15 +137,15 @@ def plan(
     seconds["whole"] = whole_seconds(init.seconds, seconds, rounds, eval_every)
     cost = steps.program.cost.times(1 / chunk)._asdict()
     loops = [*steps.program.loops, *evaluation.program.loops]
-    if machine.hertz is None:
+    if machine.clock_hz is None:
         cost["cycles"] = None
     return Plan(
         runs=runs,
         rounds=rounds,
         memory={"data": of_data, "states": of_states, "temporaries": temporaries},
-        most_runs=groups * max(0, int((_USABLE * machine.memory - of_data) / each)),
+        max_parallel_runs=groups * max(0, int((_USABLE * machine.memory - of_data) / each)),
         seconds=seconds,
-        compiled_in=sum(program.compiled_in for program in (init, steps, evaluation)),
+        compile_seconds=sum(program.compile_seconds for program in (init, steps, evaluation)),
         records=int(records),
         work=Work(**cost, unknown_loops=sum(not loop.known for loop in loops)),
     )

@@ -8,7 +8,7 @@ from fedjax_fair.planning.reading import Cost
 
 # 10 bytes a second from memory, 100 operations, 25 in full precision, 5 bytes to a neighbor.
 GPU = Machine("gpu", "gpu", (8,), 1e9, 10, 100, 25, 5, None, "", "jax")
-TPU = GPU._replace(platform="tpu", hertz=50.0)
+TPU = GPU._replace(platform="tpu", clock_hz=50.0)
 
 
 @pytest.mark.parametrize(

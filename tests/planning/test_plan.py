@@ -80,7 +80,7 @@ def test_memory_is_that_of_data_states_and_what_programs_take_besides(digits, pl
 def test_as_many_runs_fit_as_leave_a_tenth_of_the_memory(planned):
     each = (planned.memory["states"] + planned.memory["temporaries"]) / 2
     free = 0.9 * HERE.memory - planned.memory["data"]
-    assert planned.most_runs * each <= free < (planned.most_runs + 1) * each
+    assert planned.max_parallel_runs * each <= free < (planned.max_parallel_runs + 1) * each
 
 
 def test_a_round_takes_no_less_than_its_products_and_what_it_moves(planned):
@@ -108,7 +108,7 @@ def test_the_machine_at_hand_is_measured(digits):
     round = fedavg(steps=4)
     here = measured([round], (0, 1), digits, **SCHEDULE, free=10**9)
     assert here.seconds["whole"] > 7 * here.seconds["round"] + 4 * here.seconds["evaluation"] > 0
-    assert here.most_runs > 2
+    assert here.max_parallel_runs > 2
     assert here.work is None
 
 

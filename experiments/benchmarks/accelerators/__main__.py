@@ -92,7 +92,7 @@ def row(machine: Machine, name: str, form: str, said: dict[str, Any]) -> None:
     cells += [f"{each:.3g}" for each in (1e3 * said["seconds"] / rounds, one["operations"] / 1e9)]
     cells += [f"{each:.3g}" for each in (one["bytes"] / 1e6, 1e3 * bound)]
     cells += [f"{said[kind] / 2**20:,.0f}" for kind in ("arguments", "temporaries")]
-    cells += [str(said["unknown_loops"]), f"{said['compiled_in']:.0f}"]
+    cells += [str(said["unknown_loops"]), f"{said['compile_seconds']:.0f}"]
     if machine.num_devices > 1:
         cells += [f"{one['collectives']:g}", f"{one['exchanged']:,}"]
         cells += [f"{1e6 * said[kind] / rounds:.3g}" for kind in ("waiting", "alike")]

@@ -68,7 +68,7 @@ def _said(
         "unknown_loops": sum(not loop.known for loop in program.loops),
         "arguments": made.arguments,
         "temporaries": made.temporaries,
-        "compiled_in": made.compiled_in,
+        "compile_seconds": made.compile_seconds,
         "dearest": _dearest(machine, program),
     }
 
