@@ -146,12 +146,12 @@ def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
     works = [(name, each.work) for name, each in found.items() if each.work is not None]
     for name, work in works:
         cycles = "" if work.cycles is None else f"{work.cycles:,.0f} cycles, "
-        full = f" ({work.full / 1e9:,.3g} billion in full precision)" if work.full else ""
+        full = f" ({work.fp32_flops / 1e9:,.3g} billion in full precision)" if work.fp32_flops else ""
         crossing = ""
         if work.collectives:
-            crossing = f", {work.collectives:,.0f} collectives of {readable(int(work.exchanged))}"
+            crossing = f", {work.collectives:,.0f} collectives of {readable(int(work.collective_bytes))}"
         notes[name] = (
-            f"a round: {cycles}{work.kernels:,.0f} kernels, {work.operations / 1e9:,.3g} billion "
+            f"a round: {cycles}{work.kernels:,.0f} kernels, {work.flops / 1e9:,.3g} billion "
             f"operations in products{full}, {readable(int(work.bytes))} moved{crossing}"
         )
     unknown = sum(work.unknown_loops for _, work in works)

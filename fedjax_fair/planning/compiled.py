@@ -81,7 +81,7 @@ def of_kernel(machine: Machine, cost: Cost) -> float:
         cost: Of one run of it.
     """
     if cost.collectives:
-        return max(2 * cost.exchanged / machine.link, _LAUNCH)
+        return max(2 * cost.collective_bytes / machine.link, _LAUNCH)
     if machine.clock_hz is not None:
         return cost.cycles / machine.clock_hz
     return max(roofline(machine, cost), _LAUNCH)
@@ -94,7 +94,7 @@ def roofline(machine: Machine, cost: Cost) -> float:
         machine: Where it would run.
         cost: Of anything.
     """
-    products = (cost.operations - cost.full) / machine.operations + cost.full / machine.full
+    products = (cost.flops - cost.fp32_flops) / machine.peak_flops + cost.fp32_flops / machine.peak_fp32_flops
     return max(cost.bytes / machine.bandwidth, products)
 
 

@@ -27,9 +27,9 @@ class Machine(NamedTuple):
         shape: Devices along each axis of the topology.
         memory: Bytes of one device.
         bandwidth: Bytes that a device moves from and to its memory in a second, at most.
-        operations: Floating-point operations in products of a device in a second, at most, in the
+        peak_flops: Floating-point operations in products of a device in a second, at most, in the
             precision that JAX takes for float32 by default.
-        full: The same for products that keep the precision of float32.
+        peak_fp32_flops: The same for products that keep the precision of float32.
         link: Bytes that a device sends to a neighbor in a second, at most.
         clock_hz: Cycles in a second; None where the compiler estimates none.
         extra: What the package is to be installed with.
@@ -41,8 +41,8 @@ class Machine(NamedTuple):
     shape: tuple[int, ...]
     memory: float
     bandwidth: float
-    operations: float
-    full: float
+    peak_flops: float
+    peak_fp32_flops: float
     link: float
     clock_hz: float | None
     extra: str
@@ -62,8 +62,8 @@ class _Kind(NamedTuple):
 
     memory: float
     bandwidth: float
-    operations: float
-    full: float
+    peak_flops: float
+    peak_fp32_flops: float
     link: float
     clock_hz: float | None
     axes: int

@@ -34,22 +34,22 @@ class Work(NamedTuple):
     Attributes:
         cycles: As a TPU's compiler estimates them; None for other devices.
         kernels: Instructions that a device starts.
-        operations: Floating-point operations in products.
-        full: Those of them that keep the precision of float32.
+        flops: Floating-point operations in products.
+        fp32_flops: Those of them that keep the precision of float32.
         bytes: Moved from and to the memory of the device.
         collectives: Instructions that wait for other devices.
-        exchanged: Bytes that those give, on a device.
+        collective_bytes: Bytes that those give, on a device.
         unknown_loops: Loops, with those of an evaluation, whose length is not known; each counts as
             one trip.
     """
 
     cycles: float | None
     kernels: float
-    operations: float
-    full: float
+    flops: float
+    fp32_flops: float
     bytes: float
     collectives: float
-    exchanged: float
+    collective_bytes: float
     unknown_loops: int
 
 

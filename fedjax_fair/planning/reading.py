@@ -12,7 +12,7 @@ from fedjax_fair.planning.instructions import (
     attribute,
     bytes_of,
     is_collective,
-    operations_of,
+    flops_of,
     parts_of,
 )
 
@@ -33,21 +33,21 @@ class Cost(NamedTuple):
 
     Attributes:
         cycles: What a TPU's compiler estimates; 0 for other devices.
-        operations: Floating-point operations in products.
-        full: Those of them that keep the precision of float32.
+        flops: Floating-point operations in products.
+        fp32_flops: Those of them that keep the precision of float32.
         bytes: Moved from and to the memory of the device.
         kernels: Instructions that the device starts, one after the other.
         collectives: Those of them that wait for other devices.
-        exchanged: Bytes that they give.
+        collective_bytes: Bytes that they give.
     """
 
     cycles: float = 0
-    operations: float = 0
-    full: float = 0
+    flops: float = 0
+    fp32_flops: float = 0
     bytes: float = 0
     kernels: float = 0
     collectives: float = 0
-    exchanged: float = 0
+    collective_bytes: float = 0
 
     def times(self, runs: float) -> Cost:
         """The cost of that many times the same."""
@@ -191,12 +191,12 @@ def _alone(part: Part, parts: Mapping[str, Part]) -> dict[str, Cost]:
         waits = is_collective(one)
         found[one.name] = Cost(
             cycles=int(cycles[1]) if cycles else 0,
-            operations=operations_of(one, part, parts),
-            full=operations_of(one, part, parts, full=True),
+            flops=flops_of(one, part, parts),
+            fp32_flops=flops_of(one, part, parts, fp32_only=True),
             bytes=bytes_of(one, part, parts),
             kernels=1,
             collectives=int(waits),
-            exchanged=sum(shape.bytes for shape in one.results) if waits else 0,
+            collective_bytes=sum(shape.bytes for shape in one.results) if waits else 0,
         )
     return found
 
@@ -225,7 +225,7 @@ def _called(
 
 def _weight(cost: Cost) -> tuple[float, ...]:
     """By what branches are compared: cycles, where there are any."""
-    return (cost.cycles, cost.bytes, cost.operations)
+    return (cost.cycles, cost.bytes, cost.flops)
 
 
 def _trip_count(loop: Instruction, condition: Part, parts: Mapping[str, Part]) -> int | None:

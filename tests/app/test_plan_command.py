@@ -71,11 +71,11 @@ def test_a_table_says_what_its_numbers_mean():
     work = Work(
         cycles=3e6,
         kernels=700,
-        operations=2e9,
-        full=5e8,
+        flops=2e9,
+        fp32_flops=5e8,
         bytes=5e6,
         collectives=2,
-        exchanged=1e6,
+        collective_bytes=1e6,
         unknown_loops=1,
     )
     seconds = {"round": 0.002, "evaluation": 0.0001, "whole": 300.0}

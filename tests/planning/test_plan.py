@@ -50,7 +50,7 @@ def planned(digits):
 
 def test_a_round_has_the_products_of_its_local_steps(planned):
     local = 2 * 5 * 4 * OF_A_STEP
-    assert local <= planned.work.operations < 1.05 * local
+    assert local <= planned.work.flops < 1.05 * local
 
 
 def test_local_steps_that_follow_from_the_sizes_are_counted(digits, planned):
@@ -61,7 +61,7 @@ def test_local_steps_that_follow_from_the_sizes_are_counted(digits, planned):
     own = plan(HERE, [round], (0, 1), digits, **SCHEDULE, local_steps=steps)
     mean = np.mean(steps(digits.train.sizes))
     assert own.work.unknown_loops == planned.work.unknown_loops == 0
-    assert own.work.operations / planned.work.operations == pytest.approx(mean / 4, rel=0.05)
+    assert own.work.flops / planned.work.flops == pytest.approx(mean / 4, rel=0.05)
 
 
 def test_memory_is_that_of_data_states_and_what_programs_take_besides(digits, planned):
@@ -85,7 +85,7 @@ def test_as_many_runs_fit_as_leave_a_tenth_of_the_memory(planned):
 
 def test_a_round_takes_no_less_than_its_products_and_what_it_moves(planned):
     work = planned.work
-    bound = max(work.operations / HERE.operations, work.bytes / HERE.bandwidth)
+    bound = max(work.flops / HERE.peak_flops, work.bytes / HERE.bandwidth)
     assert planned.seconds["round"] >= bound
     assert planned.seconds["round"] >= 1e-6 * work.kernels
     assert work.cycles is None
