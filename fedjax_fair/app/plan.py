@@ -15,7 +15,7 @@ from fedjax_fair.app.config import Config
 from fedjax_fair.app.memory import readable
 from fedjax_fair.app.sweep import Group, Runs, free_bytes, runs_of
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.measured import measured
+from fedjax_fair.planning.measurement import measure_plan
 from fedjax_fair.planning.plan import Plan, plan
 from fedjax_fair.text import aligned
 
@@ -86,7 +86,7 @@ def plans(
             "train_loss": each.train_loss,
         }
         if machine is None:
-            yield each.name, measured(**given, free=free_bytes(), mesh=mesh)
+            yield each.name, measure_plan(**given, free=free_bytes(), mesh=mesh)
         else:
             steps = partial(local_steps, each.config, each.method)
             yield each.name, plan(machine, **given, mesh=mesh, local_steps=steps)

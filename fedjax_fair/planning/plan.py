@@ -14,7 +14,7 @@ from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import num_run_groups
-from fedjax_fair.planning.compiled import Compiled, compiled
+from fedjax_fair.planning.compilation import Compiled, compile_ahead
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.places import bytes_of, federation_on, runs_on
 from fedjax_fair.planning.trip_counts import TripCounts
@@ -120,7 +120,7 @@ def plan(
     trip_counts = TripCounts(machine, data, cohorts[-1], runs, local_steps, mesh)
 
     def compile_for(function: Any, *arguments: Any) -> Compiled:
-        return compiled(machine, function, *arguments, trip_count_fn=trip_counts.trip_count)
+        return compile_ahead(machine, function, *arguments, trip_count_fn=trip_counts.trip_count)
 
     init = compile_for(parts.init, own, shared, shapes)
     steps = compile_for(parts.step, state, own[1], shared, shapes, chunk)

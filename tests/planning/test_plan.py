@@ -11,7 +11,7 @@ import pytest
 
 import fedjax_fair as ff
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.measured import measured
+from fedjax_fair.planning.measurement import measure_plan
 from fedjax_fair.planning.plan import plan, whole_seconds
 
 HERE = Machine("cpu", "cpu", (1,), 1e9, 1e10, 1e11, 1e10, 1e9, None, "", "jax")
@@ -106,7 +106,7 @@ def test_records_are_what_the_host_keeps(digits, planned):
 
 def test_the_machine_at_hand_is_measured(digits):
     round = fedavg(steps=4)
-    here = measured([round], (0, 1), digits, **SCHEDULE, free=10**9)
+    here = measure_plan([round], (0, 1), digits, **SCHEDULE, free=10**9)
     assert here.seconds["whole"] > 7 * here.seconds["round"] + 4 * here.seconds["evaluation"] > 0
     assert here.max_parallel_runs > 2
     assert here.work is None

@@ -25,7 +25,7 @@ from experiments.benchmarks.accelerators.workloads import FORMS, ROUNDS, WORKLOA
 from experiments.benchmarks.peers.environment import environment
 from experiments.benchmarks.timing import without_settings
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compiled import roofline
+from fedjax_fair.planning.compilation import roofline
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.reading import Cost
 

@@ -19,7 +19,7 @@ from experiments.benchmarks.accelerators.workloads import ROUNDS, WORKLOADS, fed
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.mesh import client_mesh
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compiled import Compiled, compiled, of_kernel
+from fedjax_fair.planning.compilation import Compiled, compile_ahead, of_kernel
 from fedjax_fair.planning.machines import Machine, devices_of
 from fedjax_fair.planning.places import federation_on, on, runs_on
 from fedjax_fair.planning.reading import Loop, Operation, Program
@@ -32,7 +32,7 @@ def answer(machine: Machine, name: str, form: str) -> dict[str, Any]:
     """What a compiler says of a workload in a form, or of a part of a choice, which has but one."""
     if name in CHOICES:
         function, shapes = CHOICES[name]
-        made = compiled(machine, jax.jit(function), *on(machine, shapes))
+        made = compile_ahead(machine, jax.jit(function), *on(machine, shapes))
         costs: dict[str, Any] = {"whole": made.program.cost, "round": None, "step": None}
         return _said(machine, made, costs, None)
     workload, mesh = WORKLOADS[name], None
@@ -43,7 +43,7 @@ def answer(machine: Machine, name: str, form: str) -> dict[str, Any]:
     with tracing_for(machine.platform):
         data = federation_on(machine, mesh, federation(workload))
         function, values = program(workload, form, mesh)
-    made = compiled(machine, jax.jit(function), runs_on(machine, mesh, values), data)
+    made = compile_ahead(machine, jax.jit(function), runs_on(machine, mesh, values), data)
 
     def largest(trip_count: int) -> Loop | None:
         loops = [loop for loop in made.program.loops if loop.trip_count == trip_count]

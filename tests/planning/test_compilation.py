@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedjax_fair.planning.compiled import of_kernel
+from fedjax_fair.planning.compilation import of_kernel
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.reading import Cost
 

@@ -10,7 +10,7 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.reading import Cost, Program, read
 
-__all__ = ["Compiled", "compiled", "of_kernel", "roofline"]
+__all__ = ["Compiled", "compile_ahead", "of_kernel", "roofline"]
 
 # What XLA's own model of performance puts down for starting a kernel.
 _LAUNCH = 1e-6
@@ -36,7 +36,7 @@ class Compiled(NamedTuple):
     results: Any
 
 
-def compiled(
+def compile_ahead(
     machine: Machine,
     function: Any,
     *arguments: Any,

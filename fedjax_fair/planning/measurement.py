@@ -15,10 +15,10 @@ from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.split import split
 
-__all__ = ["measured"]
+__all__ = ["measure_plan"]
 
 
-def measured(
+def measure_plan(
     methods: Sequence[BaseRound],
     seeds: tuple[int, ...],
     data: FederatedData,
