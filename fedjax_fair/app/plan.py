@@ -121,7 +121,7 @@ def shown(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table, str]:
             f"{each.runs}",
             readable(sum(each.memory.values())),
             f"{each.max_parallel_runs:,}",
-            *(_duration(each.seconds[part]) for part in ("round", "evaluation", "whole")),
+            *(_duration(each.seconds[part]) for part in ("round", "evaluation", "total")),
             _duration(each.compile_seconds),
         )
     return table, aligned(_notes(machine, found))
@@ -132,7 +132,7 @@ def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
     several = list(found.values())
     largest = max(several, key=lambda each: sum(each.memory.values()))
     parts = ", ".join(f"{name} {readable(size)}" for name, size in largest.memory.items())
-    whole = sum(each.seconds["whole"] for each in several)
+    whole = sum(each.seconds["total"] for each in several)
     compiling = sum(each.compile_seconds for each in several)
     notes = {
         "memory": f"at most: {parts}",

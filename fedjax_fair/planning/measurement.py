@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.planning.plan import Plan, whole_seconds
+from fedjax_fair.planning.plan import Plan, total_seconds
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
@@ -60,7 +60,7 @@ def measure_plan(
     of_data = programs.shared_bytes
     needed -= of_data
     seconds = {"round": spent / 2, "evaluation": of_evaluation}
-    seconds["whole"] = whole_seconds(of_init, seconds, rounds, eval_every)
+    seconds["total"] = total_seconds(of_init, seconds, rounds, eval_every)
     return Plan(
         runs=len(seeds),
         rounds=rounds,

@@ -22,7 +22,7 @@ from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.functions import functions
 from fedjax_fair.training.split import split
 
-__all__ = ["Plan", "Work", "plan", "whole_seconds"]
+__all__ = ["Plan", "Work", "plan", "total_seconds"]
 
 # Of a device's memory, as a sweep that chooses its batches; the rest is the runtime's.
 _USABLE = 0.9
@@ -134,7 +134,7 @@ def plan(
     records = rounds / chunk * chunks + evaluations * measures
     each = (of_states + temporaries) / -(-runs // groups)
     seconds = {"round": steps.seconds / chunk, "evaluation": evaluation.seconds}
-    seconds["whole"] = whole_seconds(init.seconds, seconds, rounds, eval_every)
+    seconds["total"] = total_seconds(init.seconds, seconds, rounds, eval_every)
     cost = steps.program.cost.times(1 / chunk)._asdict()
     loops = [*steps.program.loops, *evaluation.program.loops]
     if machine.clock_hz is None:
@@ -151,7 +151,7 @@ def plan(
     )
 
 
-def whole_seconds(init: float, seconds: dict[str, float], rounds: int, eval_every: int) -> float:
+def total_seconds(init: float, seconds: dict[str, float], rounds: int, eval_every: int) -> float:
     """Seconds of runs from their start to their end.
 
     Args:

@@ -32,7 +32,7 @@ def test_a_run_is_planned_from_some_rounds_of_it(capsys):
     (name, own), *others = found["plans"].items()
     assert (name, others, own["runs"], own["rounds"]) == ("fedavg", [], 2, 40)
     seconds = own["seconds"]
-    assert seconds["whole"] > 40 * seconds["round"] + 3 * seconds["evaluation"] > 0
+    assert seconds["total"] > 40 * seconds["round"] + 3 * seconds["evaluation"] > 0
 
 
 def test_a_sweep_is_planned_as_the_batches_that_it_runs(capsys):
@@ -78,7 +78,7 @@ def test_a_table_says_what_its_numbers_mean():
         collective_bytes=1e6,
         unknown_loops=1,
     )
-    seconds = {"round": 0.002, "evaluation": 0.0001, "whole": 300.0}
+    seconds = {"round": 0.002, "evaluation": 0.0001, "total": 300.0}
     memory = {"data": 2_000_000_000, "states": 10**9, "temporaries": 10**9}
     own = Plan(3, 1000, memory, 12, seconds, 20.0, 10**6, work)
     table, notes = plan.shown(machines.find("v5e:2x2"), {"fedavg": own})

@@ -12,7 +12,7 @@ import pytest
 import fedjax_fair as ff
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.measurement import measure_plan
-from fedjax_fair.planning.plan import plan, whole_seconds
+from fedjax_fair.planning.plan import plan, total_seconds
 
 HERE = Machine("cpu", "cpu", (1,), 1e9, 1e10, 1e11, 1e10, 1e9, None, "", "jax")
 BATCH = 10
@@ -95,7 +95,7 @@ def test_a_round_takes_no_less_than_its_products_and_what_it_moves(planned):
 def test_the_whole_is_its_rounds_and_evaluations():
     # Before training, after 3 and 6 rounds, and after the last.
     seconds = {"round": 2.0, "evaluation": 10.0}
-    assert whole_seconds(1.0, seconds, rounds=7, eval_every=3) == 1 + 7 * 2 + 4 * 10
+    assert total_seconds(1.0, seconds, rounds=7, eval_every=3) == 1 + 7 * 2 + 4 * 10
 
 
 def test_records_are_what_the_host_keeps(digits, planned):
@@ -107,7 +107,7 @@ def test_records_are_what_the_host_keeps(digits, planned):
 def test_the_machine_at_hand_is_measured(digits):
     round = fedavg(steps=4)
     here = measure_plan([round], (0, 1), digits, **SCHEDULE, free=10**9)
-    assert here.seconds["whole"] > 7 * here.seconds["round"] + 4 * here.seconds["evaluation"] > 0
+    assert here.seconds["total"] > 7 * here.seconds["round"] + 4 * here.seconds["evaluation"] > 0
     assert here.max_parallel_runs > 2
     assert here.work is None
 
