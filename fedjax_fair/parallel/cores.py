@@ -37,7 +37,7 @@ CORES = "cores"
 
 _FORCED = "xla_force_host_platform_device_count"
 # By default XLA ends the process once a core has waited 40 s for another.
-_PATIENCE = "--xla_cpu_collective_call_terminate_timeout_seconds"
+_TIMEOUT_FLAG = "--xla_cpu_collective_call_terminate_timeout_seconds"
 _ALIGNMENT = 64  # Bytes at whose multiples JAX takes over an array of the host as it lies.
 
 
@@ -153,8 +153,8 @@ def pad_to_multiple(batch: PyTree, parts: int) -> PyTree:
 def _request_devices(cores: int) -> None:
     """Sets how many CPU devices JAX starts with; without effect once it has started."""
     flags = os.environ.get("XLA_FLAGS", "")
-    if _PATIENCE not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_PATIENCE}=1000000"
+    if _TIMEOUT_FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_TIMEOUT_FLAG}=1000000"
     if _FORCED not in flags and cores > 1:
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", cores)
