@@ -99,7 +99,7 @@ def as_json(machine: Machine | None, found: dict[str, Plan]) -> dict[str, Any]:
         work = None if each.work is None else each.work._asdict()
         rows[name] = each._asdict() | {"work": work}
     where = None if machine is None else machine._asdict()
-    return {"machine": where or "here", "plans": rows}
+    return {"machine": where or "local", "plans": rows}
 
 
 def shown(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table, str]:
@@ -109,7 +109,7 @@ def shown(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table, str]:
         machine: As for ``plans``.
         found: Plans by name.
     """
-    where = "here" if machine is None else machine.name
+    where = "local" if machine is None else machine.name
     title = f"What the runs of each method would take: {where}"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("method", overflow="fold")

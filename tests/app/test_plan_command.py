@@ -28,7 +28,7 @@ def wide_terminal(monkeypatch):
 def test_a_run_is_planned_from_some_rounds_of_it(capsys):
     assert main(["plan", "digits", *SMALL, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["machine"] == "here"
+    assert found["machine"] == "local"
     (name, own), *others = found["plans"].items()
     assert (name, others, own["runs"], own["rounds"]) == ("fedavg", [], 2, 40)
     seconds = own["seconds"]
@@ -47,9 +47,9 @@ def test_a_sweep_is_planned_as_the_batches_that_it_runs(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--for=v9"], "for='v9': expected v5e:1x1"),
-        (["--for=v5e:3x3"], "for='v5e:3x3': expected a shape as in v5e:1x1"),
-        (["--forr=here"], "unknown option --forr: did you mean --for?"),
+        (["--machine=v9"], "machine='v9': expected v5e:1x1"),
+        (["--machine=v5e:3x3"], "machine='v5e:3x3': expected a shape as in v5e:1x1"),
+        (["--machin=local"], "unknown option --machin: did you mean --machine?"),
         (["--devices=3"], "devices=3"),
         (["--methods=nothing"], "nothing"),
     ],
@@ -63,7 +63,7 @@ def test_a_mistake_is_one_line(options, message, capsys):
 
 def test_a_compiler_that_is_missing_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(machines.importlib.util, "find_spec", lambda module: None)
-    assert main(["plan", "digits", *SMALL, "--for=h200"]) == 2
+    assert main(["plan", "digits", *SMALL, "--machine=h200"]) == 2
     assert "pip install 'fedjax-fair[cuda12]'" in capsys.readouterr().err
 
 

@@ -120,7 +120,7 @@ def test_the_digits_are_planned_for_a_machine_that_is_not_there(machine, module)
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"needs {module}")
     code = "from fedjax_fair.app.cli import program; program()"
-    command = ["plan", "digits", "--methods", "fedavg", "--for", machine, "--json"]
+    command = ["plan", "digits", "--methods", "fedavg", "--machine", machine, "--json"]
     done = subprocess.run(
         [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True
     )
