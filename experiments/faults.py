@@ -78,7 +78,7 @@ def run_missing(what: str, file: Path) -> None:
             seeds=seeds.tolist(),
             eval_every=ROUNDS,
             train_loss=False,
-            on_nonfinite="drop",
+            on_nonfinite="drop_client",
         )
         last = runs.merge(ff.results.class_based(runs)).isel(round=-1)
         rows = pd.DataFrame(

@@ -630,7 +630,7 @@ class ClientMetrics(NamedTuple):
             without. None, as the next two, where none are held out.
         validation_loss: Mean loss on them; NaN without.
         validation_sizes: Validation examples of each client.
-        own: Metrics of predictions that were requested, ``[clients]``, by the name they have in
+        custom: Metrics of predictions that were requested, ``[clients]``, by the name they have in
             results.
     """
 
@@ -646,7 +646,7 @@ class ClientMetrics(NamedTuple):
     validation_accuracy: Float[Array, " clients"] | None = None
     validation_loss: Float[Array, " clients"] | None = None
     validation_sizes: Int[Array, " clients"] | None = None
-    own: dict[str, Float[Array, " clients"]] = {}  # noqa: RUF012 (never changed)
+    custom: dict[str, Float[Array, " clients"]] = {}  # noqa: RUF012 (never changed)
 
 
 class Metric(Tree):

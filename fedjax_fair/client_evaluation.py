@@ -193,7 +193,7 @@ def evaluate(
     cohort: Int[Array, " cohort"],
     *,
     train_loss: bool = True,
-    own: Sequence[ClientMetric] = (),
+    custom: Sequence[ClientMetric] = (),
 ) -> ClientMetrics:
     """Measures one model on every client.
 
@@ -204,7 +204,7 @@ def evaluate(
         participation: Rounds each client has trained in.
         cohort: Ids of the clients that trained last; -1 in an empty slot.
         train_loss: Whether to measure the training loss as well, which reads all training examples.
-        own: Further metrics, of predictions for test and validation examples; they take a pass of
+        custom: Further metrics, of predictions for test and validation examples; they take a pass of
             their own.
 
     Returns:
@@ -232,17 +232,17 @@ def evaluate(
         validation_accuracy=held and held.accuracy,
         validation_loss=held and held.loss,
         validation_sizes=data.validation and data.validation.sizes,
-        own=_of_predictions(model, variables, data, own),
+        custom=_of_predictions(model, variables, data, custom),
     )
 
 
 def _of_predictions(
-    model: Model, variables: Variables, data: FederatedData, own: Sequence[ClientMetric]
+    model: Model, variables: Variables, data: FederatedData, custom: Sequence[ClientMetric]
 ) -> dict[str, Float[Array, " clients"]]:
     """Metrics of predictions, by the name they have in results."""
     found: dict[str, Float[Array, " clients"]] = {}
     for kind, part in (("test", data.test), ("validation", data.validation)):
-        if part is None or not own:
+        if part is None or not custom:
             continue
         examples = jax.tree.map(jnp.asarray, part)
         # A client's examples have to be in one place. Where devices share all, each computes all.
@@ -255,7 +255,7 @@ def _of_predictions(
         outputs, indices, owners = _flat(measure, here)
         predictions = Predictions(model, outputs, here.labels[indices], owners, here.num_clients)
         clients = jnp.arange(here.num_clients, dtype=jnp.int32)
-        for metric in own:
+        for metric in custom:
             values = jnp.where(here.sizes > 0, metric.function(predictions), jnp.nan)
             if not alone:
                 local = collectives.is_local(here, clients)

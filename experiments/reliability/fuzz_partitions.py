@@ -16,12 +16,12 @@ from fedjax_fair.data.partitioner import Partition
 
 __all__ = ["Case", "judge", "partitions"]
 
-_MOST_CLASSES = 12
+_MAX_CLASSES = 12
 _CLUSTERS = st.sampled_from(sorted(data.PLANTED)) | st.lists(
     st.builds(
         data.Cluster,
         values(int),
-        st.lists(st.integers(0, _MOST_CLASSES) | values(int), max_size=4),
+        st.lists(st.integers(0, _MAX_CLASSES) | values(int), max_size=4),
         values(int),
     ),
     max_size=3,
@@ -54,7 +54,7 @@ def partitions(draw: st.DrawFn) -> Case:
         for setting, own in readable.items()
         if setting in ("num_clients", "clusters") or draw(st.booleans())
     }
-    counts = draw(st.lists(st.integers(0, 60), min_size=1, max_size=_MOST_CLASSES))
+    counts = draw(st.lists(st.integers(0, 60), min_size=1, max_size=_MAX_CLASSES))
     return Case(name, given, tuple(counts), draw(st.integers(0, 2**40)))
 
 

@@ -50,7 +50,7 @@ def run_missing(
     of_rounds: Sequence[str] = OF_ROUNDS,
     prepare: Callable[[FederatedData], FederatedData] | None = None,
     *,
-    on_nonfinite: Literal["raise", "keep"] = "raise",
+    on_nonfinite: Literal["raise", "skip_round"] = "raise",
 ) -> None:
     """Trains what the file does not hold yet, a few seeds after the other, as pairs stay whole.
 
@@ -63,7 +63,7 @@ def run_missing(
         of_rounds: What is kept of the rounds since the evaluation before, as a mean over them and
             over the cohort; empty for methods that do not have it.
         prepare: Makes the federation that is trained on of the one that the setting describes.
-        on_nonfinite: As for ``fit``; ``"keep"`` on a grid that has to find where step sizes are too
+        on_nonfinite: As for ``fit``; ``"skip_round"`` on a grid that has to find where step sizes are too
             large.
     """
     seeds, cores = list(seeds), len(os.sched_getaffinity(0))

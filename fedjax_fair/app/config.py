@@ -173,7 +173,7 @@ class TrainingConfig:
     seeds: tuple[int, ...] = (0, 1, 2)
     """One run each: initial model, cohorts and minibatches follow from it."""
 
-    on_nonfinite: Literal["raise", "drop", "keep"] | None = None
+    on_nonfinite: Literal["raise", "drop_client", "skip_round"] | None = None
     """What an update that is not finite does: it ends the run, is left out of its round, or leaves
     the model as it was; default: raise, and keep in a sweep."""
 

@@ -12,7 +12,7 @@ from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.model_files import folder_name, save_model
-from fedjax_fair.training.each import train_each
+from fedjax_fair.training.methods import train_methods
 from fedjax_fair.training.fit import Callback
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ def execute(
         The results of all methods, with the dimension ``algorithm``.
 
     Raises:
-        SimulationError: If a method diverges. The methods before it are saved.
+        DivergenceError: If a method diverges. The methods before it are saved.
         ValueError: If another process is working in the folder.
     """
-    if not processes.is_first():
+    if not processes.is_main_process():
         return results.combine(_train(experiment, folder, None))
     with locked(folder.path):
         folder.extend(experiment.config.training.rounds)
@@ -62,7 +62,7 @@ def _train(
     """Results by method; the process that watches writes them too."""
     training: Any = experiment.config.training  # Resolved: the number of rounds is there.
     done: dict[str, xr.Dataset] = {}
-    for name, fitted in train_each(
+    for name, fitted in train_methods(
         experiment.rounds,
         experiment.data,
         rounds=training.rounds,

@@ -76,11 +76,11 @@ def integers(word: str) -> list[str]:
         ends = re.fullmatch(r"(\d{1,9}):(\d{1,9})", part)
         numbers = range(*map(int, ends.groups())) if ends else range(0)
         # What is no range, or one of nothing, or of far too much, stays and is refused.
-        found += map(str, numbers) if 0 < len(numbers) <= _MOST_IN_RANGE else [part]
+        found += map(str, numbers) if 0 < len(numbers) <= _MAX_IN_RANGE else [part]
     return found
 
 
-_MOST_IN_RANGE = 10_000
+_MAX_IN_RANGE = 10_000
 
 
 def _words(word: str) -> list[str]:

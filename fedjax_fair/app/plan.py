@@ -15,7 +15,7 @@ from fedjax_fair.app.config import Config
 from fedjax_fair.app.memory import format_bytes
 from fedjax_fair.app.sweep import Group, Runs, free_bytes, runs_of
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.measured import measured
+from fedjax_fair.planning.measurement import measure_plan
 from fedjax_fair.planning.plan import Plan, plan
 from fedjax_fair.text import format_columns
 
@@ -86,7 +86,7 @@ def plans(
             "train_loss": each.train_loss,
         }
         if machine is None:
-            yield each.name, measured(**given, free=free_bytes(), mesh=mesh)
+            yield each.name, measure_plan(**given, free=free_bytes(), mesh=mesh)
         else:
             steps = partial(local_steps, each.config, each.method)
             yield each.name, plan(machine, **given, mesh=mesh, local_steps=steps)
@@ -99,7 +99,7 @@ def as_json(machine: Machine | None, found: dict[str, Plan]) -> dict[str, Any]:
         work = None if each.work is None else each.work._asdict()
         rows[name] = each._asdict() | {"work": work}
     where = None if machine is None else machine._asdict()
-    return {"machine": where or "here", "plans": rows}
+    return {"machine": where or "local", "plans": rows}
 
 
 def format_plan(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table, str]:
@@ -109,7 +109,7 @@ def format_plan(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table,
         machine: As for ``plans``.
         found: Plans by name.
     """
-    where = "here" if machine is None else machine.name
+    where = "local" if machine is None else machine.name
     title = f"What the runs of each method would take: {where}"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("method", overflow="fold")
@@ -120,9 +120,9 @@ def format_plan(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table,
             name,
             f"{each.runs}",
             format_bytes(sum(each.memory.values())),
-            f"{each.most_runs:,}",
-            *(_duration(each.seconds[part]) for part in ("round", "evaluation", "whole")),
-            _duration(each.compiled_in),
+            f"{each.max_parallel_runs:,}",
+            *(_duration(each.seconds[part]) for part in ("round", "evaluation", "total")),
+            _duration(each.compile_seconds),
         )
     return table, format_columns(_notes(machine, found))
 
@@ -132,8 +132,8 @@ def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
     several = list(found.values())
     largest = max(several, key=lambda each: sum(each.memory.values()))
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest.memory.items())
-    whole = sum(each.seconds["whole"] for each in several)
-    compiling = sum(each.compiled_in for each in several)
+    whole = sum(each.seconds["total"] for each in several)
+    compiling = sum(each.compile_seconds for each in several)
     notes = {
         "memory": f"at most: {parts}",
         "in all": f"{_duration(whole)}, and {_duration(compiling)} of compiling here",
@@ -146,16 +146,16 @@ def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
     works = [(name, each.work) for name, each in found.items() if each.work is not None]
     for name, work in works:
         cycles = "" if work.cycles is None else f"{work.cycles:,.0f} cycles, "
-        full = f" ({work.full / 1e9:,.3g} billion in full precision)" if work.full else ""
+        full = f" ({work.fp32_flops / 1e9:,.3g} billion in full precision)" if work.fp32_flops else ""
         crossing = ""
         if work.collectives:
-            crossing = f", {work.collectives:,.0f} collectives of {format_bytes(int(work.exchanged))}"
+            crossing = f", {work.collectives:,.0f} collectives of {format_bytes(int(work.collective_bytes))}"
         notes[name] = (
-            f"a round: {cycles}{work.kernels:,.0f} kernels, {work.operations / 1e9:,.3g} billion "
+            f"a round: {cycles}{work.kernels:,.0f} kernels, {work.flops / 1e9:,.3g} billion "
             f"operations in products{full}, {format_bytes(int(work.bytes))} moved{crossing}"
         )
     unknown = sum(work.unknown_loops for _, work in works)
-    by = "the compiler's cycles" if machine.hertz else "each kernel's bytes and products at peak"
+    by = "the compiler's cycles" if machine.clock_hz else "each kernel's bytes and products at peak"
     notes["how"] = f"{by}, never compared with a device; expect more"
     if unknown:
         notes["how"] += f"; loops of unknown length, {unknown} in all, count once"

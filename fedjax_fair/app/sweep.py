@@ -300,7 +300,7 @@ def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback
         rounds=training.rounds or 0,
         eval_every=training.eval_every,
         train_loss=False,
-        on_nonfinite=training.on_nonfinite or "keep",
+        on_nonfinite=training.on_nonfinite or "skip_round",
         callbacks=[callback],
         memory_limit=limit,
         mesh=group.mesh,

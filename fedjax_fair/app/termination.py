@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Terminated", "Termination", "interruptible"]
 
-_PATIENCE = 2.0
+_TIMEOUT_S = 2.0
 """Seconds after which an interruption that nothing has noticed is raised again."""
-_SOON = 0.01
+_RETRY_S = 0.01
 """Seconds after which one is raised again that Python is known to have ignored."""
 
 
@@ -36,14 +36,14 @@ def interruptible() -> Iterator[None]:
         return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
+        signal.setitimer(signal.ITIMER_REAL, _TIMEOUT_S)
         raise KeyboardInterrupt
 
     show = sys.unraisablehook
 
     def ignored(exception: sys.UnraisableHookArgs) -> None:
         if exception.exc_type is KeyboardInterrupt:
-            signal.setitimer(signal.ITIMER_REAL, _SOON)
+            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
         else:
             show(exception)
 

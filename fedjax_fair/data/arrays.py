@@ -359,8 +359,8 @@ def _require_contents(archive: zipfile.ZipFile, file_size: int) -> None:
         if not dtype.hasobject and array != held:
             raise ValueError(f"{entry.filename} claims {array:,} bytes and holds {held:,}")
         claimed += array
-    if claimed > _MOST_DEFLATED * file_size:
+    if claimed > _MAX_DEFLATE_RATIO * file_size:
         raise ValueError(f"{claimed:,} bytes can not be in a file of {file_size:,}")
 
 
-_MOST_DEFLATED = 1032  # Of zlib; an uncompressed file holds what its size is.
+_MAX_DEFLATE_RATIO = 1032  # Of zlib; an uncompressed file holds what its size is.

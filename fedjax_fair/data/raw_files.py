@@ -60,7 +60,7 @@ _FORMATS = {
 }
 _CIFAR_SHAPE = (32, 32, 3)
 _IDX_BYTES = 8  # The code of unsigned bytes.
-_MOST_DEFLATED = 1032  # Of zlib.
+_MAX_DEFLATE_RATIO = 1032  # Of zlib.
 
 
 class RawFiles(NamedTuple):
@@ -192,7 +192,7 @@ def _idx_shape(path: Path, dims: int) -> tuple[int, ...]:
     if 0 in shape:
         raise DamagedError(f"{path}: nothing in {shape}: expected examples.")
     expected, held = len(head) + int(np.prod(shape, dtype=object)), path.stat().st_size
-    fits = expected <= _MOST_DEFLATED * held if path.suffix == ".gz" else expected == held
+    fits = expected <= _MAX_DEFLATE_RATIO * held if path.suffix == ".gz" else expected == held
     if not fits:
         raise DamagedError(f"{path}: {held:,} bytes: expected {expected:,} for {shape}.")
     return shape

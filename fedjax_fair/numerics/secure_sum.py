@@ -33,7 +33,7 @@ __all__ = [
     "secure_sum",
 ]
 
-_MOST_MEMBERS = 2**15  # Pairs are counted in 32 bits.
+_MAX_MEMBERS = 2**15  # Pairs are counted in 32 bits.
 _LEAST_EXPONENT = -100  # Float32 resolves no less.
 SLACK = 1e-3  # Weights that add up to 1 do so up to rounding.
 
@@ -105,7 +105,7 @@ def quantization_step(total: float, members: int) -> float:
         >>> quantization_step(total=1.0, members=10) == 2.0**-30
         True
     """
-    checks.positive_int("members", members, at_most=_MOST_MEMBERS)
+    checks.positive_int("members", members, at_most=_MAX_MEMBERS)
     exponent = math.ceil(math.log2(total * (1 + SLACK) / (2**31 - members)))
     return 2.0 ** max(exponent, _LEAST_EXPONENT)
 

@@ -20,7 +20,7 @@ from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, Replicated, map_arrays
 from fedjax_fair.data.device_layout import on_device, flatten_images, to_device_layout
 from fedjax_fair.parallel.collectives import AXIS
-from fedjax_fair.parallel.cores import CORES, shared
+from fedjax_fair.parallel.cores import CORES, replicate_on_cores
 
 __all__ = [
     "RUNS",
@@ -164,7 +164,7 @@ def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
         (50,)
     """
     if mesh.axis_names == (CORES,):
-        data = map_arrays(data, lambda data: shared(data, mesh))
+        data = map_arrays(data, lambda data: replicate_on_cores(data, mesh))
         return _of_each(data, lambda examples: examples._replace(devices=Replicated()))
     if mesh.axis_names not in ((AXIS,), (RUNS, AXIS)):
         raise ValueError(

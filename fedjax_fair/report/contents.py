@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["contents"]
 
-_MOST_VALUES = 1_200_000
+_MAX_VALUES = 1_200_000
 """Numbers of single clients on a page: 3.2 MB, two bytes each in base64."""
 
-_MOST_CLIENTS = 1000
+_MAX_CLIENTS = 1000
 _NOTHING = 65535
 _SEEDS = ("seed", "round")
 
@@ -148,12 +148,12 @@ def _clients(dataset: xr.Dataset) -> dict[str, Any]:
     cohorts = by_method(dataset, "cohort_clients", ("seed", "training_round", "slot"))
     cohorts = cohorts.transpose("algorithm", "seed", "training_round", "slot")
     num_clients = accuracy.sizes["client"]
-    ids = np.unique(np.linspace(0, num_clients - 1, min(num_clients, _MOST_CLIENTS)).astype(int))
+    ids = np.unique(np.linspace(0, num_clients - 1, min(num_clients, _MAX_CLIENTS)).astype(int))
     methods, seeds, evaluations, _ = accuracy.shape
     members = methods * cohorts.sizes["training_round"] * cohorts.sizes["slot"]
     one_seed = methods * evaluations * ids.size + members
-    kept = int(np.clip(_MOST_VALUES // one_seed, 1, seeds))
-    room = max(2, (_MOST_VALUES - kept * members) // (kept * methods * ids.size))
+    kept = int(np.clip(_MAX_VALUES // one_seed, 1, seeds))
+    room = max(2, (_MAX_VALUES - kept * members) // (kept * methods * ids.size))
     shown = np.unique(np.linspace(0, evaluations - 1, min(room, evaluations)).astype(int))
     tested = _per_seed(dataset, "test_examples", kept).sum(axis=2)
     return {

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["accuracy_distribution", "learning_curves", "partition", "representatives"]
 
-_MOST_CLIENTS_SHOWN = 1000
+_MAX_CLIENTS_SHOWN = 1000
 _LEVELS = (
     "accuracy_mean_clients",
     "accuracy_mean_examples",
@@ -209,7 +209,7 @@ def _sorted_clients(counts: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Ids of the clients to draw, in the order of drawing."""
     share = counts.max(1) / np.maximum(counts.sum(1), 1)
     order = np.lexsort((-share, counts.argmax(1), group))
-    shown = min(len(order), _MOST_CLIENTS_SHOWN)
+    shown = min(len(order), _MAX_CLIENTS_SHOWN)
     return order[np.linspace(0, len(order) - 1, shown).astype(int)]
 
 

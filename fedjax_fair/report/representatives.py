@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["representatives"]
 
-_MOST_NUMBERS = 30
+_MAX_NUMBERS = 30
 
 
 def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Figure:
@@ -59,7 +59,7 @@ def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Fi
     left, right = figure.subplots(1, 2, width_ratios=(1.3, 1))
     left.scatter(*places.T, s=8, color="0.75", linewidths=0, rasterized=True)
     left.scatter(*places[picked].T, s=36, color=COLORS[0])
-    if len(picked) <= _MOST_NUMBERS:
+    if len(picked) <= _MAX_NUMBERS:
         for order, place in enumerate(places[picked], start=1):
             left.annotate(str(order), place, (4, 4), textcoords="offset points", size=8)
     left.set(xlabel=names[0], ylabel=names[1])

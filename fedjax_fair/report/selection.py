@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["selected_clients", "participation", "participation_lorenz", "tradeoff"]
 
-_MOST_IN_LEGEND = 12
+_MAX_IN_LEGEND = 12
 
 
 def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
@@ -217,7 +217,7 @@ def tradeoff(
     pair = [by_method(results, name, ("seed", "round"), most=None) for name in (across, up)]
     names = [str(name) for name in pair[0]["algorithm"].values]
     looks, labels = styles(pair[0]), names
-    if settings_of(results) and len(names) > _MOST_IN_LEGEND:
+    if settings_of(results) and len(names) > _MAX_IN_LEGEND:
         methods = [name.partition(", ")[0] for name in names]
         first = {name: place for place, name in reversed(list(enumerate(methods)))}
         places = [sorted(first.values()).index(first[name]) for name in methods]

@@ -38,7 +38,7 @@ _SIGNATURE = "sha256"
 _FILES_OF_ORBAX = 2**20
 """Bytes that its files take beside the arrays; some hundred of them take less than half."""
 
-_PATIENCE = 1.0  # Seconds. A thread that waits for more work does not end.
+_TIMEOUT_S = 1.0  # Seconds. A thread that waits for more work does not end.
 
 
 def save(dataset: xr.Dataset, path: str | Path) -> None:
@@ -139,9 +139,9 @@ def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
             try:
                 yield
             except Exception:
-                time.sleep(_PATIENCE)  # For threads that Python does not know.
+                time.sleep(_TIMEOUT_S)  # For threads that Python does not know.
                 for thread in set(threading.enumerate()) - others:
-                    thread.join(_PATIENCE)
+                    thread.join(_TIMEOUT_S)
                 raise
     except OSError:
         raise

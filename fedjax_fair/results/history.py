@@ -72,7 +72,7 @@ class History:
         self._evaluated.append(round)
         self._summaries.append(summaries)
         measured: dict[str, Any] = {name: getattr(metrics, name) for name in RECORDED}
-        measured |= metrics.own
+        measured |= metrics.custom
         self._metrics.append({name: value for name, value in measured.items() if value is not None})
 
     def add_rounds(self, info: RoundInfo) -> None:
@@ -126,7 +126,7 @@ def to_dataset(
     data: FederatedData,
     variables: Variables,
     bytes_up: int | None = None,
-    own_metrics: Sequence[Metric | ClientMetric] = (),
+    custom_metrics: Sequence[Metric | ClientMetric] = (),
 ) -> xr.Dataset:
     """Turns what a run recorded into a Dataset.
 
@@ -136,7 +136,7 @@ def to_dataset(
         data: The federation.
         variables: Variables of one model, or their shapes, for the bytes that a round moves.
         bytes_up: Bytes that a member sends in a round; by default those of a model.
-        own_metrics: What was measured besides.
+        custom_metrics: What was measured besides.
 
     Returns:
         The Dataset that ``fedjax_fair.results`` describes.
@@ -147,7 +147,7 @@ def to_dataset(
     columns: dict[str, Any] = {}
     of_clients = RECORDED | {
         f"{kind}_{metric.name}": ("client", f"{metric.description}, {kind} examples", metric.unit)
-        for metric in own_metrics
+        for metric in custom_metrics
         if isinstance(metric, ClientMetric)
         for kind in ("test", "validation")
     }
@@ -155,7 +155,7 @@ def to_dataset(
         dim, long_name, unit = of_clients[name]
         attributes = {"long_name": long_name, "units": unit}
         columns[name] = (("seed", "round", dim), values, attributes)
-    summaries = tuple(metric for metric in own_metrics if isinstance(metric, Metric))
+    summaries = tuple(metric for metric in custom_metrics if isinstance(metric, Metric))
     for metric in metrics.ALL_SUMMARIES + summaries:
         if metric.name not in recorded["summaries"]:
             continue

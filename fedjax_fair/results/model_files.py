@@ -20,7 +20,7 @@ from fedjax_fair.results.files import (
 )
 
 if TYPE_CHECKING:
-    from fedjax_fair.training.fitted import Fitted
+    from fedjax_fair.training.fit_result import FitResult
 
 __all__ = ["folder_name", "load_model", "save_model"]
 
@@ -44,11 +44,11 @@ def save_model(variables: Variables, path: Path) -> None:
     with written_by_orbax(path, num_bytes), writer as checkpointer:
         arguments = ocp.args.StandardSave(variables._asdict())
         checkpointer.save(path.absolute(), arguments, force=True)
-    if processes.is_first():
+    if processes.is_main_process():
         write_checksum(path)
 
 
-def load_model(folder: str | Path, method: str, seed: int | None = None) -> Fitted:
+def load_model(folder: str | Path, method: str, seed: int | None = None) -> FitResult:
     """Reads what a method of a run was trained to.
 
     Args:
@@ -78,7 +78,7 @@ def load_model(folder: str | Path, method: str, seed: int | None = None) -> Fitt
     from fedjax_fair.app.build import method_round
     from fedjax_fair.app.config import Config
     from fedjax_fair.app.run_folder import RunFolder
-    from fedjax_fair.training.fitted import Fitted
+    from fedjax_fair.training.fit_result import FitResult
 
     run = RunFolder(folder)
     config = run.config()
@@ -97,7 +97,7 @@ def load_model(folder: str | Path, method: str, seed: int | None = None) -> Fitt
         variables = jax.tree.map(lambda leaf: leaf[place : place + 1], variables)
     network = method_round(config, method, dataset.sizes["class"]).model
     rounds = np.full(dataset.sizes["seed"], dataset["round"].values[-1])
-    return Fitted(dataset, variables, network, rounds)
+    return FitResult(dataset, variables, network, rounds)
 
 
 def _read(path: Path) -> Variables:

@@ -21,7 +21,7 @@ __all__ = ["PLANNED", "SGD"]
 # Minibatches drawn in one go where the number of steps is not known in advance: drawing them one by
 # one costs several microseconds each in small operations.
 PLANNED = 32
-_MOST_STEPS = 2**31 - 1  # They are counted in 32 bits.
+_MAX_STEPS = 2**31 - 1  # They are counted in 32 bits.
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
@@ -93,7 +93,7 @@ class SGD(Solver):
         checks.positive_int("batch_size", self.batch_size)
         for name, value in {"steps": self.steps, "epochs": self.epochs}.items():
             if value is not None:
-                checks.positive_int(name, value, at_most=_MOST_STEPS)
+                checks.positive_int(name, value, at_most=_MAX_STEPS)
         if not callable(self.learning_rate):
             checks.non_negative("learning_rate", self.learning_rate)
         checks.unit_interval("momentum", self.momentum)

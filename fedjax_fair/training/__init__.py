@@ -5,20 +5,20 @@ from fedjax_fair.training.fit import (
     Callback,
     Evaluation,
     MemoryLimitError,
-    SimulationError,
+    DivergenceError,
     fit,
     fit_batch,
     train,
 )
-from fedjax_fair.training.fitted import Fitted
+from fedjax_fair.training.fit_result import FitResult
 
 __all__ = [
     "Callback",
     "Centralized",
     "Evaluation",
-    "Fitted",
+    "FitResult",
     "MemoryLimitError",
-    "SimulationError",
+    "DivergenceError",
     "fit",
     "fit_batch",
     "train",

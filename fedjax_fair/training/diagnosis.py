@@ -18,7 +18,7 @@ from fedjax_fair.simulate import RoundInfo
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Doubts", "is_constant", "require_members", "warn_of_clients", "warn_of_divergence"]
+__all__ = ["TrainingMonitor", "is_constant", "require_members", "warn_of_clients", "warn_of_divergence"]
 
 # Heterogeneous clients make losses jump, but not to where the right class has, in the geometric
 # mean, the tenth power of the probability that guessing gives it.
@@ -97,7 +97,7 @@ def warn_of_divergence(dataset: xr.Dataset) -> None:
     )
 
 
-class Doubts:
+class TrainingMonitor:
     """Warns, once for each reason, of runs whose numbers say that they do not learn.
 
     The reasons: a client's test loss that is not finite; a mean test loss more than ten times that
@@ -125,14 +125,14 @@ class Doubts:
         self._tested = np.asarray(data.test.sizes) > 0
         self._said: set[str] = set()
 
-    def recall(self, history: History) -> None:
+    def replay(self, history: History) -> None:
         """Looks at the evaluations before a run was interrupted."""
         kept = history.arrays()
         for i, done in enumerate(kept["evaluated"]):
             summaries = {name: values[:, i] for name, values in kept["summaries"].items()}
-            self.see(int(done), summaries, kept["metrics"]["test_loss"][:, i])
+            self.update(int(done), summaries, kept["metrics"]["test_loss"][:, i])
 
-    def see(
+    def update(
         self,
         done: int,
         summaries: dict[str, np.ndarray],

@@ -176,7 +176,7 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --faults.late 0.5", "faults.late_rounds=None: expected it together with faults.late"),
         (
             "run --training.on-nonfinite skip",
-            "on-nonfinite skip: expected 'raise' or 'drop' or 'keep'",
+            "on-nonfinite skip: expected 'raise' or 'drop_client' or 'skip_round'",
         ),
         ("maximize exemplars --k ten", "--k ten: expected an integer."),
         ("run --training.rounds 1.5", "--training.rounds"),

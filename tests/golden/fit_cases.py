@@ -255,9 +255,9 @@ FAULTS = {
     "byzantine-sign_flip": lambda: roles(faults=faults.Byzantine(0.4, "sign_flip", seed=1)),
     "byzantine-scaling": lambda: roles(faults=faults.Byzantine([0, 3, 7], "scaling", 3.0)),
     "byzantine-noise": lambda: roles(faults=faults.Byzantine(0.4, "noise")),
-    "byzantine-nan-drop": lambda: roles(faults=faults.Byzantine(0.3, "nan"), on_nonfinite="drop"),
+    "byzantine-nan-drop": lambda: roles(faults=faults.Byzantine(0.3, "nan"), on_nonfinite="drop_client"),
     "byzantine-nan-keep": lambda: roles(
-        selectors.DivFL(5), faults=faults.Byzantine([2], "nan"), on_nonfinite="keep"
+        selectors.DivFL(5), faults=faults.Byzantine([2], "nan"), on_nonfinite="skip_round"
     ),
     "byzantine-little": lambda: roles(
         aggregator=aggregators.Median(), faults=faults.Byzantine(0.4, "little")

@@ -32,8 +32,8 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
-from fedjax_fair.training.batch import Batch
-from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.batch import RunBatch
+from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.split import split
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
@@ -190,13 +190,13 @@ def measured(*meshes):
 
     def program(variables, data):
         def one_run(variables):
-            return evaluate(model, variables, data, idle, idle[:3], own=own)
+            return evaluate(model, variables, data, idle, idle[:3], custom=own)
 
         return jax.lax.map(one_run, variables)
 
     one = jax.jit(program)(variables, data)
-    assert len(one.own) == 4
-    assert not np.isnan(one.own["validation_auc"]).all()
+    assert len(one.custom) == 4
+    assert not np.isnan(one.custom["validation_auc"]).all()
     for name in meshes:
         mesh = mesh_named(name)
         sharded, own_variables = shard_federation(data, mesh), jax.device_get(variables)
@@ -248,9 +248,9 @@ def held():
     rates = np.linspace(0.05, 0.2, 8, dtype=np.float32)
     for runs, devices in ((2, "2"), (7, "runs=4,clients=2")):
         mesh, seeds = mesh_named(devices), tuple(range(runs))
-        with Batch(FEDERATION, seeds, mesh) as batch:
+        with RunBatch(FEDERATION, seeds, mesh) as batch:
             methods = split([make_fedavg(rate) for rate in rates[:runs].tolist()])
-            programs = Programs(methods, batch, 2, True)
+            programs = CompiledFunctions(methods, batch, 2, True)
             with tracing_for("gpu"):  # Where what is recorded goes to a host.
                 num_bytes = programs.num_bytes(4)
         first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]

@@ -119,7 +119,7 @@ def test_a_page_of_a_large_run_leaves_out_and_says_so():
 
 
 def test_evaluations_are_left_out_until_all_fits(monkeypatch):
-    monkeypatch.setattr(module, "_MOST_VALUES", 200)
+    monkeypatch.setattr(module, "_MAX_VALUES", 200)
     found = contents(make_results(seeds=1, evaluations=21, rounds=20))["clients"]
     assert 2 * 6 * len(found["rounds"]) + 2 * 20 * 2 in range(180, 201)
     assert (found["rounds"][0], found["rounds"][-1]) == (0, 20)

@@ -60,7 +60,7 @@ def _without_levels(scores):
     """As for scores that take many values."""
     module = importlib.import_module("fedjax_fair.submodular.federated.sparse")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MOST_LEVELS", 0)
+        patch.setattr(module, "_MAX_LEVELS", 0)
         return listed(scores)
 
 

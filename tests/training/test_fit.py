@@ -18,7 +18,7 @@ from fedjax_fair.data.federated import stack
 from fedjax_fair.metrics.predictions import macro_f1
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.training.centralized import Centralized
-from fedjax_fair.training.fit import Callback, SimulationError, fit, fit_batch, train
+from fedjax_fair.training.fit import Callback, DivergenceError, fit, fit_batch, train
 
 
 def make(model, solver=None, **settings):
@@ -201,13 +201,13 @@ def test_divergence_is_reported_with_its_round(model, federation, tmp_path):
     diverging = make(model, solvers.SGD(rate, 2, steps=2))
     settings = {"rounds": 6, "eval_every": 2, "checkpoints": tmp_path / "kept"}
     expected = r"round 3 is not finite for seeds \[0, 1\].*last checkpoint is of round 2"
-    with pytest.raises(SimulationError, match=expected):
+    with pytest.raises(DivergenceError, match=expected):
         fit(diverging, federation, seeds=(0, 1), **settings)
     with pytest.raises(ValueError, match=r"drop_nonfinite=True: .* of a run with False"):
-        fit(diverging, federation, seeds=(0, 1), on_nonfinite="drop", **settings)
+        fit(diverging, federation, seeds=(0, 1), on_nonfinite="drop_client", **settings)
     # Who is warned by the error can go on from the checkpoint before it.
     with pytest.warns(UserWarning, match="round 3, seed 0: .* 3 of 6 rounds .* 1 other run"):
-        kept = fit(diverging, federation, seeds=(0, 1), on_nonfinite="keep", **settings)
+        kept = fit(diverging, federation, seeds=(0, 1), on_nonfinite="skip_round", **settings)
     assert kept.update_nonfinite.values.tolist() == [[0, 0, 0, 1, 1, 1]] * 2
     assert kept.cohort_nonfinite.values[:, 3:].all()
     assert not kept.cohort_nonfinite.values[:, :3].any()
@@ -231,11 +231,11 @@ def one_liar():
         faults=[faults.Byzantine([4], "nan")],
     )
     settings = {"rounds": 4, "seeds": (5, 8), "eval_every": 2}
-    with pytest.raises(SimulationError) as raised:
+    with pytest.raises(DivergenceError) as raised:
         fit(round, make_federation(), **settings)
     with pytest.warns(UserWarning, match="the update is not finite"):
-        kept = fit(round, make_federation(), on_nonfinite="keep", **settings)
-    dropped = fit(round, make_federation(), on_nonfinite="drop", **settings)
+        kept = fit(round, make_federation(), on_nonfinite="skip_round", **settings)
+    dropped = fit(round, make_federation(), on_nonfinite="drop_client", **settings)
     return OneLiar(kept, dropped, str(raised.value))
 
 
@@ -269,7 +269,7 @@ def test_a_client_that_is_dropped_has_no_weight(one_liar):
 
 
 def test_what_happens_to_infinite_updates_is_one_of_three(model, federation, as_users_call):
-    with pytest.raises(ValueError, match=r"on_nonfinite='skip': .*'raise', 'drop', 'keep'"):
+    with pytest.raises(ValueError, match=r"on_nonfinite='skip': .*'raise', 'drop_client', 'skip_round'"):
         fit(make(model), federation, rounds=1, on_nonfinite="skip")
 
 
@@ -455,7 +455,7 @@ def test_the_round_to_keep_is_chosen_by_validation(model, federation):
 
 
 def spread(metrics):
-    return jnp.nanmax(metrics.own["test_macro_f1"]) - jnp.nanmin(metrics.own["test_macro_f1"])
+    return jnp.nanmax(metrics.custom["test_macro_f1"]) - jnp.nanmin(metrics.custom["test_macro_f1"])
 
 
 OWN = [

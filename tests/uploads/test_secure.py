@@ -99,7 +99,7 @@ def test_an_update_beyond_the_limit_is_not_applied(limit):
     assert info.finite == (limit > 1)
     if limit < 1:
         chex.assert_trees_all_equal(state.variables, start.variables)
-        with pytest.raises(ff.SimulationError, match=r"update of round 0 .*beyond the limit"):
+        with pytest.raises(ff.DivergenceError, match=r"update of round 0 .*beyond the limit"):
             ff.fit(round, FEDERATION, rounds=1)
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
 
-import tyro
 from rich.console import Console
 
 from fedjax_fair.app.build import build
@@ -27,13 +25,13 @@ __all__ = ["Plan", "plan_settings"]
 
 @dataclass(frozen=True)
 class Plan(Config):
-    """Says what a run or a sweep would take on a machine: `plan mnist --for v5e:1x1`."""
+    """Says what a run or a sweep would take on a machine: `plan mnist --machine v5e:1x1`."""
 
     config: str | None = None
     """File of settings, TOML or the config.json of a run; what is typed besides counts more."""
 
-    machine: Annotated[str, tyro.conf.arg(name="for")] = "here"
-    """A machine, at hand or not: v5e:1x1, v5e:2x2, v5p:2x2x1, h200, or here, where three rounds of
+    machine: str = "local"
+    """A machine, at hand or not: v5e:1x1, v5e:2x2, v5p:2x2x1, h200, or local, where three rounds of
     each method are run."""
 
     json: bool = False
@@ -47,7 +45,7 @@ def plan_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     typed = parse(Plan, wanted.options, name, Plan(**fields_of(Config, wanted.start)))
     chosen = plain(Config, typed)
     machine = memory = None
-    if typed.machine == "here":
+    if typed.machine == "local":
         mesh = mesh_of(chosen.devices)
     else:
         machine = machines.find(typed.machine)

@@ -135,7 +135,7 @@ def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         _print_dry_run(config, costs(ready))
         return
     name = wanted.preset if wanted.named else config.data.name.replace("/", "-")
-    folder = processes.broadcast_from_first(lambda: str(RunFolder.create(config, name).path))
+    folder = processes.broadcast_from_main(lambda: str(RunFolder.create(config, name).path))
     _execute(ready, RunFolder(folder), typed.log, quiet=typed.quiet)
 
 
@@ -198,7 +198,7 @@ def _varied(config: Config) -> dict[str, str]:
 
 
 def _execute(ready: Experiment, folder: RunFolder, logs: Logs, *, quiet: bool) -> None:
-    if not processes.is_first():
+    if not processes.is_main_process():
         experiment.execute(ready, folder)
         return
     print(f"Run folder: {escape_control_chars(folder.path)}")

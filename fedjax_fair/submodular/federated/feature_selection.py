@@ -26,7 +26,7 @@ from fedjax_fair.submodular.federated.problem import Problem
 __all__ = ["FeatureSelection", "feature_selection"]
 
 # Up to so many configurations of all features are enumerated; of more a sample is drawn.
-_MOST_CONFIGURATIONS = 2**12
+_MAX_CONFIGURATIONS = 2**12
 _FEW_FEATURES = 10
 
 
@@ -159,7 +159,7 @@ def _with_examples(
     """The model with all configurations and their probabilities, or with a sample of them."""
     size, num_values, num_labels = table.shape
     every = np.arange(size)
-    if num_values**size <= _MOST_CONFIGURATIONS:
+    if num_values**size <= _MAX_CONFIGURATIONS:
         configurations = np.array(list(itertools.product(range(num_values), repeat=size)))
         logs = np.log(table)[every, configurations]
         weights = np.exp(logs.sum(axis=1) + np.log(prior)).sum(axis=1)

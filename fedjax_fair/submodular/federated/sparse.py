@@ -36,7 +36,7 @@ from fedjax_fair.tree import Tree
 __all__ = ["SparseScores", "entries", "sparse_scores"]
 
 # Up to so many products a client cost little beside its scores.
-_MOST_LEVELS = 16
+_MAX_LEVELS = 16
 # Entries processed at a time.
 _TOGETHER = 2**22
 
@@ -61,7 +61,7 @@ class SparseScores(Tree):
         widths: The largest possible length of a run in each of these groups.
         num_clients: Number of clients.
         size: Items in the ground set.
-        most_raters: The largest number of clients that score one item.
+        max_raters: The largest number of clients that score one item.
     """
 
     owners: Int[Array, " entries"]
@@ -76,7 +76,7 @@ class SparseScores(Tree):
     widths: tuple[int, ...]
     num_clients: int
     size: int
-    most_raters: int
+    max_raters: int
 
 
 def sparse_scores(
@@ -126,7 +126,7 @@ def sparse_scores(
         raise ValueError("scores: expected at least one positive score.")
     _all_different(owners, places, size)
     different = np.unique(amounts)
-    few = different.size <= _MOST_LEVELS
+    few = different.size <= _MAX_LEVELS
     order = np.lexsort((places, owners) if few else (places, -amounts, owners))
     owners, places, amounts = owners[order], places[order], amounts[order]
     del order
@@ -149,7 +149,7 @@ def sparse_scores(
         widths=tuple(np.unique(widths).tolist()),
         num_clients=num_clients,
         size=size,
-        most_raters=int(raters.max()),
+        max_raters=int(raters.max()),
     )
 
 

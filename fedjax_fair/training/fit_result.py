@@ -18,19 +18,19 @@ from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.results.history import RECORDED, described
 from fedjax_fair.training.executables import call
 from fedjax_fair.training.functions import over_runs, reusing
-from fedjax_fair.training.programs import require_outputs
+from fedjax_fair.training.compiled_functions import require_outputs
 from fedjax_fair.training.split import Structure, split
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Fitted"]
+__all__ = ["FitResult"]
 
 _CHUNK = 500
 """Examples of a pass: few enough for the activations of all of them to be no burden."""
 
 
-class Fitted(NamedTuple):
+class FitResult(NamedTuple):
     """The trained models of all seeds, and how they came about.
 
     Predictions have a leading axis ``seeds``, in the order of the results' dimension ``seed``.
@@ -61,7 +61,7 @@ class Fitted(NamedTuple):
     model: Model
     rounds: Int[np.ndarray, " seeds"]
 
-    def of(self, seed: int) -> Variables:
+    def variables_for(self, seed: int) -> Variables:
         """The variables of one seed.
 
         Args:
@@ -84,7 +84,7 @@ class Fitted(NamedTuple):
             ...     ff.models.from_flax(network), ff.selectors.Full(),
             ...     ff.solvers.SGD(0.1, 2, steps=1), ff.aggregators.Mean(),
             ... )
-            >>> params, state = ff.train(method, data, rounds=1).of(seed=0)
+            >>> params, state = ff.train(method, data, rounds=1).variables_for(seed=0)
             >>> network.apply({"params": params, **state}, data.test.features).shape
             (2, 2)
         """

@@ -18,7 +18,7 @@ from fedjax_fair.parallel.mesh import assign_clients, is_run_on_one_device, num_
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.solvers.sgd import PLANNED
 
-__all__ = ["Lengths", "expected_maximum"]
+__all__ = ["TripCounts", "expected_maximum"]
 
 _SCOPE = re.compile(r"(\w+)\)*/while$")
 _CLIENTS = re.compile("clients_([0-9]+)_by_([0-9]+)")
@@ -27,7 +27,7 @@ _CLIENTS = re.compile("clients_([0-9]+)_by_([0-9]+)")
 _DRAWS = 200  # The mean of whole numbers that differ by a few: known to a few percent.
 
 
-class Lengths:
+class TripCounts:
     """What is known of the loops of a round that programs do not say the length of.
 
     Cohorts are taken as drawn uniformly; other selectors may prefer larger clients.
@@ -60,7 +60,7 @@ class Lengths:
         with tracing_for(machine.platform):
             self._chunk = chunk_of_clients(train)
 
-    def trips(self, origin: str) -> float | None:
+    def trip_count(self, origin: str) -> float | None:
         """How often a loop goes round, on average.
 
         Args:

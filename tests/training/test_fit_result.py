@@ -43,7 +43,7 @@ def softmax(logits):
 def test_predictions_are_those_of_the_formulas(fitted, examples):
     x = np.random.default_rng(0).normal(size=(examples, 4)).astype(np.float32)
     for place, seed in enumerate(SEEDS):
-        params, state = fitted.of(seed)
+        params, state = fitted.variables_for(seed)
         assert state == {}
         assert isinstance(params["kernel"], np.ndarray)
         logits = x @ params["kernel"] + params["bias"]
@@ -90,7 +90,7 @@ def test_wrong_federations_and_seeds_are_refused(fitted):
     with pytest.raises(ValueError, match="model with 3 outputs: expected at least 4"):
         fitted.evaluate(DATA._replace(num_classes=4))
     with pytest.raises(ValueError, match="seed=0: expected one of 3, 1"):
-        fitted.of(0)
+        fitted.variables_for(0)
 
 
 def test_results_are_those_of_fit(fitted):
@@ -141,7 +141,7 @@ def test_checkpoints_of_another_choice_are_refused(tmp_path):
 
 
 def test_training_starts_from_given_variables(fitted):
-    start = fitted.of(seed=1)
+    start = fitted.variables_for(seed=1)
     again = train(method(models.pretrained(linear_model(), start)), DATA, rounds=2, seeds=(1, 2))
     np.testing.assert_array_equal(
         again.dataset.test_loss.isel(round=0), [fitted.dataset.test_loss.sel(seed=1, round=6)] * 2
@@ -158,7 +158,7 @@ def test_training_starts_from_given_variables(fitted):
     ],
 )
 def test_variables_of_another_network_are_refused(fitted, change, message):
-    start = Variables(change(fitted.of(seed=1).params), {})
+    start = Variables(change(fitted.variables_for(seed=1).params), {})
     with pytest.raises(ValueError, match=message):
         fit(method(models.pretrained(linear_model(), start)), DATA, rounds=1)
 

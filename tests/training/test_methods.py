@@ -7,8 +7,8 @@ import xarray as xr
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import Selector
 from fedjax_fair.simulate import Round
-from fedjax_fair.training.each import train_each
-from fedjax_fair.training.fit import Callback, SimulationError, train
+from fedjax_fair.training.methods import train_methods
+from fedjax_fair.training.fit import Callback, DivergenceError, train
 
 SETTINGS = {"rounds": 4, "seeds": (2, 0), "eval_every": 2, "on_nonfinite": "raise"}
 
@@ -38,7 +38,7 @@ def method(model, count, learning_rate=0.1, selector=None):
 
 
 def each(methods, federation, tmp_path, events):
-    return train_each(
+    return train_methods(
         methods,
         federation,
         callbacks=lambda name: [Heard(name, events)],
@@ -104,7 +104,7 @@ def test_a_method_that_diverges_leaves_those_before_it(model, federation, tmp_pa
         "c": method(model, 3),
     }
     events = []
-    with pytest.raises(SimulationError, match="not finite"):
+    with pytest.raises(DivergenceError, match="not finite"):
         dict(each(methods, federation, tmp_path, events))
     assert {name for name, what in events if what == "end"} == {"a"}
     assert events[-1][0] == "b"
@@ -113,17 +113,17 @@ def test_a_method_that_diverges_leaves_those_before_it(model, federation, tmp_pa
 def test_methods_share_the_data_and_the_program_that_evaluates_them(
     model, federation, tmp_path, monkeypatch
 ):
-    from fedjax_fair.training.batch import Batch
+    from fedjax_fair.training.batch import RunBatch
 
     batches, compiled = [], []
-    compile_one = Batch.compile
+    compile_one = RunBatch.compile
 
     def counted(batch, lowered, options=None):
         batches.append(batch)
         compiled.append(compile_one(batch, lowered, options))
         return compiled[-1]
 
-    monkeypatch.setattr(Batch, "compile", counted)
+    monkeypatch.setattr(RunBatch, "compile", counted)
     methods = {str(count): method(model, count) for count in (2, 3, 4)}
     dict(each(methods, federation, tmp_path / "sizes", []))
     assert len(set(map(id, batches))) == 1

@@ -9,16 +9,16 @@ import jax
 from jax.sharding import Mesh
 
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.planning.plan import Plan, whole_seconds
+from fedjax_fair.planning.plan import Plan, total_seconds
 from fedjax_fair.simulate import BaseRound
-from fedjax_fair.training.batch import Batch
-from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.batch import RunBatch
+from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.split import split
 
-__all__ = ["measured"]
+__all__ = ["measure_plan"]
 
 
-def measured(
+def measure_plan(
     methods: Sequence[BaseRound],
     seeds: tuple[int, ...],
     data: FederatedData,
@@ -42,10 +42,10 @@ def measured(
         mesh: Devices or cores.
     """
     started = time.perf_counter()
-    with Batch(data, seeds, mesh) as batch:
-        programs = Programs(split(methods), batch, 1, train_loss)
+    with RunBatch(data, seeds, mesh) as batch:
+        programs = CompiledFunctions(split(methods), batch, 1, train_loss)
         needed = programs.num_bytes(rounds)
-        compiled_in = time.perf_counter() - started
+        compile_seconds = time.perf_counter() - started
 
         state, of_init = _timed(programs.init)
         (state, info), _ = _timed(lambda: programs.step(state, 1))
@@ -60,14 +60,14 @@ def measured(
     of_data = programs.shared_bytes
     needed -= of_data
     seconds = {"round": spent / 2, "evaluation": of_evaluation}
-    seconds["whole"] = whole_seconds(of_init, seconds, rounds, eval_every)
+    seconds["total"] = total_seconds(of_init, seconds, rounds, eval_every)
     return Plan(
         runs=len(seeds),
         rounds=rounds,
         memory={"data": of_data, "runs": needed},
-        most_runs=max(0, (free - of_data) * len(seeds) // needed),
+        max_parallel_runs=max(0, (free - of_data) * len(seeds) // needed),
         seconds=seconds,
-        compiled_in=compiled_in,
+        compile_seconds=compile_seconds,
     )
 
 

@@ -12,16 +12,16 @@ from jaxtyping import Array, Int, PyTree, Shaped
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Model
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics import target
-from fedjax_fair.parallel.cores import filled_up
+from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import split_runs
 from fedjax_fair.results import RECORDED
 from fedjax_fair.simulate import RoundInfo, RoundState
-from fedjax_fair.training.batch import Batch
+from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.diagnosis import is_constant
 from fedjax_fair.training.functions import functions
 from fedjax_fair.training.split import Split
 
-__all__ = ["Programs", "require_outputs"]
+__all__ = ["CompiledFunctions", "require_outputs"]
 
 # What runs have recorded exists as it came and, in the end, as a Dataset, and partly in between:
 # 2.3 to 2.8 times in trials.
@@ -32,7 +32,7 @@ _COPIES_OF_RECORDS = 2.5
 _CPU_INIT_OPTIONS: dict[str, str | bool] = {"xla_backend_optimization_level": "1"}
 
 
-class Programs:
+class CompiledFunctions:
     """What is compiled for a batch of runs of one method, before any of them starts.
 
     They are compiled in the background; whatever needs one waits for it.
@@ -43,7 +43,7 @@ class Programs:
         eval_every: Rounds in a chunk.
         train_loss: Whether evaluations measure training losses.
         drop_nonfinite: As for ``simulate.run``.
-        own_metrics: Measured besides at every evaluation.
+        custom_metrics: Measured besides at every evaluation.
 
     Attributes:
         empty_cohort: The cohort before the first round, -1 in every slot, ``[runs, cohort]``.
@@ -55,12 +55,12 @@ class Programs:
     def __init__(
         self,
         method: Split,
-        batch: Batch,
+        batch: RunBatch,
         eval_every: int,
         train_loss: bool,
         *,
         drop_nonfinite: bool = False,
-        own_metrics: Sequence[Metric | ClientMetric] = (),
+        custom_metrics: Sequence[Metric | ClientMetric] = (),
     ) -> None:
         self._batch, self._length = batch, eval_every
         one, model = method.first, method.of("model")
@@ -73,10 +73,10 @@ class Programs:
             method,
             model,
             batch.mesh,
-            run_a_core=batch.run_a_core,
+            one_run_per_core=batch.one_run_per_core,
             train_loss=train_loss,
             drop_nonfinite=drop_nonfinite,
-            own_metrics=own_metrics,
+            custom_metrics=custom_metrics,
         )
         self._step = parts.step
 
@@ -115,12 +115,12 @@ class Programs:
             )
         )
         summaries, clients = self._evaluation
-        evaluation = (summaries, [getattr(clients, name) for name in RECORDED], clients.own)
+        evaluation = (summaries, [getattr(clients, name) for name in RECORDED], clients.custom)
         recorded = (rounds * _bytes(self._info) + (rounds + self._length) * _bytes(evaluation)) // (
             self._length
         )
         on_host = not target.current().is_cpu
-        copies = 1 if batch.run_a_core else batch.cores
+        copies = 1 if batch.one_run_per_core else batch.cores
         own = copies * _bytes((self._state, self._own)) // batch.groups
         resident = own + self.shared_bytes
         return resident + transient + (0 if on_host else int(_COPIES_OF_RECORDS * recorded))
@@ -142,35 +142,35 @@ class Programs:
         state, info = self._chunks[length].result()(
             state, self._own, self._shared, self._batch.data
         )
-        return state, self.without_repetitions(info)
+        return state, self.unpad_runs(info)
 
     def evaluate(
         self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]
     ) -> tuple[dict[str, Shaped[Array, " runs"]], ClientMetrics]:
         """Summaries and per-client metrics after a round of this cohort."""
         measured = self._evaluate.result()(*self._evaluated(state, cohort))
-        return self.without_repetitions(measured)
+        return self.unpad_runs(measured)
 
-    def without_repetitions(self, tree: PyTree) -> PyTree:
+    def unpad_runs(self, tree: PyTree) -> PyTree:
         """The part ``[runs, ...]`` of a state or a result; on the host, if it is not all."""
         runs = len(self._batch.seeds)
         if runs % self._batch.groups == 0:
             return tree
         return jax.tree.map(lambda leaf: leaf[:runs], jax.device_get(tree))
 
-    def with_repetitions(self, state: RoundState) -> RoundState:
+    def pad_runs(self, state: RoundState) -> RoundState:
         """The state of every run, as ``init`` returns it, from one without repetitions."""
         mesh, groups = self._batch.mesh, self._batch.groups
         if mesh is None or len(self._batch.seeds) % groups == 0:
             return state
-        return split_runs(filled_up(state, groups), mesh)
+        return split_runs(pad_to_multiple(state, groups), mesh)
 
     def _trace(self, length: int):
         return self._step.trace(self._state, self._own, self._shared, self._batch.data, length)
 
     def _evaluated(self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
         own, shared = self._model
-        cohorts = filled_up(cohort, self._batch.groups)
+        cohorts = pad_to_multiple(cohort, self._batch.groups)
         measured = state.variables, state.participation, cohorts
         return (measured, own), shared, self._batch.data
 

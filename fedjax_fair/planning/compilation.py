@@ -10,7 +10,7 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.reading import Cost, Program, read
 
-__all__ = ["Compiled", "compiled", "of_kernel", "roofline"]
+__all__ = ["Compiled", "compile_ahead", "of_kernel", "roofline"]
 
 # What XLA's own model of performance puts down for starting a kernel.
 _LAUNCH = 1e-6
@@ -24,7 +24,7 @@ class Compiled(NamedTuple):
         seconds: How long it takes, by the compiler's estimate.
         arguments: Bytes of its arguments on a device.
         temporaries: Bytes on a device that it takes besides, results among them.
-        compiled_in: Seconds of compiling, on the machine at hand.
+        compile_seconds: Seconds of compiling, on the machine at hand.
         results: Shapes of what it gives.
     """
 
@@ -32,15 +32,15 @@ class Compiled(NamedTuple):
     seconds: float
     arguments: int
     temporaries: int
-    compiled_in: float
+    compile_seconds: float
     results: Any
 
 
-def compiled(
+def compile_ahead(
     machine: Machine,
     function: Any,
     *arguments: Any,
-    trips: Callable[[str], float | None] = lambda origin: None,
+    trip_count_fn: Callable[[str], float | None] = lambda origin: None,
 ) -> Compiled:
     """Compiles a jitted function.
 
@@ -48,7 +48,7 @@ def compiled(
         machine: From ``machines.find``.
         function: From ``jax.jit``.
         *arguments: Its arguments, as shapes on the devices of the machine.
-        trips: As for ``reading.read``.
+        trip_count_fn: As for ``reading.read``.
     """
     started = time.perf_counter()
     with tracing_for(machine.platform):
@@ -57,7 +57,7 @@ def compiled(
     lowered = traced.lower(lowering_platforms=(platform,))
     made = lowered.compile()
     took = time.perf_counter() - started
-    memory, program = made.memory_analysis(), read(made.as_text(), trips)
+    memory, program = made.memory_analysis(), read(made.as_text(), trip_count_fn)
     passed_on = memory.alias_size_in_bytes
     return Compiled(
         program,
@@ -81,9 +81,9 @@ def of_kernel(machine: Machine, cost: Cost) -> float:
         cost: Of one run of it.
     """
     if cost.collectives:
-        return max(2 * cost.exchanged / machine.link, _LAUNCH)
-    if machine.hertz is not None:
-        return cost.cycles / machine.hertz
+        return max(2 * cost.collective_bytes / machine.link, _LAUNCH)
+    if machine.clock_hz is not None:
+        return cost.cycles / machine.clock_hz
     return max(roofline(machine, cost), _LAUNCH)
 
 
@@ -94,7 +94,7 @@ def roofline(machine: Machine, cost: Cost) -> float:
         machine: Where it would run.
         cost: Of anything.
     """
-    products = (cost.operations - cost.full) / machine.operations + cost.full / machine.full
+    products = (cost.flops - cost.fp32_flops) / machine.peak_flops + cost.fp32_flops / machine.peak_fp32_flops
     return max(cost.bytes / machine.bandwidth, products)
 
 

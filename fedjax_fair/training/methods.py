@@ -12,20 +12,20 @@ from jax.sharding import Mesh
 
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import BaseRound
-from fedjax_fair.training.batch import Batch
-from fedjax_fair.training.fitted import Fitted
-from fedjax_fair.training.loop import Callback, OnNonfinite, Schedule, programs_of, run
-from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.batch import RunBatch
+from fedjax_fair.training.fit_result import FitResult
+from fedjax_fair.training.loop import Callback, OnNonfinite, TrainOptions, compile_functions, run
+from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.split import split
 
-__all__ = ["train_each"]
+__all__ = ["train_methods"]
 
 # XLA compiles a program on one core. So two methods ahead keep a second one busy while the first
 # compiles, and are ready when it has trained.
 _AHEAD = 2
 
 
-def train_each(
+def train_methods(
     methods: Mapping[str, BaseRound],
     data: FederatedData,
     *,
@@ -36,7 +36,7 @@ def train_each(
     callbacks: Callable[[str], Sequence[Callback]],
     checkpoints: Callable[[str], Path],
     mesh: Mesh | None = None,
-) -> Iterator[tuple[str, Fitted]]:
+) -> Iterator[tuple[str, FitResult]]:
     """Trains methods one after another, as ``train`` does each.
 
     Args:
@@ -53,20 +53,20 @@ def train_each(
     Yields:
         Each name with what ``train`` returns, as soon as it is done.
     """
-    schedule = Schedule(rounds, eval_every, True, on_nonfinite)
-    schedule.require_valid()
-    names, traced = list(methods), dict[str, Programs]()
+    options = TrainOptions(rounds, eval_every, True, on_nonfinite)
+    options.require_valid()
+    names, traced = list(methods), dict[str, CompiledFunctions]()
     parts = {name: split([method]) for name, method in methods.items()}
     # Several processes must not change the order of what they compile and run.
     ahead = 0 if jax.process_count() > 1 else _AHEAD
 
-    with Batch(data, seeds, mesh) as batch:
+    with RunBatch(data, seeds, mesh) as batch:
 
         def trace(name: str) -> None:
             if name not in traced:
-                traced[name] = programs_of(parts[name], batch, schedule)
+                traced[name] = compile_functions(parts[name], batch, options)
 
-        def programs(place: int) -> Programs:
+        def programs(place: int) -> CompiledFunctions:
             trace(names[place])
             for name in names[place + 1 : place + 1 + ahead]:
                 with suppress(Exception):  # Raised again when its turn has come.
@@ -77,9 +77,9 @@ def train_each(
             trained = run(
                 parts[name],
                 batch,
-                schedule,
+                options,
                 callbacks(name),
                 checkpoints(name),
                 partial(programs, place),
             )
-            yield name, Fitted(trained.dataset, trained.variables, round.model, trained.rounds)
+            yield name, FitResult(trained.dataset, trained.variables, round.model, trained.rounds)
