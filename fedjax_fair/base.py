@@ -223,7 +223,7 @@ class Cohort(NamedTuple):
         weights: The selector's own aggregation weights, non-negative, summing to 1.
         instructions: What members receive besides the model, by name, leaves ``[cohort, ...]``. A
             solver follows the instructions that it knows; see `fedjax_fair.solvers.SGD`.
-        answers: Whether the result of each member has arrived; None where nothing can go wrong
+        responded: Whether the result of each member has arrived; None where nothing can go wrong
             (`fedjax_fair.faults`). Results of the others are zeros, and weights, states and
             histories are of those who answered alone. None have arrived before local training.
     """
@@ -231,7 +231,7 @@ class Cohort(NamedTuple):
     clients: Int[Array, " cohort"]
     weights: Float[Array, " cohort"]
     instructions: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
-    answers: Bool[Array, " cohort"] | None = None
+    responded: Bool[Array, " cohort"] | None = None
 
     @property
     def answered(self) -> Int[Array, " cohort"]:
@@ -239,19 +239,19 @@ class Cohort(NamedTuple):
 
         What is written at these places with ``mode="drop"`` leaves the others as they were.
         """
-        if self.answers is None:
+        if self.responded is None:
             return self.clients
-        return jnp.where(self.answers, self.clients, jnp.iinfo(self.clients.dtype).max)
+        return jnp.where(self.responded, self.clients, jnp.iinfo(self.clients.dtype).max)
 
-    def among_answers(self, weights: Float[Array, " cohort"]) -> Float[Array, " cohort"]:
+    def renormalize_weights(self, weights: Float[Array, " cohort"]) -> Float[Array, " cohort"]:
         """Weights divided by the sum over those who answered; zeros for the others, or all."""
-        if self.answers is None:
+        if self.responded is None:
             return weights
-        kept = jnp.where(self.answers, weights, 0)
+        kept = jnp.where(self.responded, weights, 0)
         total = jnp.sum(kept)
         renormalized = kept / jnp.where(total > 0, total, 1)
         # Not by a sum that is nearly 1 where all answered.
-        return jnp.where(jnp.all(self.answers), weights, renormalized)
+        return jnp.where(jnp.all(self.responded), weights, renormalized)
 
 
 class ClientGradients(NamedTuple):
@@ -595,7 +595,7 @@ class Faults(Tree):
 
     Attributes:
         available: ``available(key, round, num_clients) -> [clients]``: who can be selected.
-        answers: ``answers(key, member) -> bool``: whether a member's result arrives.
+        responds: ``responds(key, member) -> bool``: whether a member's result arrives.
         instruct: ``instruct(key, member) -> dict``: instructions to the solver of a member, numbers
             of which the smallest counts if several faults give one.
         send: ``send(key, member, update) -> update``: what a member sends in place of its update.
@@ -605,7 +605,7 @@ class Faults(Tree):
     """
 
     available: ClassVar[Callable[..., Bool[Array, " clients"]] | None] = None
-    answers: ClassVar[Callable[..., Bool[Array, ""]] | None] = None
+    responds: ClassVar[Callable[..., Bool[Array, ""]] | None] = None
     instruct: ClassVar[Callable[..., dict[str, PyTree]] | None] = None
     send: ClassVar[Callable[..., Variables] | None] = None
     collude: ClassVar[Callable[..., Variables] | None] = None

@@ -33,7 +33,7 @@ def train_cohort(
     cohort: Cohort,
     occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
-    answers: Bool[Array, " cohort"] | None = None,
+    responded: Bool[Array, " cohort"] | None = None,
     send: Callable[..., tuple[LocalResult, applied.Arrival]] | None = None,
 ) -> tuple[Cohort, LocalResult, Bool[Array, " cohort"], PyTree]:
     """Trains every member of a cohort from the global model.
@@ -51,8 +51,8 @@ def train_cohort(
         occurrences: How often each was in an earlier slot, from ``occurrences_of``.
         weights: Those of the update, ``[cohort]``, if they are known before training: updates are
             then summed on the way.
-        answers: Whether each answers as far as is known before training, ``[cohort]``.
-        send: ``send(client, result, answers)`` is what arrives of what a member sends; by default
+        responded: Whether each responded as far as is known before training, ``[cohort]``.
+        send: ``send(client, result, responded)`` is what arrives of what a member sends; by default
             all of it.
 
     Returns:
@@ -63,7 +63,7 @@ def train_cohort(
     examples = data.train
 
     def train(client, own):
-        occurrence, instructions, answers = own
+        occurrence, instructions, responded = own
         member = Client(
             model=model,
             examples=examples,
@@ -78,9 +78,9 @@ def train_cohort(
         result, kept = leave(client, occurrence, result)
         if send is None:
             return result, applied.Arrival(None, ~all_finite(result.update)), kept
-        return *send(client, result, answers), kept
+        return *send(client, result, responded), kept
 
-    own = (occurrences, cohort.instructions, answers)
+    own = (occurrences, cohort.instructions, responded)
     size = collectives.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:
         clients_per_batch = default_clients_per_batch(solver, state.variables, size)
@@ -106,7 +106,7 @@ def train_cohort(
     )
     results = results._replace(loss=loss, steps=steps, weighted_sum=total)
     arrival = jax.tree.map(lambda count: count > 0, counts)
-    return cohort._replace(answers=arrival.answers), results, arrival.nonfinite, kept
+    return cohort._replace(responded=arrival.responded), results, arrival.nonfinite, kept
 
 
 def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:

@@ -98,7 +98,7 @@ class RoundInfo(NamedTuple):
         loss: Mean minibatch loss of each during local training, ``[cohort]``, nats.
         steps: Local steps of each, ``[cohort]``.
         finite: Whether the update was finite. One that is not leaves the global model as it was.
-        answers: Whether the result of each has arrived, ``[cohort]``.
+        responded: Whether the result of each has arrived, ``[cohort]``.
         nonfinite: Whether what each sent had a number that is not finite, ``[cohort]``.
         selector: Info of the selector, scalars by name.
         aggregator: Info of the aggregator, scalars or ``[cohort]`` by name.
@@ -109,7 +109,7 @@ class RoundInfo(NamedTuple):
     loss: Float[Array, " cohort"]
     steps: Int[Array, " cohort"]
     finite: Bool[Array, ""]
-    answers: Bool[Array, " cohort"]
+    responded: Bool[Array, " cohort"]
     nonfinite: Bool[Array, " cohort"]
     selector: Info
     aggregator: Info
@@ -299,9 +299,9 @@ class Round(BaseRound):
         # Masked updates are summed once it is known who answered.
         on_the_way = weights if settings.secure is None else None
         if self._plan or drop_nonfinite:
-            cohort, answers = applied.befall(self._plan, key_faults, cohort, context)
+            cohort, responded = applied.befall(self._plan, key_faults, cohort, context)
             send = partial(applied.send, self._plan, key_faults, drop_nonfinite, context)
-            cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way, answers, send)
+            cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way, responded, send)
             results = applied.collude(self._plan, cohort, results, on_the_way, context)
         else:
             cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way)
@@ -316,8 +316,8 @@ class Round(BaseRound):
             self._seen_by(aggregator, context, add),
         )
         finite = changes = all_finite(update)
-        if cohort.answers is not None:
-            somebody = jnp.any(cohort.answers)
+        if cohort.responded is not None:
+            somebody = jnp.any(cohort.responded)
             finite, changes = finite | ~somebody, finite & somebody
             aggregator_state = jax.tree.map(
                 partial(jnp.where, somebody), aggregator_state, state.aggregator
@@ -344,7 +344,7 @@ class Round(BaseRound):
             loss=results.loss,
             steps=results.steps,
             finite=finite,
-            answers=_known(cohort),
+            responded=_known(cohort),
             nonfinite=nonfinite,
             selector=selector_info,
             aggregator=aggregated.info | received.info,
@@ -444,4 +444,4 @@ def make_context(
 
 
 def _known(cohort: Cohort) -> Bool[Array, " cohort"]:
-    return jnp.ones(cohort.clients.shape, bool) if cohort.answers is None else cohort.answers
+    return jnp.ones(cohort.clients.shape, bool) if cohort.responded is None else cohort.responded

@@ -139,9 +139,9 @@ def test_a_member_that_does_not_answer_fits_the_same_seam():
 
     def solve(key, variables, client):
         result = plain.solve(key, variables, client)
-        answers = ~client.instructions["drop"]
-        update = jax.tree.map(lambda leaf: jnp.where(answers, leaf, jnp.nan), result.update)
-        return result._replace(update=update, reports={"answered": answers})
+        responded = ~client.instructions["drop"]
+        update = jax.tree.map(lambda leaf: jnp.where(responded, leaf, jnp.nan), result.update)
+        return result._replace(update=update, reports={"answered": responded})
 
     def select(key, state, context):
         clients = jnp.arange(6, dtype=jnp.int32)

@@ -99,8 +99,8 @@ class Equitable(Aggregator):
         planted = None if context.groups is None else context.groups[cohort.clients]
         if self.groups == "oracle" and planted is not None:
             members = jnp.ones(planted.shape, bool)
-            if cohort.answers is not None:
-                members = cohort.answers
+            if cohort.responded is not None:
+                members = cohort.responded
             labels = jnp.where(members, planted, -1)
         else:
             vectors = activation_vectors(
@@ -112,8 +112,8 @@ class Equitable(Aggregator):
                 examples=self.examples,
             )
             members = jnp.all(jnp.isfinite(vectors), axis=1)
-            if cohort.answers is not None:
-                members &= cohort.answers
+            if cohort.responded is not None:
+                members &= cohort.responded
             key = jax.random.fold_in(jax.random.key(0), context.round)
             similarity = _similarity(vectors, members, self.center, self.cosine)
             labels = _clusters(key, similarity, members, self.num_clusters)

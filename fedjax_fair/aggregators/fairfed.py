@@ -65,10 +65,10 @@ class FairFed(Aggregator):
         by_size = weights_before("size", cohort, context)
         accuracy = context.accuracies(context.variables, cohort.clients)
         deviation = jnp.abs(accuracy - jnp.sum(by_size * accuracy))
-        average = jnp.mean(deviation, where=cohort.answers)
+        average = jnp.mean(deviation, where=cohort.responded)
         moved = jnp.maximum(state[cohort.clients] - self.beta * (deviation - average), 0)
-        if cohort.answers is not None:
-            moved = jnp.where(cohort.answers, moved, 0)
+        if cohort.responded is not None:
+            moved = jnp.where(cohort.responded, moved, 0)
         total = jnp.sum(moved)
         weights = jnp.where(total > 0, moved / jnp.where(total > 0, total, 1), by_size)
         update = context.weighted_sum(weights, results.update)

@@ -96,8 +96,8 @@ class GIFAIR(Aggregator):
         losses = _trained_losses(cohort, results, context)
         counts = (
             jnp.isfinite(losses)
-            if cohort.answers is None
-            else cohort.answers & jnp.isfinite(losses)
+            if cohort.responded is None
+            else cohort.responded & jnp.isfinite(losses)
         )
         losses = jnp.where(counts, losses, jnp.nan)
         groups, labels = _groups_of(cohort, context)

@@ -85,4 +85,4 @@ def weights_before(
     elif weights == "size":
         sizes = context.sizes[cohort.clients].astype(given.dtype)
         given = sizes / jnp.sum(sizes)
-    return cohort.among_answers(given)
+    return cohort.renormalize_weights(given)

@@ -67,7 +67,7 @@ class QFedAvg(Aggregator):
 
     def aggregate(self, state, cohort, results, context):
         losses = context.losses(context.variables, cohort.clients) + _OFFSET
-        weights = jax.nn.softmax(self.q * jnp.log(losses), where=cohort.answers)
+        weights = jax.nn.softmax(self.q * jnp.log(losses), where=cohort.responded)
         squared = context.map_clients(_squared_length, cohort.clients, results.update.params)
         shortening = 1 + self.q / self.learning_rate * jnp.sum(weights * squared / losses)
         mean = context.weighted_sum(weights, results.update)

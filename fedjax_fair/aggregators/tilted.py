@@ -52,6 +52,6 @@ class Tilted(Aggregator):
     def aggregate(self, state, cohort, results, context):
         shares = weights_before(self.weights, cohort, context)
         losses = context.losses(context.variables, cohort.clients)
-        given = jax.nn.softmax(jnp.log(shares) + self.tilt * losses, where=cohort.answers)
+        given = jax.nn.softmax(jnp.log(shares) + self.tilt * losses, where=cohort.responded)
         update = context.weighted_sum(given, results.update)
         return update, state, Aggregation(given, {"received_loss": losses})

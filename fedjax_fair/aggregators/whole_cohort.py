@@ -19,8 +19,8 @@ def gathered(
     """All updates, on every device, with zeros for those that do not count; and which do."""
     updates = context.map_clients(lambda client, own: own, cohort.clients, results.update)
     members = jax.vmap(all_finite)(updates)
-    if cohort.answers is not None:
-        members &= cohort.answers
+    if cohort.responded is not None:
+        members &= cohort.responded
 
     def clear(leaf):
         return jnp.where(members.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)

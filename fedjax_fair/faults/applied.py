@@ -14,7 +14,7 @@ from fedjax_fair.numerics.finite import all_finite
 
 __all__ = [
     "Arrival",
-    "among_answers",
+    "renormalize_sum",
     "available",
     "befall",
     "collude",
@@ -29,11 +29,11 @@ class Arrival(NamedTuple):
     """What became of the update of a member.
 
     Attributes:
-        answers: Whether it has arrived; None where nothing can go wrong.
+        responded: Whether it has arrived; None where nothing can go wrong.
         nonfinite: Whether it was sent with a number that is not finite.
     """
 
-    answers: Bool[Array, "..."] | None
+    responded: Bool[Array, "..."] | None
     nonfinite: Bool[Array, "..."]
 
 
@@ -53,9 +53,9 @@ def befall(
     faults: Sequence[Faults], key: Key[Array, ""], cohort: Cohort, context: Context
 ) -> tuple[Cohort, Bool[Array, " cohort"]]:
     """Instructs the members, and says who will answer."""
-    answers = jnp.ones(cohort.clients.shape, bool)
+    responded = jnp.ones(cohort.clients.shape, bool)
     if context.available is not None:
-        answers = context.available[cohort.clients]
+        responded = context.available[cohort.clients]
     instructions = dict(cohort.instructions)
     for place, fault in enumerate(faults):
 
@@ -65,13 +65,13 @@ def befall(
 
             return jax.vmap(of_client)(cohort.clients)
 
-        if fault.answers is not None:
-            answers &= of_cohort(fault.answers)
+        if fault.responds is not None:
+            responded &= of_cohort(fault.responds)
         if fault.instruct is not None:
             for name, value in of_cohort(fault.instruct).items():
                 known = instructions.get(name)
                 instructions[name] = value if known is None else jnp.minimum(known, value)
-    return cohort._replace(instructions=instructions), answers
+    return cohort._replace(instructions=instructions), responded
 
 
 def no_past(faults: Sequence[Faults], variables: Variables) -> Variables | tuple[()]:
@@ -115,23 +115,23 @@ def send(
     context: Context,
     client: Int[Array, ""],
     result: LocalResult,
-    answers: Bool[Array, ""],
+    responded: Bool[Array, ""],
 ) -> tuple[LocalResult, Arrival]:
     """What arrives of a member's result, zeros if nothing does, and what became of it."""
     update = result.update
     for place, fault in enumerate(faults):
         if fault.send is not None:
             update = fault.send(*_of(key, place, client, context), update)
-    nonfinite = answers & ~all_finite(update)
+    nonfinite = responded & ~all_finite(update)
     if drop_nonfinite:
-        answers &= ~nonfinite
+        responded &= ~nonfinite
 
     def arriving(leaf):
-        return jnp.where(answers, leaf, jnp.zeros_like(leaf))
+        return jnp.where(responded, leaf, jnp.zeros_like(leaf))
 
     result = jax.tree.map(arriving, result._replace(update=update))
-    result = result._replace(loss=jnp.where(answers, result.loss, jnp.nan))
-    return result, Arrival(answers, nonfinite)
+    result = result._replace(loss=jnp.where(responded, result.loss, jnp.nan))
+    return result, Arrival(responded, nonfinite)
 
 
 def collude(
@@ -146,23 +146,23 @@ def collude(
     for fault in faults:
         if fault.collude is not None:
             updates = fault.collude(cohort, updates, context)
-    if weights is None or cohort.answers is None:
+    if weights is None or cohort.responded is None:
         return results._replace(update=updates)
     if updates is not results.update:
-        total = context.weighted_sum(cohort.among_answers(weights), updates)
+        total = context.weighted_sum(cohort.renormalize_weights(weights), updates)
         return results._replace(update=updates, weighted_sum=total)
-    return results._replace(weighted_sum=among_answers(cohort, weights, results.weighted_sum))
+    return results._replace(weighted_sum=renormalize_sum(cohort, weights, results.weighted_sum))
 
 
-def among_answers(cohort: Cohort, weights: Float[Array, " cohort"], total: PyTree) -> PyTree:
+def renormalize_sum(cohort: Cohort, weights: Float[Array, " cohort"], total: PyTree) -> PyTree:
     """What a sum over those who answered is with weights that they have among themselves.
 
     The weights were known before it was who would answer.
     """
-    if cohort.answers is None:
+    if cohort.responded is None:
         return total
-    arrived = jnp.sum(jnp.where(cohort.answers, weights, 0))
-    whole = jnp.all(cohort.answers) | (arrived == 0)
+    arrived = jnp.sum(jnp.where(cohort.responded, weights, 0))
+    whole = jnp.all(cohort.responded) | (arrived == 0)
     share = jnp.where(whole, 1, arrived)
     return jax.tree.map(lambda leaf: leaf / share.astype(leaf.dtype), total)
 

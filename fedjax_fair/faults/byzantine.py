@@ -119,11 +119,11 @@ class Byzantine(Faults):
 
     def _send_together(self, cohort: Cohort, updates: Variables, context: Context) -> Variables:
         liars = self._lies(cohort.clients, context.num_clients)
-        answers = jnp.ones_like(liars) if cohort.answers is None else cohort.answers
-        here = answers
+        responded = jnp.ones_like(liars) if cohort.responded is None else cohort.responded
+        here = responded
         if context.examples.devices is not None:
-            here = answers & collectives.is_local(context.examples, cohort.clients)
-        honest = (answers & ~liars).astype(jnp.float32)
+            here = responded & collectives.is_local(context.examples, cohort.clients)
+        honest = (responded & ~liars).astype(jnp.float32)
         shares = honest / jnp.maximum(jnp.sum(honest), 1)
         mean = context.weighted_sum(shares, updates)
         strength = self._amount

@@ -41,7 +41,7 @@ _PER_SLOT = {
     "weights": ("Aggregation weight", "1"),
     "loss": ("Mean minibatch loss in local training", "nat"),
     "steps": ("Local steps", "steps"),
-    "answers": ("Whether the result has arrived", "1"),
+    "responded": ("Whether the result has arrived", "1"),
     "nonfinite": ("Whether the update that was sent is not finite", "1"),
 }
 
@@ -79,7 +79,7 @@ class History:
         """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
         own = {name: getattr(info, name) for name in _PER_SLOT}
         # Not as truth values, which could not be missing where another method has more slots.
-        own |= {name: own[name].astype(np.int8) for name in ("answers", "nonfinite")}
+        own |= {name: own[name].astype(np.int8) for name in ("responded", "nonfinite")}
         own["update_nonfinite"] = (~info.finite).astype(np.int8)
         self._rounds.append(own)
         self._selection.append({name: np.asarray(value) for name, value in info.selector.items()})
@@ -240,7 +240,7 @@ def _communication(
     moved = bytes_per_round(variables, cohort_size=1)
     none = np.zeros((recorded["metrics"]["participation"].shape[0], 0, 0), bool)
     members = recorded["rounds"].get("clients", none) >= 0  # Pooled examples have none.
-    arrived = members & (recorded["rounds"].get("answers", none) > 0)
+    arrived = members & (recorded["rounds"].get("responded", none) > 0)
     up, down = (
         np.pad(counts.sum(axis=2).cumsum(axis=1), [(0, 0), (1, 0)])[:, recorded["evaluated"]]
         for counts in (arrived, members)

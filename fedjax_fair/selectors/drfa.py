@@ -94,7 +94,7 @@ class DRFA(Selector):
             raise ValueError(
                 f"reports={sorted(results.reports)}: expected a solver that reports a snapshot."
             )
-        weights = cohort.among_answers(cohort.weights)
+        weights = cohort.renormalize_weights(cohort.weights)
         average = context.weighted_sum(weights, results.reports["snapshot"])
         copies = jax.tree.map(jnp.add, context.variables, average)
         losses = context.losses(copies, state.reporting) * (context.num_clients / self.cohort_size)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.base import Aggregator, Cohort, Context, Faults, LocalResult, Selector, Variables
-from fedjax_fair.faults.applied import among_answers
+from fedjax_fair.faults.applied import renormalize_sum
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.secure_sum import Secure
@@ -184,7 +184,7 @@ def receive(
 
     def average(values):
         assert weights is not None
-        return among_answers(cohort, weights, (add or context.weighted_sum)(weights, values))
+        return renormalize_sum(cohort, weights, (add or context.weighted_sum)(weights, values))
 
     if add is not None and weights is not None:
         results = results._replace(weighted_sum=average(results.update))

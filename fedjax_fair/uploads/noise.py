@@ -168,8 +168,8 @@ class AdaptivePrivacy(PrivacyMechanism):
         noise = self._count_noise(cohort) * jax.random.normal(key) / _answered(cohort)
         moved = clip * jnp.exp(-self.learning_rate * (shorter + noise - self.quantile))
         known = jnp.isfinite(moved)
-        if cohort.answers is not None:
-            known &= jnp.any(cohort.answers)
+        if cohort.responded is not None:
+            known &= jnp.any(cohort.responded)
         return jnp.where(known, moved, clip)
 
     def _count_noise(self, cohort: Cohort) -> Number:
@@ -235,6 +235,6 @@ def noisy(
 
 
 def _answered(cohort: Cohort) -> Float[Array, ""]:
-    if cohort.answers is None:
+    if cohort.responded is None:
         return jnp.float32(cohort.clients.shape[0])
-    return jnp.maximum(jnp.sum(cohort.answers), 1).astype(jnp.float32)
+    return jnp.maximum(jnp.sum(cohort.responded), 1).astype(jnp.float32)

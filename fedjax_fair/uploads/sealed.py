@@ -70,19 +70,19 @@ def masked_sum(
     members = cohort.clients.shape[0]
     step = secure_sum.quantization_step(secure.limit, members)
     slots = jnp.arange(members, dtype=jnp.int32)
-    answers = jnp.ones(members, bool) if cohort.answers is None else cohort.answers
+    responded = jnp.ones(members, bool) if cohort.responded is None else cohort.responded
 
     def send(client, own):
-        slot, weight, answers, update = own
+        slot, weight, responded, update = own
         values = weight * ravel(update).astype(jnp.float32)
         sent = secure_sum.masked(key, slot, members, values, weight * secure.limit, step)
-        return (), jax.tree.map(lambda leaf: jnp.where(answers, leaf, 0), sent)
+        return (), jax.tree.map(lambda leaf: jnp.where(responded, leaf, 0), sent)
 
     ones = jnp.ones(members)
-    own = (slots, weights, answers, updates)
+    own = (slots, weights, responded, updates)
     _, total = collectives.map_and_sum(context.examples, send, ones, cohort.clients, own)
-    summed = secure_sum.recovered(key, total, step, cohort.answers)
-    bounded = jnp.sum(jnp.abs(weights), where=answers) <= 1 + secure_sum.SLACK / 4
+    summed = secure_sum.recovered(key, total, step, cohort.responded)
+    bounded = jnp.sum(jnp.abs(weights), where=responded) <= 1 + secure_sum.SLACK / 4
     return _unraveled(jnp.where(bounded, summed, jnp.nan), updates)
 
 

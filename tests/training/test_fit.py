@@ -253,7 +253,7 @@ def test_a_round_that_is_kept_leaves_the_model_as_it_was(one_liar):
     np.testing.assert_array_equal(kept.update_nonfinite, lied.any(axis=2))
     np.testing.assert_array_equal(kept.diverged, lied.any(axis=2).argmax(axis=1))
     # It answered all the same.
-    assert kept.cohort_answers.values.all()
+    assert kept.cohort_responded.values.all()
 
 
 def test_a_client_that_is_dropped_has_no_weight(one_liar):
@@ -261,7 +261,7 @@ def test_a_client_that_is_dropped_has_no_weight(one_liar):
     lied = (dropped.cohort_clients == 4).values
     assert lied.any()
     np.testing.assert_array_equal(dropped.cohort_nonfinite, lied)
-    np.testing.assert_array_equal(dropped.cohort_answers, ~lied)
+    np.testing.assert_array_equal(dropped.cohort_responded, ~lied)
     assert (dropped.cohort_weights.values[lied] == 0).all()
     np.testing.assert_allclose(dropped.cohort_weights.sum("slot"), 1, rtol=1e-6)
     assert (dropped.diverged == -1).all()

@@ -63,7 +63,7 @@ def test_zeros_are_sent_as_zeros_and_nan_as_such():
         assert np.isnan(compression.compress(KEY, jnp.zeros(20).at[3].set(jnp.nan))).any()
 
 
-def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
+def kept_and_sent(responded, clients, rounds=4, fraction=0.2):
     """What members have made, sent and kept, of a cohort with or without repetitions."""
     settings = applied.Uploads(compression=uploads.TopK(fraction))
     round = round_of()
@@ -71,7 +71,7 @@ def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
         round.model, jnp.int32(0), round.init(KEY, DATA).variables, DATA
     )
     cohort = ff.base.Cohort(jnp.asarray(clients, jnp.int32), jnp.full(len(clients), 0.5))
-    cohort = cohort._replace(answers=jnp.asarray(answers))
+    cohort = cohort._replace(responded=jnp.asarray(responded))
     occurrences = occurrences_of(cohort.clients)
 
     @jax.jit
@@ -95,7 +95,7 @@ def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
             received = applied.receive(
                 settings, own, state, cohort, occurrences, None, results, kept, context
             )
-            counted = jnp.asarray(answers)[:, None]
+            counted = jnp.asarray(responded)[:, None]
             made = made.at[cohort.clients].add(jnp.where(counted, jax.vmap(ravel)(updates), 0))
             arrived = arrived.at[cohort.clients].add(jnp.where(counted, jax.vmap(ravel)(sent), 0))
             state = received.state
@@ -105,7 +105,7 @@ def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
 
 
 @pytest.mark.parametrize(
-    ("answers", "clients"),
+    ("responded", "clients"),
     [
         ([True, True, True], [0, 3, 4]),
         ([True, True, True], [2, 2, 5]),
@@ -114,11 +114,11 @@ def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
         ([True, False, True], [2, 2, 5]),
     ],
 )
-def test_what_is_not_sent_is_kept_for_later(answers, clients):
+def test_what_is_not_sent_is_kept_for_later(responded, clients):
     """What members made is what arrived plus what they still keep."""
-    made, arrived, kept = kept_and_sent(answers, clients)
+    made, arrived, kept = kept_and_sent(responded, clients)
     np.testing.assert_allclose(arrived + kept, made, atol=1e-5)
-    took_part = np.unique(np.asarray(clients)[np.asarray(answers)])
+    took_part = np.unique(np.asarray(clients)[np.asarray(responded)])
     assert (kept[took_part] != 0).any(axis=1).all()
     others = np.setdiff1d(np.arange(DATA.num_clients), took_part)
     assert (kept[others] == 0).all()
@@ -185,7 +185,7 @@ def test_results_count_what_was_sent():
         round_of(compression=uploads.TopK(0.2), faults=[faults.Dropout(0.4)]),
         FEDERATION, rounds=2, eval_every=2, train_loss=False,
     )  # fmt: skip
-    arrived = int(dataset["cohort_answers"].sum())
+    arrived = int(dataset["cohort_responded"].sum())
     assert 0 < arrived < 2 * members
     assert dataset["bytes_up"].values.tolist() == [[0, arrived * 24]]
     assert dataset["bytes_down"].values.tolist() == [[0, 2 * members * 4 * size]]

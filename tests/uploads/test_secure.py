@@ -61,7 +61,7 @@ DROPOUT = [faults.Dropout(0.4)]
 def test_the_model_is_the_same_to_the_step(selector, aggregator, fault):
     plain, info = run_with(selector, aggregator, faults=fault)
     secure, same = run_with(selector, aggregator, faults=fault, aggregation="secure")
-    assert info.answers.all() != bool(fault)
+    assert info.responded.all() != bool(fault)
     chex.assert_trees_all_close(secure, plain, rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(same, info, rtol=1e-5, atol=1e-6)
     changed = jax.tree.map(lambda a, b: (a != b).any(), secure.variables, plain.variables)
@@ -215,7 +215,7 @@ def test_a_liar_of_its_own_lies_on():
 def test_who_sends_nan_drops_out_if_asked():
     lie = [faults.Byzantine([0, 2, 4], "nan")]
     _, info = run_with(faults=lie, drop_nonfinite=True, aggregation="secure")
-    np.testing.assert_array_equal(info.answers, ~np.isin(info.clients, [0, 2, 4]))
+    np.testing.assert_array_equal(info.responded, ~np.isin(info.clients, [0, 2, 4]))
     assert info.finite.all()
     _, info = run_with(faults=lie, aggregation="secure")
     assert not info.finite.all()
