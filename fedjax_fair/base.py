@@ -234,7 +234,7 @@ class Cohort(NamedTuple):
     responded: Bool[Array, " cohort"] | None = None
 
     @property
-    def answered(self) -> Int[Array, " cohort"]:
+    def responder_ids(self) -> Int[Array, " cohort"]:
         """Ids of those who answered, and one that no client has for the others.
 
         What is written at these places with ``mode="drop"`` leaves the others as they were.

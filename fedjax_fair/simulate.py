@@ -334,7 +334,7 @@ class Round(BaseRound):
                 self._seen_by(selector, context, add),
             ),
             aggregator=aggregator_state,
-            participation=state.participation.at[cohort.answered].add(1, mode="drop"),
+            participation=state.participation.at[cohort.responder_ids].add(1, mode="drop"),
             upload=received.state,
             past=applied.remember(state.past, state.round, state.variables),
         )

@@ -72,5 +72,5 @@ class FairFed(Aggregator):
         total = jnp.sum(moved)
         weights = jnp.where(total > 0, moved / jnp.where(total > 0, total, 1), by_size)
         update = context.weighted_sum(weights, results.update)
-        state = state.at[cohort.answered].set(moved, mode="drop")
+        state = state.at[cohort.responder_ids].set(moved, mode="drop")
         return update, state, Aggregation(weights, {"deviation": deviation})

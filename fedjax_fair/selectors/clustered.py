@@ -133,7 +133,7 @@ class ClusteredBySimilarity(Selector):
         # Of a client that was drawn more than once the last slot counts, on any device.
         slots = jnp.arange(cohort.clients.shape[0], dtype=jnp.int32)
         last = jnp.zeros(state.shape[0], jnp.int32).at[cohort.clients].max(slots)
-        return state.at[cohort.answered].set(new[last[cohort.clients]], mode="drop")
+        return state.at[cohort.responder_ids].set(new[last[cohort.clients]], mode="drop")
 
 
 def _masses(context: Context) -> Int[Array, " clients"]:

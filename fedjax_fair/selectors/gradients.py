@@ -259,7 +259,7 @@ def _rows(memory: ClientGradients, clients: Int[Array, " ids"] | None) -> Client
 
 
 def _renew_rows(memory: ClientGradients, cohort: Cohort, new: ClientGradients) -> ClientGradients:
-    clients = cohort.answered
+    clients = cohort.responder_ids
     return jax.tree.map(
         lambda old, new: old.at[clients].set(new, mode="drop"), memory, cleared(new)
     )

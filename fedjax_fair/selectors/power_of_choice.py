@@ -114,7 +114,7 @@ class PowerOfChoice(Selector):
         if self.variant != "rpow":
             return state
         ends, reported = state
-        return ends, reported.at[cohort.answered].set(results.loss, mode="drop")
+        return ends, reported.at[cohort.responder_ids].set(results.loss, mode="drop")
 
 
 def _minibatch_losses(

@@ -181,8 +181,8 @@ class Representatives(Selector):
         memory = source.observe(memory, cohort, results, context)
         if self._keeps_distances:
             known, _ = source.read(memory, context)
-            kept = renewed_distances(kept, known.gradient, cohort.answered)
-        return memory, self.remember(own, context, cohort.answered), kept
+            kept = renewed_distances(kept, known.gradient, cohort.responder_ids)
+        return memory, self.remember(own, context, cohort.responder_ids), kept
 
     def _check_sizes(self, at_most: float = math.inf) -> None:
         """Checks that the cohort and the candidates fit into the pool, and all into the clients."""

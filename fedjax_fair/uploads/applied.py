@@ -204,9 +204,9 @@ def receive(
         rows = context.map_clients(lambda client, own: own, cohort.clients, kept)
         # What a client owed is settled by the first of its members, and all of them may owe anew.
         none = jnp.iinfo(cohort.clients.dtype).max
-        first = jnp.where(occurrences == 0, cohort.answered, none)
+        first = jnp.where(occurrences == 0, cohort.responder_ids, none)
         settled = state["kept"].at[first].set(0, mode="drop")
-        state["kept"] = settled.at[cohort.answered].add(rows, mode="drop")
+        state["kept"] = settled.at[cohort.responder_ids].add(rows, mode="drop")
     return Received(results, state or (), info, add)
 
 
