@@ -43,7 +43,7 @@ AGGREGATORS: dict[str, Callable[[], Aggregator]] = {
     "norm_clipping": ff.aggregators.NormClipping,
     "centered_clipping": ff.aggregators.CenteredClipping,
 }
-"""Three of ten members may lie, for those that have to know."""
+"""Three of ten participants may lie, for those that have to know."""
 ATTACKS = ("sign_flip", "scaling", "noise", "nan", "little", "inner_product")
 METRICS = {"accuracy": "accuracy_mean_clients", "worst": "accuracy_worst_tenth_by_mix"}
 KEYS = ["method", "attack", "level", "seed"]

@@ -33,7 +33,7 @@ __all__ = [
     "Info",
     "Integer",
     "LocalResult",
-    "Member",
+    "FaultContext",
     "Metric",
     "Model",
     "Number",
@@ -56,7 +56,7 @@ its update, its gradient, its activations. Secure aggregation hides vectors.
 """
 
 Info = dict[str, Shaped[Array, "..."]]
-"""What a person wants to know of a round: scalars, or one number a member, by name."""
+"""What a person wants to know of a round: scalars, or one number a participant, by name."""
 
 
 class Variables(NamedTuple):
@@ -172,7 +172,7 @@ class FunctionModel(Model):
 
 
 class Client(NamedTuple):
-    """One member of a cohort, as its local solver sees it.
+    """One participant of a cohort, as its local solver sees it.
 
     Attributes:
         model: The network.
@@ -180,7 +180,7 @@ class Client(NamedTuple):
         offset: Where this client's run in ``examples.order`` starts.
         size: Number of its examples.
         round: The absolute round, counted from 0.
-        instructions: This member's own entries of ``Cohort.instructions``.
+        instructions: This participant's own entries of ``Cohort.instructions``.
     """
 
     model: Model
@@ -221,9 +221,9 @@ class Cohort(NamedTuple):
     Attributes:
         clients: Client ids; a repeated id trains independently each time.
         weights: The selector's own aggregation weights, non-negative, summing to 1.
-        instructions: What members receive besides the model, by name, leaves ``[cohort, ...]``. A
+        instructions: What participants receive besides the model, by name, leaves ``[cohort, ...]``. A
             solver follows the instructions that it knows; see `fedjax_fair.solvers.SGD`.
-        responded: Whether the result of each member has arrived; None where nothing can go wrong
+        responded: Whether the result of each participant has arrived; None where nothing can go wrong
             (`fedjax_fair.faults`). Results of the others are zeros, and weights, states and
             histories are of those who answered alone. None have arrived before local training.
     """
@@ -507,8 +507,8 @@ class Aggregation(NamedTuple):
     """Info of an aggregator.
 
     Attributes:
-        weights: Weight given to each member of the cohort, non-negative, summing to 1.
-        info: Anything else by name, scalars or one number a member, ``[cohort]``; results keep it
+        weights: Weight given to each participant of the cohort, non-negative, summing to 1.
+        info: Anything else by name, scalars or one number a participant, ``[cohort]``; results keep it
             as ``aggregation_<name>``.
     """
 
@@ -521,7 +521,7 @@ class Aggregator(Tree):
 
     Attributes:
         sees: What it needs to see of a single client.
-        equal_weights: Whether all members weigh the same, whatever they have.
+        equal_weights: Whether all participants weigh the same, whatever they have.
         weigh: None for an aggregator that weighs after local training. One whose weights do not
             depend on its results defines a method ``weigh(state, cohort, context) -> [cohort]``.
             Updates are then added up one by one, in ``LocalResult.weighted_sum``, and take memory
@@ -573,7 +573,7 @@ class FunctionAggregator(Aggregator):
         return self.aggregate_fn(state, cohort, results, context)
 
 
-class Member(NamedTuple):
+class FaultContext(NamedTuple):
     """Whom a fault befalls, and when.
 
     Attributes:
@@ -595,12 +595,12 @@ class Faults(Tree):
 
     Attributes:
         available: ``available(key, round, num_clients) -> [clients]``: who can be selected.
-        responds: ``responds(key, member) -> bool``: whether a member's result arrives.
-        instruct: ``instruct(key, member) -> dict``: instructions to the solver of a member, numbers
+        responds: ``responds(key, context) -> bool``: whether a participant's result arrives.
+        instruct: ``instruct(key, context) -> dict``: instructions to the solver of a participant, numbers
             of which the smallest counts if several faults give one.
-        send: ``send(key, member, update) -> update``: what a member sends in place of its update.
+        send: ``send(key, context, update) -> update``: what a participant sends in place of its update.
         collude: ``collude(cohort, updates, context) -> updates``, with all updates, stacked, known.
-        memory: Global models of the past to keep. A member whose instruction ``model_round`` is one
+        memory: Global models of the past to keep. A participant whose instruction ``model_round`` is one
             of their rounds trains from that model.
     """
 

@@ -36,7 +36,7 @@ def train_cohort(
     responded: Bool[Array, " cohort"] | None = None,
     send: Callable[..., tuple[LocalResult, applied.Arrival]] | None = None,
 ) -> tuple[Cohort, LocalResult, Bool[Array, " cohort"], PyTree]:
-    """Trains every member of a cohort from the global model.
+    """Trains every participant of a cohort from the global model.
 
     Args:
         model: The network.
@@ -45,26 +45,26 @@ def train_cohort(
         state: Of the round.
         data: The federation.
         clients_per_batch: How many train side by side; None for the default.
-        leave: ``leave(client, occurrence, result)`` is what a member sends of its result, and what
+        leave: ``leave(client, occurrence, result)`` is what a participant sends of its result, and what
             it keeps of it.
         cohort: Who trains, with instructions.
         occurrences: How often each was in an earlier slot, from ``occurrences_of``.
         weights: Those of the update, ``[cohort]``, if they are known before training: updates are
             then summed on the way.
         responded: Whether each responded as far as is known before training, ``[cohort]``.
-        send: ``send(client, result, responded)`` is what arrives of what a member sends; by default
+        send: ``send(client, result, responded)`` is what arrives of what a participant sends; by default
             all of it.
 
     Returns:
-        The cohort with its answers; results with a leading axis ``cohort``, of a member that does
+        The cohort with its answers; results with a leading axis ``cohort``, of a participant that does
         not answer zeros and no loss; whether what each sent was not finite, ``[cohort]``; and what
-        members keep.
+        participants keep.
     """
     examples = data.train
 
     def train(client, own):
         occurrence, instructions, responded = own
-        member = Client(
+        participant = Client(
             model=model,
             examples=examples,
             offset=examples.offsets[client],
@@ -74,7 +74,7 @@ def train_cohort(
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
         start = applied.received(state.past, state.round, state.variables, instructions)
-        result = solver.solve(key_client, start, member)
+        result = solver.solve(key_client, start, participant)
         result, kept = leave(client, occurrence, result)
         if send is None:
             return result, applied.Arrival(None, ~all_finite(result.update)), kept
@@ -115,7 +115,7 @@ def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size:
     Args:
         solver: Trains each of them.
         variables: The model; only its size counts.
-        cohort_size: Members that one device trains.
+        cohort_size: Participants that one device trains.
 
     Returns:
         At least one.
@@ -136,10 +136,10 @@ def occurrences_of(clients: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
     """How many earlier slots of the cohort hold the same client.
 
     It keeps the random numbers of a repeated client apart, while those of a client do not depend on
-    the other members.
+    the other participants.
 
     Args:
-        clients: Ids of the members, ``[cohort]``.
+        clients: Ids of the participants, ``[cohort]``.
 
     Returns:
         ``[cohort]``.

@@ -74,7 +74,7 @@ class RoundState(NamedTuple):
         selector: State of the selector.
         aggregator: State of the aggregator.
         participation: Rounds each client has trained in, ``[clients]``.
-        upload: State of what members send, empty if they send their update as it is.
+        upload: State of what participants send, empty if they send their update as it is.
         past: The global models of some rounds before this one, ``[memory, ...]``, that of round
             ``r`` in place ``r % memory``; empty unless a fault needs them.
     """
@@ -152,20 +152,20 @@ class BaseRound(Tree):
         Args:
             state: The state so far.
             data: The federation.
-            drop_nonfinite: Whether a member whose update is not finite counts as one that has not
+            drop_nonfinite: Whether a participant whose update is not finite counts as one that has not
                 answered.
         """
         raise NotImplementedError
 
     def bytes_up(self, variables: Variables) -> int:
-        """Returns the bytes that a member sends in a round."""
+        """Returns the bytes that a participant sends in a round."""
         return bytes_per_round(variables, cohort_size=1)
 
 
 class Round(BaseRound):
     """One round of federated learning: a model and three roles.
 
-    A round selects a cohort, lets each member train from the global model, and adds the aggregated
+    A round selects a cohort, lets each participant train from the global model, and adds the aggregated
     update to it. The data is an argument of its methods, so that one compilation serves every
     partition of the same shape.
 
@@ -175,7 +175,7 @@ class Round(BaseRound):
         solver: Trains each of them.
         aggregator: Weighs their updates.
         faults: Failures of clients from `fedjax_fair.faults`, one or several, in this order. A
-            round in which no member answers leaves the model and the aggregator as they were.
+            round in which no participant answers leaves the model and the aggregator as they were.
         aggregation: ``"secure"``, or `fedjax_fair.uploads.Secure` with its setting, hides single
             updates from the server, and goes with roles that need their sum alone. The cohort's
             updates are then kept in memory at once.
@@ -242,7 +242,7 @@ class Round(BaseRound):
         return results if self._uploads.secure is None else sealed_results(results, role.sees)
 
     def bytes_up(self, variables: Variables) -> int:
-        """Returns the bytes that a member sends in a round."""
+        """Returns the bytes that a participant sends in a round."""
         return uploads.bytes_up(self._uploads, variables)
 
     def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:
@@ -392,7 +392,7 @@ def run(
         state: Where to start, from ``round.init`` or an earlier ``run``.
         data: The federation.
         num_rounds: How many rounds.
-        drop_nonfinite: Whether a member whose update is not finite counts as one that has not
+        drop_nonfinite: Whether a participant whose update is not finite counts as one that has not
             answered. Otherwise the update of its round is not finite either.
 
     Returns:

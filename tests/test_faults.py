@@ -232,7 +232,7 @@ def softmax_step(model, features, labels, rate):
     return {name: -rate * step / len(labels) for name, step in steps.items()}
 
 
-def test_late_members_train_from_models_of_the_past_as_in_numpy():
+def test_late_participants_train_from_models_of_the_past_as_in_numpy():
     fault = faults.Late(0.8, rounds=2)
     start, state, info = run_with(
         [fault], solver=solvers.SGD(0.5, 16, steps=1), aggregator=aggregators.Mean("uniform")

@@ -132,7 +132,7 @@ def test_roles_that_measure_clients_use_the_loss_of_the_model(role):
     assert np.isfinite(state.variables.params["kernel"]).all()
 
 
-def test_a_member_that_does_not_answer_fits_the_same_seam():
+def test_a_participant_that_does_not_answer_fits_the_same_seam():
     """A fault is an instruction; what came of it is a report that the aggregator reads."""
     model, data = REGRESSION
     plain = ff.solvers.SGD(RATE, 5, steps=1)

@@ -17,7 +17,7 @@ class FairFed(Aggregator):
     r"""Remembers a weight for every client, and shifts it by how far the client is from the rest.
 
     Weights start at the shares of examples, :math:`\bar\omega_k = n_k / \sum_i n_i`. In a round the
-    members :math:`S` measure their training accuracy :math:`a_k` on the model they received, and
+    participants :math:`S` measure their training accuracy :math:`a_k` on the model they received, and
 
     .. math::
 
@@ -25,14 +25,14 @@ class FairFed(Aggregator):
         \bar\omega_k \leftarrow \max\Big(0,\ \bar\omega_k - \beta \big(\Delta_k - \tfrac{1}{|S|}
         \sum_{j \in S} \Delta_j\big)\Big).
 
-    The update is the mean with the weights of the members, divided by their sum, or with their
+    The update is the mean with the weights of the participants, divided by their sum, or with their
     sizes if all are zero. A client that is not in the cohort keeps its weight. One that is in it
     more than once counts in every place, and its weight moves once.
 
     This is the method for clients without a sensitive attribute. It favors clients near the
     average, so it takes weight from a small group of clients that the model serves badly.
 
-    Info: the ``deviation`` :math:`\Delta_k` of every member.
+    Info: the ``deviation`` :math:`\Delta_k` of every participant.
 
     Args:
         beta: How fast weights move, >= 0, per unit of accuracy (a fraction). With 0 it is

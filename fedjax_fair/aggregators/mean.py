@@ -19,7 +19,7 @@ class Mean(Aggregator):
     """Averages the updates of the cohort.
 
     Args:
-        weights: ``"uniform"`` gives every member ``1 / cohort_size``, ``"size"`` weighs by training
+        weights: ``"uniform"`` gives every participant ``1 / cohort_size``, ``"size"`` weighs by training
             examples, ``"cohort"`` takes the weights that the selector proposed.
         server_optimizer: An optax optimizer fed with minus the mean update as its gradient (Reddi
             et al.); without one the mean update is applied as it is. Normalization statistics are
@@ -77,7 +77,7 @@ def weights_before(
 ) -> Float[Array, " cohort"]:
     """The weights of a cohort that do not depend on its results, as ``Mean`` describes them.
 
-    Once it is known who answered, they are those of these members alone.
+    Once it is known who answered, they are those of these participants alone.
     """
     given = cohort.weights
     if weights == "uniform":

@@ -21,7 +21,7 @@ _OFFSET = 1e-10  # Added to losses, so that one of zero has a logarithm.
 class QFedAvg(Aggregator):
     r"""Weighs updates by losses to the power q, and shortens the step where that is steep.
 
-    With :math:`F_k` the mean training loss of a member on the model it received, :math:`u_k` its
+    With :math:`F_k` the mean training loss of a participant on the model it received, :math:`u_k` its
     update and :math:`L = 1 / \text{learning rate}`, the paper's server step is
 
     .. math::
@@ -38,7 +38,7 @@ class QFedAvg(Aggregator):
     proportion to size, as ``BySize`` does (though without replacement).
 
     The weights it reports are the :math:`a_k`. Info: the ``received_loss`` :math:`F_k` of every
-    member, and the ``shortening`` by which the mean was divided, at least 1.
+    participant, and the ``shortening`` by which the mean was divided, at least 1.
 
     Args:
         q: How much high losses count, >= 0. With 0 it is ``Mean("uniform")``.

@@ -19,10 +19,10 @@ class Tilted(Aggregator):
 
     The gradient of :math:`\frac{1}{t} \log \sum_k p_k e^{t F_k(w)}` is a mean of the clients'
     gradients with weights proportional to :math:`p_k e^{t F_k(w)}`, where :math:`F_k` is the mean
-    training loss of a member on the model it received. This aggregator gives whole updates these
+    training loss of a participant on the model it received. This aggregator gives whole updates these
     weights.
 
-    Info: the ``received_loss`` :math:`F_k` of every member.
+    Info: the ``received_loss`` :math:`F_k` of every participant.
 
     Args:
         tilt: :math:`t`, per nat. With 0 it is ``Mean(weights)``. A large one cares for the highest

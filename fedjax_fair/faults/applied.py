@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair.base import Cohort, Context, Faults, LocalResult, Member, Variables
+from fedjax_fair.base import Cohort, Context, Faults, LocalResult, FaultContext, Variables
 from fedjax_fair.numerics.finite import all_finite
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Arrival(NamedTuple):
-    """What became of the update of a member.
+    """What became of the update of a participant.
 
     Attributes:
         responded: Whether it has arrived; None where nothing can go wrong.
@@ -52,7 +52,7 @@ def available(
 def befall(
     faults: Sequence[Faults], key: Key[Array, ""], cohort: Cohort, context: Context
 ) -> tuple[Cohort, Bool[Array, " cohort"]]:
-    """Instructs the members, and says who will answer."""
+    """Instructs the participants, and says who will answer."""
     responded = jnp.ones(cohort.clients.shape, bool)
     if context.available is not None:
         responded = context.available[cohort.clients]
@@ -97,7 +97,7 @@ def received(
     variables: Variables,
     instructions: dict[str, PyTree],
 ) -> Variables:
-    """The model that a member trains from, the current one unless it is late."""
+    """The model that a participant trains from, the current one unless it is late."""
     if not past or "model_round" not in instructions:
         return variables
     given = instructions["model_round"]
@@ -117,7 +117,7 @@ def send(
     result: LocalResult,
     responded: Bool[Array, ""],
 ) -> tuple[LocalResult, Arrival]:
-    """What arrives of a member's result, zeros if nothing does, and what became of it."""
+    """What arrives of a participant's result, zeros if nothing does, and what became of it."""
     update = result.update
     for place, fault in enumerate(faults):
         if fault.send is not None:
@@ -169,7 +169,7 @@ def renormalize_sum(cohort: Cohort, weights: Float[Array, " cohort"], total: PyT
 
 def _of(
     key: Key[Array, ""], place: int, client: Int[Array, ""], context: Context
-) -> tuple[Key[Array, ""], Member]:
+) -> tuple[Key[Array, ""], FaultContext]:
     """The key of a client for one of the faults of a round, and who it is."""
     own = jax.random.fold_in(jax.random.fold_in(key, place), client)
-    return own, Member(client, context.round, context.num_clients)
+    return own, FaultContext(client, context.round, context.num_clients)

@@ -27,7 +27,7 @@ class DRFA(Selector):
     r"""Draws every slot of the cohort from the mixture of clients that is worst for the model.
 
     The objective is that of `Agnostic`. Slots are drawn from the mixture :math:`\lambda`
-    independently and have equal weights: the aggregator is ``Mean("uniform")``. Members keep a copy
+    independently and have equal weights: the aggregator is ``Mean("uniform")``. Participants keep a copy
     of their model after a random number of local steps, the same for all (instruction
     ``snapshot_step``). Then ``cohort_size`` clients, drawn uniformly without replacement, report
     their losses at the average of these copies, and :math:`\lambda \leftarrow \Pi_\Delta(\lambda +

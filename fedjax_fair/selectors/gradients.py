@@ -105,7 +105,7 @@ class Fresh(GradientSource):
 class Stale(GradientSource):
     """Computes all gradients once, at the initial model, and then only those of the cohort.
 
-    A member of the cohort sends its loss and full gradient at the model it received, before it
+    A participant of the cohort sends its loss and full gradient at the model it received, before it
     trains (DivFL's "no-overhead" mode).
 
     Args:

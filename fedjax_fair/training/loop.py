@@ -22,7 +22,7 @@ from fedjax_fair.training.best import Best
 from fedjax_fair.training.checkpoints import Checkpoints
 from fedjax_fair.training.diagnosis import (
     Doubts,
-    require_members,
+    check_participants,
     warn_of_clients,
     warn_of_divergence,
 )
@@ -228,7 +228,7 @@ def run(
             state, info = compiled.step(state, min(eval_every, rounds - history.round))
             recorded = jax.device_get(info)
             if not compiled.pooled:
-                require_members(recorded.clients, data.num_clients, history.round, seeds)
+                check_participants(recorded.clients, data.num_clients, history.round, seeds)
             if on_nonfinite == "raise":
                 _require_finite(recorded, history.round, seeds, store)
             warn_of_clients(recorded.selector, history.round, seeds)

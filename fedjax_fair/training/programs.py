@@ -47,7 +47,7 @@ class Programs:
 
     Attributes:
         empty_cohort: The cohort before the first round, -1 in every slot, ``[runs, cohort]``.
-        bytes_up: Bytes that a member sends in a round.
+        bytes_up: Bytes that a participant sends in a round.
         pooled: ``BaseRound.pooled``.
         same_cohort: Whether every round has the same cohort, whatever goes into it.
     """

@@ -1,6 +1,6 @@
-"""How a round applies uploads: what members send of their updates, and what arrives.
+"""How a round applies uploads: what participants send of their updates, and what arrives.
 
-The order is fixed. A member compresses its update, then shortens it, so that what it sends is not
+The order is fixed. A participant compresses its update, then shortens it, so that what it sends is not
 longer than the clip that privacy relies on, then weighs it; the server learns the sum, masked or
 not, and adds noise. What a liar sends in place of it (`fedjax_fair.faults`) is not
 compressed and not shortened.
@@ -36,7 +36,7 @@ _MASKS, _NOISE, _COUNT, _ROUNDING = range(4)
 
 
 class Uploads(NamedTuple):
-    """Settings of what members send; None for nothing of the kind."""
+    """Settings of what participants send; None for nothing of the kind."""
 
     secure: Secure | None = None
     compression: Compression | None = None
@@ -98,7 +98,7 @@ def init(settings: Uploads, num_clients: int, variables: Variables) -> Any:
 
 
 def bytes_up(settings: Uploads, variables: Variables) -> int:
-    """Bytes that a member sends in a round, its update alone.
+    """Bytes that a participant sends in a round, its update alone.
 
     Examples:
         >>> from fedjax_fair.uploads import TopK
@@ -122,14 +122,14 @@ def send(
     occurrence: Int[Array, ""],
     result: LocalResult,
 ) -> tuple[LocalResult, Float[Array, " width"] | None]:
-    """The result of a member whose update is as it sends it, and what it keeps for later.
+    """The result of a participant whose update is as it sends it, and what it keeps for later.
 
     Args:
         settings: What is done.
         key: Of the round.
         state: From ``init`` or the round before.
         client: The client.
-        occurrence: How many earlier members are the same client.
+        occurrence: How many earlier participants are the same client.
         result: Of its training.
     """
     kept = None
@@ -164,17 +164,17 @@ def receive(
     kept: Float[Array, "cohort width"] | None,
     context: Context,
 ) -> Received:
-    """What the server learns, from what members have sent.
+    """What the server learns, from what participants have sent.
 
     Args:
         settings: What is done.
         key: Of the round.
         state: From ``init`` or the round before.
         cohort: Who takes part, and who has answered.
-        occurrences: How many earlier members are the same client.
-        weights: Of the members, if known beforehand.
+        occurrences: How many earlier participants are the same client.
+        weights: Of the participants, if known beforehand.
         results: What they have sent.
-        kept: What they keep, on the devices of the members.
+        kept: What they keep, on the devices of the participants.
         context: That of the start of the round.
     """
     add = None
@@ -202,7 +202,7 @@ def receive(
             info["clip"] = clip
     if kept is not None:
         rows = context.map_clients(lambda client, own: own, cohort.clients, kept)
-        # What a client owed is settled by the first of its members, and all of them may owe anew.
+        # What a client owed is settled by the first of its participants, and all of them may owe anew.
         none = jnp.iinfo(cohort.clients.dtype).max
         first = jnp.where(occurrences == 0, cohort.responder_ids, none)
         settled = state["kept"].at[first].set(0, mode="drop")

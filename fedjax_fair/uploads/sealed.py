@@ -25,7 +25,7 @@ __all__ = ["Sealed", "masked_sum", "sealed_context", "sealed_results", "sums_of_
 
 
 class Sealed:
-    """Something of each member that the server cannot read.
+    """Something of each participant that the server cannot read.
 
     Attributes:
         _inside: What it is, for functions that run on clients.
@@ -52,7 +52,7 @@ def masked_sum(
 ) -> PyTree:
     """The sum of stacked updates with the given weights, through a secure sum.
 
-    Every member encodes its update times its weight. Sums over devices are of whole numbers, so
+    Every participant encodes its update times its weight. Sums over devices are of whole numbers, so
     they are the same on any number of them.
 
     Args:
@@ -60,25 +60,25 @@ def masked_sum(
         context: That of the start of the round.
         cohort: Who takes part, and who has answered.
         secure: Its settings.
-        weights: Of each member, >= 0; their sum is at most 1.
-        updates: Of each member, on the device that holds it.
+        weights: Of each participant, >= 0; their sum is at most 1.
+        updates: Of each participant, on the device that holds it.
 
     Returns:
         The sum over those who answered; not a number where a value exceeds the limit, or the
         weights add up to more than 1.
     """
-    members = cohort.clients.shape[0]
-    step = secure_sum.quantization_step(secure.limit, members)
-    slots = jnp.arange(members, dtype=jnp.int32)
-    responded = jnp.ones(members, bool) if cohort.responded is None else cohort.responded
+    participants = cohort.clients.shape[0]
+    step = secure_sum.quantization_step(secure.limit, participants)
+    slots = jnp.arange(participants, dtype=jnp.int32)
+    responded = jnp.ones(participants, bool) if cohort.responded is None else cohort.responded
 
     def send(client, own):
         slot, weight, responded, update = own
         values = weight * ravel(update).astype(jnp.float32)
-        sent = secure_sum.masked(key, slot, members, values, weight * secure.limit, step)
+        sent = secure_sum.masked(key, slot, participants, values, weight * secure.limit, step)
         return (), jax.tree.map(lambda leaf: jnp.where(responded, leaf, 0), sent)
 
-    ones = jnp.ones(members)
+    ones = jnp.ones(participants)
     own = (slots, weights, responded, updates)
     _, total = collectives.map_and_sum(context.examples, send, ones, cohort.clients, own)
     summed = secure_sum.recovered(key, total, step, cohort.responded)

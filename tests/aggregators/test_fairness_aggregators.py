@@ -157,8 +157,8 @@ def test_tilted_weights(t, weights):
     _, _, aggregation = alone(
         aggregators.Tilted(t, weights), sizes, [2, 0, 3], losses=jnp.array(losses)
     )
-    members = [2, 0, 3]
-    raw = np.exp(t * losses[members]) * (sizes[members] if weights == "size" else 1)
+    participants = [2, 0, 3]
+    raw = np.exp(t * losses[participants]) * (sizes[participants] if weights == "size" else 1)
     np.testing.assert_allclose(aggregation.weights, raw / raw.sum(), rtol=1e-5)
 
 

@@ -81,11 +81,11 @@ def test_what_is_cut_off_is_a_whole_number_of_members():
 @pytest.mark.parametrize("responded", ANSWERS[:2], ids=["all", "five"])
 def test_krum_takes_those_with_the_closest_neighbors(selected, responded):
     vectors = drawn(scale=0.01, shift=5.0)
-    members = np.arange(NUM) if responded is None else np.flatnonzero(responded)
+    participants = np.arange(NUM) if responded is None else np.flatnonzero(responded)
     scores = np.full(NUM, np.inf)
-    for own in members:
-        apart = [np.sum((vectors[own] - vectors[one]).astype(float) ** 2) for one in members]
-        scores[own] = np.sort(apart)[1 : 1 + len(members) - 1 - 2].sum()
+    for own in participants:
+        apart = [np.sum((vectors[own] - vectors[one]).astype(float) ** 2) for one in participants]
+        scores[own] = np.sort(apart)[1 : 1 + len(participants) - 1 - 2].sum()
     chosen = np.argsort(scores)[:selected]
     update, _, info = found(aggregators.Krum(1, selected=selected), vectors, responded)
     np.testing.assert_allclose(update, vectors[chosen].mean(axis=0), rtol=1e-5)

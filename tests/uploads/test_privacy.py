@@ -85,7 +85,7 @@ def test_noise_is_as_large_as_the_clip_over_those_who_answered(responded):
 
 
 def test_the_mean_of_a_round_is_that_of_clipped_updates():
-    """With noise of zero, from the members' own updates."""
+    """With noise of zero, from the participants' own updates."""
     clip = 0.05
     plain = round_of(selectors.Full(), aggregators.NormClipping(clip))
     private = round_of(selectors.Full(), privacy=uploads.Privacy(clip, 0.0))
@@ -140,7 +140,7 @@ def test_the_clip_follows_the_lengths_as_a_loop_in_numpy_does(aggregation):
     assert clips[0] == np.float32(first)
     answered = np.asarray(info.responded).sum(axis=1)
     shorter = (quantile - np.log(clips[1:] / clips[:-1]) / rate) * answered[:-1]
-    # A whole number of members was shorter.
+    # A whole number of participants was shorter.
     np.testing.assert_allclose(shorter, np.round(shorter), atol=0.02)
     assert (np.round(shorter) >= 0).all()
     assert (np.round(shorter) <= answered[:-1]).all()

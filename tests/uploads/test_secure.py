@@ -69,7 +69,7 @@ def test_the_model_is_the_same_to_the_step(selector, aggregator, fault):
 
 
 def test_a_coarse_step_rounds_the_update():
-    """One member with weight 1 and one round: the model moves by whole steps."""
+    """One participant with weight 1 and one round: the model moves by whole steps."""
     limit = 2.0**20
     step = 2.0**-10  # The least power of two above ``limit / 2**31``.
     round = Round(
