@@ -39,7 +39,7 @@ __all__ = [
     "Number",
     "Predictions",
     "Sampling",
-    "Sees",
+    "ServerView",
     "Selector",
     "Solver",
     "Variables",
@@ -48,7 +48,7 @@ __all__ = [
     "keep_state",
 ]
 
-Sees = Literal["sum", "numbers", "vectors"]
+ServerView = Literal["aggregate", "scalars", "vectors"]
 """What a role needs to see of a single client, besides its id and the number of its examples.
 
 Nothing but sums over the cohort; a few numbers, such as its loss; or something as long as a vector:
@@ -393,7 +393,7 @@ class Selector(Tree):
     that learns from local training defines ``init`` or ``observe`` too.
 
     Attributes:
-        sees: What it needs to see of a single client.
+        server_view: What it needs to see of a single client.
 
     Examples:
         >>> class Loudest(Selector):
@@ -409,7 +409,7 @@ class Selector(Tree):
         Loudest(cohort_size=10, price=0.5)
     """
 
-    sees: ClassVar[Sees] = "vectors"
+    server_view: ClassVar[ServerView] = "vectors"
 
     @property
     def sampling(self) -> Sampling | None:
@@ -445,13 +445,13 @@ class Selector(Tree):
         select: Callable[..., tuple[Cohort, PyTree, Info]],
         observe: Callable[..., PyTree] = keep_state,
         *,
-        sees: Sees = "vectors",
+        server_view: ServerView = "vectors",
     ) -> Selector:
         """Makes a selector of functions, which have the arguments of the methods of their names.
 
         Another function compiles again, so that this is for quick use.
         """
-        return FunctionSelector(init, select, observe, sees=sees)
+        return FunctionSelector(init, select, observe, server_view=server_view)
 
 
 class FunctionSelector(Selector):
@@ -461,7 +461,7 @@ class FunctionSelector(Selector):
     select_fn: Callable[..., Any]
     observe_fn: Callable[..., PyTree] = keep_state
     _: KW_ONLY
-    sees: Sees = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
+    server_view: ServerView = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def init(self, context):
         return self.init_fn(context)
@@ -520,7 +520,7 @@ class Aggregator(Tree):
     """Turns the cohort's results into one update of the global model.
 
     Attributes:
-        sees: What it needs to see of a single client.
+        server_view: What it needs to see of a single client.
         equal_weights: Whether all participants weigh the same, whatever they have.
         weigh: None for an aggregator that weighs after local training. One whose weights do not
             depend on its results defines a method ``weigh(state, cohort, context) -> [cohort]``.
@@ -528,7 +528,7 @@ class Aggregator(Tree):
             only if something else reads them.
     """
 
-    sees: ClassVar[Sees] = "vectors"
+    server_view: ClassVar[ServerView] = "vectors"
     equal_weights: ClassVar[bool] = False
     weigh: ClassVar[Callable[..., Float[Array, " cohort"]] | None] = None
 
@@ -552,10 +552,10 @@ class Aggregator(Tree):
         init: Callable[..., PyTree],
         aggregate: Callable[..., tuple[Variables, PyTree, Aggregation]],
         *,
-        sees: Sees = "vectors",
+        server_view: ServerView = "vectors",
     ) -> Aggregator:
         """Makes an aggregator of functions, which have the arguments of the methods."""
-        return FunctionAggregator(init, aggregate, sees=sees)
+        return FunctionAggregator(init, aggregate, server_view=server_view)
 
 
 class FunctionAggregator(Aggregator):
@@ -564,7 +564,7 @@ class FunctionAggregator(Aggregator):
     init_fn: Callable[..., PyTree]
     aggregate_fn: Callable[..., Any]
     _: KW_ONLY
-    sees: Sees = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
+    server_view: ServerView = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def init(self, context):
         return self.init_fn(context)

@@ -236,10 +236,10 @@ class Round(BaseRound):
 
     def _seen_by(self, role, context, add=None):
         secure = self._uploads.secure
-        return context if secure is None else sealed_context(context, role.sees, add)
+        return context if secure is None else sealed_context(context, role.server_view, add)
 
     def _shown_to(self, role, results):
-        return results if self._uploads.secure is None else sealed_results(results, role.sees)
+        return results if self._uploads.secure is None else sealed_results(results, role.server_view)
 
     def bytes_up(self, variables: Variables) -> int:
         """Returns the bytes that a participant sends in a round."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import weights_before
-from fedjax_fair.base import Aggregation, Aggregator, Number, Sees
+from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
 
 __all__ = ["FairFed"]
 
@@ -50,7 +50,7 @@ class FairFed(Aggregator):
         >>> aggregator = FairFed(beta=0.5)
     """
 
-    sees: ClassVar[Sees] = "numbers"
+    server_view: ClassVar[ServerView] = "scalars"
 
     beta: Number = 1.0
 

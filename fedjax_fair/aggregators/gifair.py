@@ -18,7 +18,7 @@ from fedjax_fair.base import (
     Context,
     LocalResult,
     Number,
-    Sees,
+    ServerView,
 )
 from fedjax_fair.metrics import groups as by_group
 
@@ -65,7 +65,7 @@ class GIFAIR(Aggregator):
         >>> aggregator = GIFAIR(strength=0.5)
     """
 
-    sees: ClassVar[Sees] = "numbers"
+    server_view: ClassVar[ServerView] = "scalars"
 
     strength: Number = 0.1
 

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Float
 
 from fedjax_fair import checks
-from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Sees, Variables
+from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, ServerView, Variables
 
 __all__ = ["Mean", "weights_before"]
 
@@ -39,7 +39,7 @@ class Mean(Aggregator):
         >>> fedadam = Mean(server_optimizer=optax.adam(1e-2))
     """
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     weights: Literal["uniform", "size", "cohort"] = "uniform"
     server_optimizer: optax.GradientTransformation | None = None

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair import checks
-from fedjax_fair.base import Aggregation, Aggregator, Number, Sees, Variables
+from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView, Variables
 
 __all__ = ["QFedAvg"]
 
@@ -55,7 +55,7 @@ class QFedAvg(Aggregator):
         >>> aggregator = QFedAvg(q=1.0, learning_rate=0.1)
     """
 
-    sees: ClassVar[Sees] = "numbers"
+    server_view: ClassVar[ServerView] = "scalars"
 
     q: Number = 1.0
     _: KW_ONLY

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import weights_before
-from fedjax_fair.base import Aggregation, Aggregator, Number, Sees
+from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
 
 __all__ = ["Tilted"]
 
@@ -40,7 +40,7 @@ class Tilted(Aggregator):
         >>> aggregator = Tilted(tilt=1.0)
     """
 
-    sees: ClassVar[Sees] = "numbers"
+    server_view: ClassVar[ServerView] = "scalars"
 
     tilt: Number = 1.0
     weights: Literal["uniform", "size", "cohort"] = "size"

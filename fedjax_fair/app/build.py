@@ -21,7 +21,7 @@ from fedjax_fair.app.registry import MODELS, PARTITIONERS, factories
 from fedjax_fair.app.settings import lookup
 from fedjax_fair.app.signatures import settings_of
 from fedjax_fair.app.variants import require_all_read, variant
-from fedjax_fair.base import Model, Sees
+from fedjax_fair.base import Model, ServerView
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device, num_run_groups
@@ -35,7 +35,7 @@ __all__ = [
     "local_steps",
     "memory_of",
     "method_round",
-    "server_sees",
+    "server_view",
 ]
 
 _COHORT_SIZE = 10
@@ -219,13 +219,13 @@ def _model(settings: ModelConfig, num_classes: int) -> Model:
     return models.in_bfloat16(model) if settings.compute == "bfloat16" else model
 
 
-def server_sees(method: Method) -> str:
+def server_view(method: Method) -> str:
     """What the server needs to see of one client, in a word.
 
     Examples:
         >>> from fedjax_fair.app.registry import METHODS
-        >>> server_sees(METHODS["fedavg"]), server_sees(METHODS["divfl"])
-        ('sum', 'vectors')
+        >>> server_view(METHODS["fedavg"]), server_view(METHODS["divfl"])
+        ('aggregate', 'vectors')
     """
     if method.pooled is not None:
         return "examples"
@@ -235,7 +235,7 @@ def server_sees(method: Method) -> str:
         _make(made_of[role], None, cohort_size=_COHORT_SIZE, **needed)
         for role in ("selector", "aggregator")
     ]
-    return max((role.sees for role in roles), key=get_args(Sees).index)
+    return max((role.server_view for role in roles), key=get_args(ServerView).index)
 
 
 def batch_size(config: Config, name: str) -> int | None:

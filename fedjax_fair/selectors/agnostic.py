@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from optax.projections import projection_simplex
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Info, Number, Sees, Selector
+from fedjax_fair.base import Cohort, Info, Number, ServerView, Selector
 
 __all__ = ["Agnostic", "ascend", "mixture_info", "uniform_mixture"]
 
@@ -51,7 +51,7 @@ class Agnostic(Selector):
         Agnostic(mixture_learning_rate=0.05)
     """
 
-    sees: ClassVar[Sees] = "numbers"
+    server_view: ClassVar[ServerView] = "scalars"
 
     mixture_learning_rate: Number = 0.1
 

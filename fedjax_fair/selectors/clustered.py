@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Sees, Selector, Variables
+from fedjax_fair.base import Cohort, Context, ServerView, Selector, Variables
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
@@ -48,7 +48,7 @@ class ClusteredBySize(Selector):
         ClusteredBySize(cohort_size=10)
     """
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     cohort_size: int
 

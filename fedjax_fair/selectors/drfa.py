@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Number, Sees, Selector
+from fedjax_fair.base import Cohort, Number, ServerView, Selector
 from fedjax_fair.selectors.agnostic import ascend, mixture_info, uniform_mixture
 from fedjax_fair.selectors.uniform import draw
 
@@ -56,7 +56,7 @@ class DRFA(Selector):
         DRFA(mixture_learning_rate=0.01, local_steps=5)
     """
 
-    sees: ClassVar[Sees] = "numbers"
+    server_view: ClassVar[ServerView] = "scalars"
 
     mixture_learning_rate: Number = 0.1
     cohort_size: int = 10

@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Sampling, Sees, Selector
+from fedjax_fair.base import Cohort, Sampling, ServerView, Selector
 
 __all__ = ["Full", "RoundRobin"]
 
@@ -20,7 +20,7 @@ class Full(Selector):
         Full()
     """
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     @property
     def sampling(self):
@@ -49,7 +49,7 @@ class RoundRobin(Selector):
         RoundRobin(cohort_size=10)
     """
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     cohort_size: int
 

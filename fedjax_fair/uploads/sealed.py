@@ -1,7 +1,7 @@
 """What the server can do with uploads that it only sees masked.
 
 Under secure aggregation a role is handed sealed updates. It can add them up with weights, which a
-secure sum does, and, as far as it says that it does (`fedjax_fair.base.Sees`), ask each client
+secure sum does, and, as far as it says that it does (`fedjax_fair.base.ServerView`), ask each client
 for numbers computed from its own. Anything else stops while a round is traced.
 """
 
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedjax_fair.base import Cohort, Context, LocalResult, Sees
+from fedjax_fair.base import Cohort, Context, LocalResult, ServerView
 from fedjax_fair.numerics import secure_sum
 from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.numerics.sketch import ravel
@@ -88,14 +88,14 @@ def masked_sum(
 
 def sealed_context(
     context: Context,
-    sees: Sees,
+    server_view: ServerView,
     add: Callable[[Float[Array, " cohort"], PyTree], PyTree] | None = None,
 ) -> Context:
     """A context that gives a role what it says that it sees, and not more.
 
     Args:
         context: What it could ask for otherwise.
-        sees: ``"sum"``, or ``"numbers"`` of each client too.
+        server_view: ``"aggregate"``, or ``"scalars"`` of each client too.
         add: Sums updates with weights, once there are some.
     """
 
@@ -111,7 +111,7 @@ def sealed_context(
         return ask
 
     limited = {"gradients": refuse("gradients of clients")}
-    if sees == "sum":
+    if server_view == "aggregate":
         names = ("losses", "accuracies", "client_means", "map_clients")
         limited |= {name: refuse(f"{name} of clients") for name in names}
     else:
@@ -124,11 +124,11 @@ def sealed_context(
     return context._replace(weighted_sum=weighted_sum, **limited)
 
 
-def sealed_results(results: LocalResult, sees: Sees) -> LocalResult:
+def sealed_results(results: LocalResult, server_view: ServerView) -> LocalResult:
     """Results whose updates a role cannot read, nor, if it sees sums alone, anything else."""
     hidden: dict[str, Any] = {"update": Sealed(results.update)}
     hidden["reports"] = {name: Sealed(report) for name, report in results.reports.items()}
-    if sees == "sum":
+    if server_view == "aggregate":
         hidden |= {"loss": Sealed(results.loss), "steps": Sealed(results.steps)}
     return results._replace(**hidden)
 

@@ -20,7 +20,7 @@ def require_sums(selector: Selector, aggregator: Aggregator, faults: Sequence[Fa
         "aggregator": "Mean, Tilted, QFedAvg, FairFed or GIFAIR",
     }
     for role, given in {"selector": selector, "aggregator": aggregator}.items():
-        if given.sees == "vectors":
+        if given.server_view == "vectors":
             raise ValueError(
                 f"{role}: it sees vectors of single clients, which "
                 f"aggregation='secure' hides; expected one that does not, such as {instead[role]}."
