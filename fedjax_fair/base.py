@@ -378,11 +378,11 @@ class Sampling(NamedTuple):
 
     Attributes:
         kind: ``"uniform"`` draws distinct clients, each equally likely, anew in every round;
-            ``"in_turn"`` takes all in turn; ``"all"`` takes all in every round.
+            ``"round_robin"`` takes all in turn; ``"full"`` takes all in every round.
         cohort_size: Clients per round, or None for all.
     """
 
-    kind: Literal["uniform", "in_turn", "all"]
+    kind: Literal["uniform", "round_robin", "full"]
     cohort_size: int | None = None
 
 

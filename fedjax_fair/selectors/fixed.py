@@ -24,7 +24,7 @@ class Full(Selector):
 
     @property
     def sampling(self):
-        return Sampling("all")
+        return Sampling("full")
 
     def select(self, key, state, context):
         count = context.num_clients
@@ -58,7 +58,7 @@ class RoundRobin(Selector):
 
     @property
     def sampling(self):
-        return Sampling("in_turn", self.cohort_size)
+        return Sampling("round_robin", self.cohort_size)
 
     def init(self, context):
         checks.positive_int("cohort_size", self.cohort_size, at_most=context.num_clients)
