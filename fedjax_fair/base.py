@@ -204,7 +204,7 @@ class LocalResult(NamedTuple):
         steps: Number of local steps taken.
         reports: Anything else that the client sends, by name. `fedjax_fair.solvers.SGD` lists what
             it reports, and on which instruction.
-        weighted_sum: Sum of the cohort's updates with the weights of ``Aggregator.weigh``, on all
+        weighted_sum: Sum of the cohort's updates with the weights of ``Aggregator.compute_weights``, on all
             devices; None from a solver, and where the aggregator weighs afterwards.
     """
 
@@ -522,15 +522,15 @@ class Aggregator(Tree):
     Attributes:
         server_view: What it needs to see of a single client.
         equal_weights: Whether all participants weigh the same, whatever they have.
-        weigh: None for an aggregator that weighs after local training. One whose weights do not
-            depend on its results defines a method ``weigh(state, cohort, context) -> [cohort]``.
+        compute_weights: None for an aggregator that weighs after local training. One whose weights do not
+            depend on its results defines a method ``compute_weights(state, cohort, context) -> [cohort]``.
             Updates are then added up one by one, in ``LocalResult.weighted_sum``, and take memory
             only if something else reads them.
     """
 
     server_view: ClassVar[ServerView] = "vectors"
     equal_weights: ClassVar[bool] = False
-    weigh: ClassVar[Callable[..., Float[Array, " cohort"]] | None] = None
+    compute_weights: ClassVar[Callable[..., Float[Array, " cohort"]] | None] = None
 
     def init(self, context: Context) -> PyTree:
         """Returns the state at the initial model."""

@@ -281,8 +281,8 @@ class Round(BaseRound):
         known = self._seen_by(aggregator, context)
         cohort = aggregator.prepare(state.aggregator, cohort, known)
         weights = None
-        if aggregator.weigh is not None:
-            weights = aggregator.weigh(state.aggregator, cohort, known)
+        if aggregator.compute_weights is not None:
+            weights = aggregator.compute_weights(state.aggregator, cohort, known)
         key_solve = derive_key(state.key, Purpose.SOLVE, state.round)
         key_upload = derive_key(state.key, Purpose.UPLOAD, state.round)
         train = partial(

@@ -131,8 +131,8 @@ class Divided(Aggregator):
 
     mean: aggregators.Mean = aggregators.Mean()
 
-    def weigh(self, state, cohort, context):
-        return self.mean.weigh(state, cohort, context)
+    def compute_weights(self, state, cohort, context):
+        return self.mean.compute_weights(state, cohort, context)
 
     def aggregate(self, state, cohort, results, context):
         update, state, info = self.mean.aggregate(state, cohort, results, context)

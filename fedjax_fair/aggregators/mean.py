@@ -59,7 +59,7 @@ class Mean(Aggregator):
             return ()
         return self.server_optimizer.init(context.variables.params)
 
-    def weigh(self, state, cohort, context):
+    def compute_weights(self, state, cohort, context):
         return weights_before(self.weights, cohort, context)
 
     def aggregate(self, state, cohort, results, context):
@@ -69,7 +69,7 @@ class Mean(Aggregator):
             gradient = jax.tree.map(jnp.negative, update.params)
             params, state = self.server_optimizer.update(gradient, state, context.variables.params)
             update = Variables(params=params, state=update.state)
-        return update, state, Aggregation(self.weigh(state, cohort, context), {})
+        return update, state, Aggregation(self.compute_weights(state, cohort, context), {})
 
 
 def weights_before(

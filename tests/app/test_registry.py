@@ -44,7 +44,7 @@ def weights_of(name, clients):
     """What a method's aggregator makes of a cohort whose selector proposes something else."""
     aggregator = factories(METHODS[name])["aggregator"]()
     proposed = jnp.linspace(0.1, 0.4, clients.shape[0])
-    return aggregator.weigh((), Cohort(clients, proposed), context())
+    return aggregator.compute_weights((), Cohort(clients, proposed), context())
 
 
 def test_every_method_is_here():

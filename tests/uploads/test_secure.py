@@ -111,8 +111,8 @@ class Heavy(Aggregator):
     factor: float
     mean: aggregators.Mean = aggregators.Mean()
 
-    def weigh(self, state, cohort, context):
-        return self.factor * self.mean.weigh(state, cohort, context)
+    def compute_weights(self, state, cohort, context):
+        return self.factor * self.mean.compute_weights(state, cohort, context)
 
     def aggregate(self, state, cohort, results, context):
         return self.mean.aggregate(state, cohort, results, context)
