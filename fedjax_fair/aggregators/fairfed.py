@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import weights_before
+from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
 
 __all__ = ["FairFed"]
@@ -62,7 +62,7 @@ class FairFed(Aggregator):
         return sizes / jnp.sum(sizes)
 
     def aggregate(self, state, cohort, results, context):
-        by_size = weights_before("size", cohort, context)
+        by_size = scheme_weights("size", cohort, context)
         accuracy = context.accuracies(context.variables, cohort.clients)
         deviation = jnp.abs(accuracy - jnp.sum(by_size * accuracy))
         average = jnp.mean(deviation, where=cohort.responded)

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import weights_before
+from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import (
     Aggregation,
     Aggregator,
@@ -85,14 +85,14 @@ class GIFAIR(Aggregator):
         return by_group.means(losses, context.groups, context.num_clients)
 
     def prepare(self, state, cohort, context):
-        shares = weights_before("size", cohort, context)
+        shares = scheme_weights("size", cohort, context)
         groups, labels = _groups_of(cohort, context)
         levels = jnp.zeros(labels.shape, state.dtype).at[labels].set(state[groups])
         factors = _factors(self.strength, shares, labels, levels)
         return cohort._replace(instructions=cohort.instructions | {"loss_weight": factors})
 
     def aggregate(self, state, cohort, results, context):
-        weights = weights_before("size", cohort, context)
+        weights = scheme_weights("size", cohort, context)
         losses = _trained_losses(cohort, results, context)
         counts = (
             jnp.isfinite(losses)

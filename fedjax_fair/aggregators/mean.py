@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from fedjax_fair import checks
 from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, ServerView, Variables
 
-__all__ = ["Mean", "weights_before"]
+__all__ = ["Mean", "scheme_weights"]
 
 
 class Mean(Aggregator):
@@ -60,7 +60,7 @@ class Mean(Aggregator):
         return self.server_optimizer.init(context.variables.params)
 
     def compute_weights(self, state, cohort, context):
-        return weights_before(self.weights, cohort, context)
+        return scheme_weights(self.weights, cohort, context)
 
     def aggregate(self, state, cohort, results, context):
         update = results.weighted_sum
@@ -72,7 +72,7 @@ class Mean(Aggregator):
         return update, state, Aggregation(self.compute_weights(state, cohort, context), {})
 
 
-def weights_before(
+def scheme_weights(
     weights: Literal["uniform", "size", "cohort"], cohort: Cohort, context: Context
 ) -> Float[Array, " cohort"]:
     """The weights of a cohort that do not depend on its results, as ``Mean`` describes them.

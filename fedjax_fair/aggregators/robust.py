@@ -19,7 +19,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import weights_before
+from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.aggregators.whole_cohort import gathered, normalized, weighted
 from fedjax_fair.base import Aggregation, Aggregator, Number, Variables
 from fedjax_fair.numerics.distances import pairwise_distances
@@ -197,7 +197,7 @@ class GeometricMedian(Aggregator):
 
     def aggregate(self, state, cohort, results, context):
         updates, participants = gathered(cohort, results, context)
-        shares = normalized(participants, weights_before(self.weights, cohort, context))
+        shares = normalized(participants, scheme_weights(self.weights, cohort, context))
 
         def weights_at(center):
             distances = _distances(updates, center)
@@ -244,7 +244,7 @@ class NormClipping(Aggregator):
 
     def aggregate(self, state, cohort, results, context):
         updates, participants = gathered(cohort, results, context)
-        given = normalized(participants, weights_before(self.weights, cohort, context))
+        given = normalized(participants, scheme_weights(self.weights, cohort, context))
         origin = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), updates)
         lengths = _distances(updates, origin)
         shortened = _mean_of_clipped(updates, origin, lengths, self.bound, given)
@@ -289,7 +289,7 @@ class CenteredClipping(Aggregator):
 
     def aggregate(self, state, cohort, results, context):
         updates, participants = gathered(cohort, results, context)
-        given = normalized(participants, weights_before(self.weights, cohort, context))
+        given = normalized(participants, scheme_weights(self.weights, cohort, context))
         center, lengths = state, jnp.zeros_like(given)
         for _ in range(self.iterations):
             lengths = _distances(updates, center)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import weights_before
+from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
 
 __all__ = ["Tilted"]
@@ -50,7 +50,7 @@ class Tilted(Aggregator):
         checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
 
     def aggregate(self, state, cohort, results, context):
-        shares = weights_before(self.weights, cohort, context)
+        shares = scheme_weights(self.weights, cohort, context)
         losses = context.losses(context.variables, cohort.clients)
         given = jax.nn.softmax(jnp.log(shares) + self.tilt * losses, where=cohort.responded)
         update = context.weighted_sum(given, results.update)
