@@ -26,7 +26,7 @@ def run_with(faults=(), selector=None, aggregator=None, solver=None, *, drop_non
         linear_model(),
         selector or selectors.Uniform(3),
         solver or solvers.SGD(0.1, 2, steps=3),
-        aggregator or aggregators.Mean("size"),
+        aggregator or aggregators.Mean("num_examples"),
         faults=faults,
     )
 
@@ -162,7 +162,7 @@ def test_known_weights_are_renormalized_like_those_that_are_not():
     # Sums are taken on the way for the one, and after who answered is known for the other.
     fault = [faults.Dropout([0.0, 1.0, 0.0, 0.0, 1.0, 0.0])]
     _, one, info = run_with(fault)
-    _, other, _ = run_with(fault, aggregator=aggregators.NormClipping(1e6, "size"))
+    _, other, _ = run_with(fault, aggregator=aggregators.NormClipping(1e6, "num_examples"))
     assert not info.responded.all()
     chex.assert_trees_all_close(one.variables, other.variables, rtol=1e-5, atol=1e-6)
 

@@ -91,7 +91,7 @@ def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, cl
     round = make(
         model,
         Selector.from_functions(empty_state, lambda key, state, context: (weighted, state, {})),
-        aggregator=Seen("cohort"),
+        aggregator=Seen("selector"),
         clients_per_batch=clients_per_batch,
     )
     start = jax.jit(round.init)(jax.random.key(0), federation)
@@ -216,7 +216,7 @@ class Normalized(nn.Module):
 
 def test_statistics_are_averaged_with_the_parameters(federation):
     model, solver = models.from_flax(Normalized()), solvers.SGD(0.1, 4, steps=3)
-    round = make(model, fixed(1, 2), solver, aggregators.Mean("size"))
+    round = make(model, fixed(1, 2), solver, aggregators.Mean("num_examples"))
     state = jax.jit(round.init)(jax.random.key(0), federation)
     after, _ = jax.jit(round.step)(state, federation)
 

@@ -36,7 +36,7 @@ class FairFed(Aggregator):
 
     Args:
         beta: How fast weights move, >= 0, per unit of accuracy (a fraction). With 0 it is
-            ``Mean("size")``. Compare it to the initial weights, which add up to 1 over all clients.
+            ``Mean("num_examples")``. Compare it to the initial weights, which add up to 1 over all clients.
 
     Raises:
         ValueError: If ``beta`` is negative.
@@ -62,7 +62,7 @@ class FairFed(Aggregator):
         return sizes / jnp.sum(sizes)
 
     def aggregate(self, state, cohort, results, context):
-        by_size = scheme_weights("size", cohort, context)
+        by_size = scheme_weights("num_examples", cohort, context)
         accuracy = context.accuracies(context.variables, cohort.clients)
         deviation = jnp.abs(accuracy - jnp.sum(by_size * accuracy))
         average = jnp.mean(deviation, where=cohort.responded)

@@ -52,7 +52,7 @@ class GIFAIR(Aggregator):
     trained with.
 
     Args:
-        strength: :math:`\lambda / \lambda_{\max}` in ``[0, 1]``. With 0 it is ``Mean("size")``.
+        strength: :math:`\lambda / \lambda_{\max}` in ``[0, 1]``. With 0 it is ``Mean("num_examples")``.
 
     Raises:
         ValueError: If ``strength`` is out of range, or (at ``init``) groups are not known.
@@ -85,14 +85,14 @@ class GIFAIR(Aggregator):
         return by_group.means(losses, context.groups, context.num_clients)
 
     def prepare(self, state, cohort, context):
-        shares = scheme_weights("size", cohort, context)
+        shares = scheme_weights("num_examples", cohort, context)
         groups, labels = _groups_of(cohort, context)
         levels = jnp.zeros(labels.shape, state.dtype).at[labels].set(state[groups])
         factors = _factors(self.strength, shares, labels, levels)
         return cohort._replace(instructions=cohort.instructions | {"loss_weight": factors})
 
     def aggregate(self, state, cohort, results, context):
-        weights = scheme_weights("size", cohort, context)
+        weights = scheme_weights("num_examples", cohort, context)
         losses = _trained_losses(cohort, results, context)
         counts = (
             jnp.isfinite(losses)

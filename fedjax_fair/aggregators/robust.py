@@ -35,7 +35,7 @@ __all__ = [
     "TrimmedMean",
 ]
 
-Weights = Literal["uniform", "size", "cohort"]
+Weights = Literal["uniform", "num_examples", "selector"]
 
 
 class OrderStatistic(Aggregator):
@@ -184,7 +184,7 @@ class GeometricMedian(Aggregator):
         https://arxiv.org/abs/1912.13445
 
     Examples:
-        >>> aggregator = GeometricMedian("size")
+        >>> aggregator = GeometricMedian("num_examples")
     """
 
     weights: Weights = "uniform"
@@ -192,7 +192,7 @@ class GeometricMedian(Aggregator):
     iterations: int = 8
 
     def __post_init__(self):
-        checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
+        checks.one_of("weights", self.weights, ("uniform", "num_examples", "selector"))
         checks.positive_int("iterations", self.iterations)
 
     def aggregate(self, state, cohort, results, context):
@@ -240,7 +240,7 @@ class NormClipping(Aggregator):
 
     def __post_init__(self):
         checks.positive("bound", self.bound)
-        checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
+        checks.one_of("weights", self.weights, ("uniform", "num_examples", "selector"))
 
     def aggregate(self, state, cohort, results, context):
         updates, participants = gathered(cohort, results, context)
@@ -281,7 +281,7 @@ class CenteredClipping(Aggregator):
 
     def __post_init__(self):
         checks.positive("bound", self.bound)
-        checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
+        checks.one_of("weights", self.weights, ("uniform", "num_examples", "selector"))
         checks.positive_int("iterations", self.iterations)
 
     def init(self, context):

@@ -43,11 +43,11 @@ class Tilted(Aggregator):
     server_view: ClassVar[ServerView] = "scalars"
 
     tilt: Number = 1.0
-    weights: Literal["uniform", "size", "cohort"] = "size"
+    weights: Literal["uniform", "num_examples", "selector"] = "num_examples"
 
     def __post_init__(self):
         checks.finite("tilt", self.tilt)
-        checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
+        checks.one_of("weights", self.weights, ("uniform", "num_examples", "selector"))
 
     def aggregate(self, state, cohort, results, context):
         shares = scheme_weights(self.weights, cohort, context)

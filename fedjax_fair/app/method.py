@@ -29,13 +29,13 @@ class Method(NamedTuple):
         >>> from fedjax_fair import selectors
         >>> turns = Method("Clients in turn", selector=selectors.RoundRobin)
         >>> turns.average
-        'size'
+        'num_examples'
     """
 
     summary: str
     selector: Callable[..., Selector] | None = None
     solver: Callable[..., Solver] | None = None
     aggregator: Callable[..., Aggregator] | None = None
-    average: Literal["uniform", "size"] = "size"
+    average: Literal["uniform", "num_examples"] = "num_examples"
     pooled: Callable[[Model, Solver], BaseRound] | None = None
     from_solver: Mapping[str, str] = {}

@@ -21,7 +21,7 @@ __all__ = ["METHODS", "MODELS", "PARTITIONERS", "factories"]
 
 
 def _mean_by_mixture() -> Aggregator:
-    return aggregators.Mean("cohort")
+    return aggregators.Mean("selector")
 
 
 def _uniform_mean() -> Aggregator:

@@ -24,7 +24,7 @@ class Agnostic(Selector):
 
     The mixture :math:`\lambda` starts uniform. Every round it ascends, :math:`\lambda \leftarrow
     \Pi_\Delta(\lambda + \gamma f(w))`, with the losses of all clients at the current model, and
-    becomes the cohort's weights, which only count with ``Mean("cohort")``. With one local step on
+    becomes the cohort's weights, which only count with ``Mean("selector")``. With one local step on
     all examples this is the paper's algorithm. Info: ``effective_clients``,
     :math:`1 / \sum_i \lambda_i^2`: the number of clients for the uniform mixture, 1 if a single
     client has all the weight.

@@ -19,7 +19,7 @@ class DivFL(Representatives):
     distance of the farthest client, which makes :math:`G` a facility-location function.
 
     The weights of the cohort are the shares of clients that each participant represents.
-    ``Mean("cohort")`` uses them, the papers' averages do not.
+    ``Mean("selector")`` uses them, the papers' averages do not.
 
     Info: ``objective``; ``representation``, the part :math:`G` of it; ``approximation_error``, the
     distance of the cohort's mean gradient from that of all clients (Assumption 3 of Castillo et

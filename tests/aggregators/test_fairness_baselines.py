@@ -59,7 +59,7 @@ METHODS = {
     "gifair": lambda strength: (scheduled(COHORTS), aggregators.GIFAIR(strength)),
     "q_fedavg": lambda q: (scheduled(COHORTS), aggregators.QFedAvg(q, learning_rate=RATE)),
     "tilted": lambda t: (scheduled(COHORTS), aggregators.Tilted(t)),
-    "afl": lambda step: (selectors.Agnostic(step), aggregators.Mean("cohort")),
+    "afl": lambda step: (selectors.Agnostic(step), aggregators.Mean("selector")),
     "drfa": lambda step: (
         selectors.DRFA(step, cohort_size=4, local_steps=STEPS),
         WithSnapshotStep(aggregators.Mean("uniform")),
@@ -245,10 +245,10 @@ def test_rounds_equal_numpy(method):
 @pytest.mark.parametrize(
     ("method", "weights"),
     [
-        ("fairfed", "size"),
-        ("gifair", "size"),
+        ("fairfed", "num_examples"),
+        ("gifair", "num_examples"),
         ("q_fedavg", "uniform"),
-        ("tilted", "size"),
+        ("tilted", "num_examples"),
         ("afl", "uniform"),
         ("drfa", "uniform"),
     ],

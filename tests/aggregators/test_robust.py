@@ -98,7 +98,7 @@ def test_krum_needs_a_majority_that_is_large_enough():
         found(aggregators.Krum(3), drawn())
 
 
-@pytest.mark.parametrize("weights", ["uniform", "size"])
+@pytest.mark.parametrize("weights", ["uniform", "num_examples"])
 def test_nothing_is_closer_than_the_geometric_median(weights):
     vectors = drawn()
     shares = np.ones(NUM) if weights == "uniform" else np.array(SIZES, float)
@@ -121,7 +121,7 @@ def test_the_geometric_median_may_be_an_update():
     np.testing.assert_allclose(update, 0.25, atol=1e-4)
 
 
-@pytest.mark.parametrize("weights", ["uniform", "cohort"])
+@pytest.mark.parametrize("weights", ["uniform", "selector"])
 def test_updates_are_shortened_to_the_bound(weights):
     vectors, bound = drawn(), 2.5
     lengths = np.linalg.norm(vectors, axis=1)

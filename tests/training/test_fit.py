@@ -26,7 +26,7 @@ def make(model, solver=None, **settings):
         model,
         selectors.Uniform(3),
         solver or solvers.SGD(0.1, 2, epochs=1),
-        aggregators.Mean(weights="size"),
+        aggregators.Mean(weights="num_examples"),
         **settings,
     )
 
@@ -277,7 +277,7 @@ def test_centralized_training_pools_the_examples(model, federation):
     """One full-batch step moves the model as FedAvg by size over all clients does."""
     solver = solvers.SGD(0.5, 100, steps=1)
     pooled = fit(Centralized(model, solver), federation, rounds=3, eval_every=3)
-    all_clients = Round(model, selectors.Uniform(6), solver, aggregators.Mean(weights="size"))
+    all_clients = Round(model, selectors.Uniform(6), solver, aggregators.Mean(weights="num_examples"))
     averaged = fit(all_clients, federation, rounds=3, eval_every=3)
     np.testing.assert_allclose(pooled.test_loss, averaged.test_loss, rtol=1e-5)
     np.testing.assert_allclose(pooled.train_loss, averaged.train_loss, rtol=1e-5)

@@ -283,7 +283,7 @@ def test_cohorts_are_drawn_as_the_selector_says(name):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: round_of(aggregator=aggregators.Mean("size"), privacy=uploads.Privacy(1.0, 1.0)),
+        (lambda: round_of(aggregator=aggregators.Mean("num_examples"), privacy=uploads.Privacy(1.0, 1.0)),
          r"privacy: .*expected aggregators.Mean\('uniform'\)"),
         (lambda: round_of(aggregator=aggregators.Tilted(), privacy=uploads.Privacy(1.0, 1.0)),
          "privacy: an aggregator whose weights may differ"),

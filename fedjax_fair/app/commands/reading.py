@@ -87,8 +87,8 @@ class Methods:
     """Lists methods: how each averages its cohort, and what its server sees of one client."""
 
     def __call__(self) -> None:
-        rows = {"method": f"{'weights':<9}{'server view':<13}what it is"}
+        rows = {"method": f"{'weights':<14}{'server view':<13}what it is"}
         for name, method in registry.METHODS.items():
             weights = "its own" if method.aggregator else "-" if method.pooled else method.average
-            rows[name] = f"{weights:<9}{server_view(method):<13}{method.summary}"
+            rows[name] = f"{weights:<14}{server_view(method):<13}{method.summary}"
         print(aligned(rows))
