@@ -83,8 +83,8 @@ def methods() -> str:
 
     rows = ["| method | averages its cohort | server view | what it is |", "|---|---|---|---|"]
     for name, method in METHODS.items():
-        average = "by itself" if method.aggregator else "" if method.pooled else method.average
-        rows.append(f"| `{name}` | {average} | {server_view(method)} | {method.summary} |")
+        weighting = "by itself" if method.aggregator else "" if method.pooled else method.weighting
+        rows.append(f"| `{name}` | {weighting} | {server_view(method)} | {method.summary} |")
     return "\n".join([METHODS_PAGE, *rows]) + "\n"
 
 

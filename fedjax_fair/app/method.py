@@ -20,7 +20,7 @@ class Method(NamedTuple):
             a ``functools.partial`` that gives other defaults.
         solver: Class of its local solver, or None for SGD.
         aggregator: Class of its aggregator, or None for the average that follows.
-        average: Weights of the mean over a cohort as the method's paper has them: alike, or by
+        weighting: Weights of the mean over a cohort as the method's paper has them: alike, or by
             training examples. Another aggregator, or ``--aggregator.weights``, replaces them.
         pooled: Class of its round, of a model and a solver, for a method that is no federation.
         from_solver: Settings of the solver that its other roles need, by their parameter there.
@@ -28,7 +28,7 @@ class Method(NamedTuple):
     Examples:
         >>> from fedjax_fair import selectors
         >>> turns = Method("Clients in turn", selector=selectors.RoundRobin)
-        >>> turns.average
+        >>> turns.weighting
         'num_examples'
     """
 
@@ -36,6 +36,6 @@ class Method(NamedTuple):
     selector: Callable[..., Selector] | None = None
     solver: Callable[..., Solver] | None = None
     aggregator: Callable[..., Aggregator] | None = None
-    average: Literal["uniform", "num_examples"] = "num_examples"
+    weighting: Literal["uniform", "num_examples"] = "num_examples"
     pooled: Callable[[Model, Solver], BaseRound] | None = None
     from_solver: Mapping[str, str] = {}

@@ -159,8 +159,8 @@ def _combined(names: str, one: Method, other: Method) -> Method:
         reason = f"with one {twice[0]}" if twice else "that each differ from fedavg in a role"
         raise ValueError(f"method={names!r}: expected methods {reason}.")
     borrowed = {**one.from_solver, **other.from_solver}
-    average = other.average if "selector" in roles[1] else one.average
-    return Method("", **roles[0], **roles[1], average=average, from_solver=borrowed)
+    weighting = other.weighting if "selector" in roles[1] else one.weighting
+    return Method("", **roles[0], **roles[1], weighting=weighting, from_solver=borrowed)
 
 
 def _roles(method: Method) -> dict[str, Any]:

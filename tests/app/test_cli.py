@@ -348,7 +348,7 @@ def test_methods_are_listed(capsys):
         weights, server_view = listed[name][:14].strip(), listed[name][14:27].strip()
         assert listed[name][27:] == method.summary
         assert (server_view == "examples") == (method.pooled is not None)
-        assert (weights == method.average) != (weights in ("its own", "-")), name
+        assert (weights == method.weighting) != (weights in ("its own", "-")), name
     assert listed["power_of_choice"].startswith("uniform ")
     assert listed["fedavg"].startswith("num_examples ")
     assert listed["agnostic"].startswith("its own ")
