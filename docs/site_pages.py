@@ -83,7 +83,7 @@ def methods() -> str:
 
     rows = ["| method | averages its cohort | server view | what it is |", "|---|---|---|---|"]
     for name, method in METHODS.items():
-        weighting = "by itself" if method.aggregator else "" if method.pooled else method.weighting
+        weighting = "by itself" if method.aggregator else "" if method.centralized_fn else method.weighting
         rows.append(f"| `{name}` | {weighting} | {server_view(method)} | {method.summary} |")
     return "\n".join([METHODS_PAGE, *rows]) + "\n"
 

@@ -131,12 +131,12 @@ class BaseRound(Tree):
 
     Attributes:
         model: The network.
-        pooled: Whether it trains on the examples of all clients in one place, with -1 for the
+        is_centralized: Whether it trains on the examples of all clients in one place, with -1 for the
             clients of its ``RoundInfo``.
     """
 
     model: Model
-    pooled: ClassVar[bool] = False
+    is_centralized: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:

@@ -82,11 +82,11 @@ def build(
     for name in config.methods:  # Before data is read, which can take long.
         method, own = variant(config, name)
         lookup("model.name", str(own.model.name), MODELS)
-        if method.pooled is not None:
+        if method.centralized_fn is not None:
             _require_all_clients(mesh, config, f"for {name}")
-        if method.pooled is not None and config.faults != type(config.faults)():
+        if method.centralized_fn is not None and config.faults != type(config.faults)():
             raise ValueError(f"faults: expected none with {name}, which has no clients.")
-        if method.pooled is not None and config.upload != type(config.upload)():
+        if method.centralized_fn is not None and config.upload != type(config.upload)():
             raise ValueError(f"upload: expected none with {name}, which has no clients.")
     require_all_read(config)
     if federation is None:
@@ -187,9 +187,9 @@ def method_round(
     if model is None:
         model = _model(own.model, num_classes)
     made_of = factories(method)
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         # What all examples train has no global model to be pulled to.
-        return method.pooled(model, _make(made_of["solver"], replace(own.solver, prox=None)))
+        return method.centralized_fn(model, _make(made_of["solver"], replace(own.solver, prox=None)))
     if largest_client is not None:
         own = replace(own, solver=_fitting(own.solver, largest_client))
     borrowed = {to: getattr(own.solver, of) for to, of in method.from_solver.items()}
@@ -227,7 +227,7 @@ def server_view(method: Method) -> str:
         >>> server_view(METHODS["fedavg"]), server_view(METHODS["divfl"])
         ('aggregate', 'vectors')
     """
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         return "examples"
     made_of = factories(method)
     needed: dict[str, Any] = dict.fromkeys(method.from_solver, 1)
@@ -272,7 +272,7 @@ def local_steps(
     method, own = variant(config, name)
     if own.solver.epochs is None:
         return np.full_like(sizes, own.solver.steps)
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         sizes = np.sum(sizes, keepdims=True)
     return own.solver.epochs * -(-sizes // own.solver.batch_size)
 

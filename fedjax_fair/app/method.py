@@ -22,7 +22,7 @@ class Method(NamedTuple):
         aggregator: Class of its aggregator, or None for the average that follows.
         weighting: Weights of the mean over a cohort as the method's paper has them: alike, or by
             training examples. Another aggregator, or ``--aggregator.weights``, replaces them.
-        pooled: Class of its round, of a model and a solver, for a method that is no federation.
+        centralized_fn: Class of its round, of a model and a solver, for a method that is no federation.
         from_solver: Settings of the solver that its other roles need, by their parameter there.
 
     Examples:
@@ -37,5 +37,5 @@ class Method(NamedTuple):
     solver: Callable[..., Solver] | None = None
     aggregator: Callable[..., Aggregator] | None = None
     weighting: Literal["uniform", "num_examples"] = "num_examples"
-    pooled: Callable[[Model, Solver], BaseRound] | None = None
+    centralized_fn: Callable[[Model, Solver], BaseRound] | None = None
     from_solver: Mapping[str, str] = {}

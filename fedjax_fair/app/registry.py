@@ -123,7 +123,7 @@ METHODS: dict[str, Method] = {
     ),
     "centralized": Method(
         "No federation: SGD on the examples of all clients in one place, as a reference",
-        pooled=Centralized,
+        centralized_fn=Centralized,
     ),
 }
 """Every method by name; ``fedjax-fair run --methods NAME ...`` runs them."""
@@ -157,7 +157,7 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
 def factories(method: Method) -> dict[str, Callable[..., Any]]:
     """The classes that a method is made of, by role."""
     solver = method.solver or solvers.SGD
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         return {"solver": solver}
     return {
         "solver": solver,

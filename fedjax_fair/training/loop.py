@@ -192,7 +192,7 @@ def run(
         for callback in callbacks:
             callback.on_compiled(needed)
         cohort_size = compiled.empty_cohort.shape[1]
-        if compiled.same_cohort and not compiled.pooled and cohort_size < data.num_clients:
+        if compiled.same_cohort and not compiled.is_centralized and cohort_size < data.num_clients:
             warnings.warn(
                 f"selector: every round has the same {cohort_size} of {data.num_clients} clients, "
                 "because its cohort does not depend on key, state or context; draw with jax.random "
@@ -227,7 +227,7 @@ def run(
         while not stop and history.round < rounds:
             state, info = compiled.step(state, min(eval_every, rounds - history.round))
             recorded = jax.device_get(info)
-            if not compiled.pooled:
+            if not compiled.is_centralized:
                 check_participants(recorded.clients, data.num_clients, history.round, seeds)
             if on_nonfinite == "raise":
                 _require_finite(recorded, history.round, seeds, store)

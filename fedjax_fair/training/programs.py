@@ -48,7 +48,7 @@ class Programs:
     Attributes:
         empty_cohort: The cohort before the first round, -1 in every slot, ``[runs, cohort]``.
         bytes_up: Bytes that a participant sends in a round.
-        pooled: ``BaseRound.pooled``.
+        is_centralized: ``BaseRound.is_centralized``.
         same_cohort: Whether every round has the same cohort, whatever goes into it.
     """
 
@@ -64,7 +64,7 @@ class Programs:
     ) -> None:
         self._batch, self._length = batch, eval_every
         one, model = method.first, method.of("model")
-        self.pooled = one.pooled
+        self.is_centralized = one.is_centralized
         # Seeds on the host rather than keys on a device, which other processes could not use.
         seeds, self._own = batch.own(method.own)
         self._shared = method.shared

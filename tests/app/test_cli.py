@@ -347,7 +347,7 @@ def test_methods_are_listed(capsys):
     for name, method in registry.METHODS.items():
         weights, server_view = listed[name][:14].strip(), listed[name][14:27].strip()
         assert listed[name][27:] == method.summary
-        assert (server_view == "examples") == (method.pooled is not None)
+        assert (server_view == "examples") == (method.centralized_fn is not None)
         assert (weights == method.weighting) != (weights in ("its own", "-")), name
     assert listed["power_of_choice"].startswith("uniform ")
     assert listed["fedavg"].startswith("num_examples ")

@@ -89,6 +89,6 @@ class Methods:
     def __call__(self) -> None:
         rows = {"method": f"{'weights':<14}{'server view':<13}what it is"}
         for name, method in registry.METHODS.items():
-            weights = "its own" if method.aggregator else "-" if method.pooled else method.weighting
+            weights = "its own" if method.aggregator else "-" if method.centralized_fn else method.weighting
             rows[name] = f"{weights:<14}{server_view(method):<13}{method.summary}"
         print(aligned(rows))
