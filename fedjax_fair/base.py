@@ -477,11 +477,11 @@ class Solver(Tree):
     """Trains one client.
 
     Attributes:
-        same_steps: Whether all clients take equally many steps, so that clients in parallel do not
+        fixed_num_steps: Whether all clients take equally many steps, so that clients in parallel do not
             wait for each other.
     """
 
-    same_steps: ClassVar[bool] = False
+    fixed_num_steps: ClassVar[bool] = False
 
     @abstractmethod
     def solve(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:

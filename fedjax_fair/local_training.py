@@ -121,7 +121,7 @@ def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size:
         At least one.
     """
     here = target.current()
-    if here.is_cpu and not solver.same_steps:
+    if here.is_cpu and not solver.fixed_num_steps:
         return 1
     most = cohort_size if here.clients_trained is None else here.clients_trained
     model_bytes = max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(variables)))
