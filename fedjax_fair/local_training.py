@@ -29,7 +29,7 @@ def train_cohort(
     state: RoundState,
     data: FederatedData,
     clients_per_batch: int | None,
-    leave: Callable[..., tuple[LocalResult, PyTree]],
+    encode_update: Callable[..., tuple[LocalResult, PyTree]],
     cohort: Cohort,
     occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
@@ -45,7 +45,7 @@ def train_cohort(
         state: Of the round.
         data: The federation.
         clients_per_batch: How many train side by side; None for the default.
-        leave: ``leave(client, occurrence, result)`` is what a participant sends of its result, and what
+        encode_update: ``encode_update(client, occurrence, result)`` is what a participant sends of its result, and what
             it keeps of it.
         cohort: Who trains, with instructions.
         occurrences: How often each was in an earlier slot, from ``occurrences_of``.
@@ -75,7 +75,7 @@ def train_cohort(
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
         start = applied.received(state.past, state.round, state.variables, instructions)
         result = solver.solve(key_client, start, participant)
-        result, kept = leave(client, occurrence, result)
+        result, kept = encode_update(client, occurrence, result)
         if send is None:
             return result, applied.Arrival(None, ~all_finite(result.update)), kept
         return *send(client, result, responded), kept

@@ -297,14 +297,14 @@ class Round(BaseRound):
         )
         occurrences = occurrences_of(cohort.clients)
         # Masked updates are summed once it is known who answered.
-        on_the_way = weights if settings.secure is None else None
+        streaming_weights = weights if settings.secure is None else None
         if self._plan or drop_nonfinite:
             cohort, responded = applied.befall(self._plan, key_faults, cohort, context)
             send = partial(applied.send, self._plan, key_faults, drop_nonfinite, context)
-            cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way, responded, send)
-            results = applied.collude(self._plan, cohort, results, on_the_way, context)
+            cohort, results, nonfinite, kept = train(cohort, occurrences, streaming_weights, responded, send)
+            results = applied.collude(self._plan, cohort, results, streaming_weights, context)
         else:
-            cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way)
+            cohort, results, nonfinite, kept = train(cohort, occurrences, streaming_weights)
         received = uploads.receive(
             settings, key_upload, state.upload, cohort, occurrences, weights, results, kept, context
         )
