@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.base import Client, Cohort, LocalResult, Model, Solver, Variables
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.faults import applied
+from fedjax_fair.faults import apply
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.parallel import collectives
@@ -34,7 +34,7 @@ def train_cohort(
     occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
     responded: Bool[Array, " cohort"] | None = None,
-    send: Callable[..., tuple[LocalResult, applied.Arrival]] | None = None,
+    send: Callable[..., tuple[LocalResult, apply.Arrival]] | None = None,
 ) -> tuple[Cohort, LocalResult, Bool[Array, " cohort"], PyTree]:
     """Trains every participant of a cohort from the global model.
 
@@ -73,11 +73,11 @@ def train_cohort(
             instructions=instructions,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        start = applied.received(state.past, state.round, state.variables, instructions)
+        start = apply.received(state.past, state.round, state.variables, instructions)
         result = solver.solve(key_client, start, participant)
         result, kept = encode_update(client, occurrence, result)
         if send is None:
-            return result, applied.Arrival(None, ~all_finite(result.update)), kept
+            return result, apply.Arrival(None, ~all_finite(result.update)), kept
         return *send(client, result, responded), kept
 
     own = (occurrences, cohort.instructions, responded)

@@ -29,7 +29,7 @@ from fedjax_fair.base import (
 )
 from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.faults import applied
+from fedjax_fair.faults import apply
 from fedjax_fair.local_training import occurrences_of, train_cohort
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.finite import all_finite
@@ -259,7 +259,7 @@ class Round(BaseRound):
             aggregator=self.aggregator.init(self._seen_by(self.aggregator, context)),
             participation=jnp.zeros(data.num_clients, jnp.int32),
             upload=uploads.init(self._uploads, data.num_clients, variables),
-            past=applied.no_past(self._plan, variables),
+            past=apply.no_past(self._plan, variables),
         )
 
     def step(
@@ -270,7 +270,7 @@ class Round(BaseRound):
         data = jax.tree.map(jnp.asarray, data)
         key_faults = derive_key(state.key, Purpose.FAULTS, state.round)
         context = make_context(self.model, state.round, state.variables, data)._replace(
-            available=applied.available(self._plan, key_faults, state.round, data.num_clients)
+            available=apply.available(self._plan, key_faults, state.round, data.num_clients)
         )
         cohort, selector_state, selector_info = selector.select(
             derive_key(state.key, Purpose.SELECT, state.round),
@@ -299,10 +299,10 @@ class Round(BaseRound):
         # Masked updates are summed once it is known who answered.
         streaming_weights = weights if settings.secure is None else None
         if self._plan or drop_nonfinite:
-            cohort, responded = applied.befall(self._plan, key_faults, cohort, context)
-            send = partial(applied.send, self._plan, key_faults, drop_nonfinite, context)
+            cohort, responded = apply.befall(self._plan, key_faults, cohort, context)
+            send = partial(apply.send, self._plan, key_faults, drop_nonfinite, context)
             cohort, results, nonfinite, kept = train(cohort, occurrences, streaming_weights, responded, send)
-            results = applied.collude(self._plan, cohort, results, streaming_weights, context)
+            results = apply.collude(self._plan, cohort, results, streaming_weights, context)
         else:
             cohort, results, nonfinite, kept = train(cohort, occurrences, streaming_weights)
         received = uploads.receive(
@@ -336,7 +336,7 @@ class Round(BaseRound):
             aggregator=aggregator_state,
             participation=state.participation.at[cohort.responder_ids].add(1, mode="drop"),
             upload=received.state,
-            past=applied.remember(state.past, state.round, state.variables),
+            past=apply.remember(state.past, state.round, state.variables),
         )
         return new_state, RoundInfo(
             clients=cohort.clients,

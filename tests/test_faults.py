@@ -13,7 +13,7 @@ from test_conformance import AGGREGATORS, FEDERATION, SELECTORS
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.base import Aggregator, Cohort, LocalResult
-from fedjax_fair.faults import applied
+from fedjax_fair.faults import apply
 from fedjax_fair.simulate import Purpose, Round, derive_key, make_context, run
 
 ROUNDS = 4
@@ -170,7 +170,7 @@ def test_known_weights_are_renormalized_like_those_that_are_not():
 def befallen(fault, clients, round=1, seed=0):
     at = context()._replace(round=jnp.int32(round))
     cohort = cohort_of(clients)
-    return applied.befall([faults.Dropout(0.2), fault], jax.random.key(seed), cohort, at)
+    return apply.befall([faults.Dropout(0.2), fault], jax.random.key(seed), cohort, at)
 
 
 def test_what_befalls_a_client_does_not_depend_on_the_others():
@@ -189,7 +189,7 @@ def test_dropouts_are_as_frequent_as_they_should_be():
 
     def responded(seed):
         cohort = cohort_of(range(NUM))
-        return applied.befall([fault], jax.random.key(seed), cohort, at)[1]
+        return apply.befall([fault], jax.random.key(seed), cohort, at)[1]
 
     found = np.asarray(jax.jit(jax.vmap(responded))(jnp.arange(4000)))
     error = np.sqrt(each * (1 - each) / len(found))
@@ -199,7 +199,7 @@ def test_dropouts_are_as_frequent_as_they_should_be():
 
     def both(seed):
         cohort, halves = cohort_of(range(NUM)), [faults.Dropout(0.5), faults.Dropout(0.5)]
-        return applied.befall(halves, jax.random.key(seed), cohort, at)[1]
+        return apply.befall(halves, jax.random.key(seed), cohort, at)[1]
 
     quarter = np.asarray(jax.jit(jax.vmap(both))(jnp.arange(4000))).mean()
     assert abs(quarter - 1 / 4) < 4 * np.sqrt(3 / 16 / (4000 * NUM))
@@ -219,7 +219,7 @@ def ages_of(fault, round, clients, seed=0):
     """Rounds that the models of some clients are old."""
     key = derive_key(jax.random.key(seed), Purpose.FAULTS, jnp.int32(round))
     at = context()._replace(round=jnp.int32(round))
-    cohort, _ = applied.befall([fault], key, cohort_of(clients), at)
+    cohort, _ = apply.befall([fault], key, cohort_of(clients), at)
     return round - np.asarray(cohort.instructions["model_round"])
 
 
@@ -276,7 +276,7 @@ def told(attack, updates, clients, liars, responded=None, **settings):
         return jax.jit(lambda own: fault.collude(cohort, own, context()))(updates)
 
     def one(client, own):
-        return fault.send(*applied._of(jax.random.key(0), 0, client, context()), own)
+        return fault.send(*apply._of(jax.random.key(0), 0, client, context()), own)
 
     return jax.jit(jax.vmap(one))(cohort.clients, updates)
 

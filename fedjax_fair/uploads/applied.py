@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.base import Aggregator, Cohort, Context, Faults, LocalResult, Selector, Variables
-from fedjax_fair.faults.applied import renormalize_sum
+from fedjax_fair.faults.apply import renormalize_sum
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.secure_sum import Secure
