@@ -299,7 +299,7 @@ class Round(BaseRound):
         # Masked updates are summed once it is known who answered.
         streaming_weights = weights if settings.secure is None else None
         if self._plan or drop_nonfinite:
-            cohort, responded = apply.befall(self._plan, key_faults, cohort, context)
+            cohort, responded = apply.apply_faults(self._plan, key_faults, cohort, context)
             send = partial(apply.send, self._plan, key_faults, drop_nonfinite, context)
             cohort, results, nonfinite, kept = train(cohort, occurrences, streaming_weights, responded, send)
             results = apply.collude(self._plan, cohort, results, streaming_weights, context)

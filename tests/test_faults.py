@@ -167,19 +167,19 @@ def test_known_weights_are_renormalized_like_those_that_are_not():
     chex.assert_trees_all_close(one.variables, other.variables, rtol=1e-5, atol=1e-6)
 
 
-def befallen(fault, clients, round=1, seed=0):
+def applied_to(fault, clients, round=1, seed=0):
     at = context()._replace(round=jnp.int32(round))
     cohort = cohort_of(clients)
-    return apply.befall([faults.Dropout(0.2), fault], jax.random.key(seed), cohort, at)
+    return apply.apply_faults([faults.Dropout(0.2), fault], jax.random.key(seed), cohort, at)
 
 
 def test_what_befalls_a_client_does_not_depend_on_the_others():
-    one, _ = befallen(faults.Stragglers(0.5, deadline_steps=2), [0, 1, 2, 3])
-    other, _ = befallen(faults.Stragglers(0.5, deadline_steps=2), [5, 3, 1])
+    one, _ = applied_to(faults.Stragglers(0.5, deadline_steps=2), [0, 1, 2, 3])
+    other, _ = applied_to(faults.Stragglers(0.5, deadline_steps=2), [5, 3, 1])
     limits = one.instructions["max_steps"]
     np.testing.assert_array_equal(other.instructions["max_steps"][1:], limits[jnp.array([3, 1])])
-    _, responded = befallen(faults.Dropout(0.4), [0, 1, 2, 3])
-    _, others = befallen(faults.Dropout(0.4), [5, 3, 1])
+    _, responded = applied_to(faults.Dropout(0.4), [0, 1, 2, 3])
+    _, others = applied_to(faults.Dropout(0.4), [5, 3, 1])
     np.testing.assert_array_equal(others[1:], responded[jnp.array([3, 1])])
 
 
@@ -189,7 +189,7 @@ def test_dropouts_are_as_frequent_as_they_should_be():
 
     def responded(seed):
         cohort = cohort_of(range(NUM))
-        return apply.befall([fault], jax.random.key(seed), cohort, at)[1]
+        return apply.apply_faults([fault], jax.random.key(seed), cohort, at)[1]
 
     found = np.asarray(jax.jit(jax.vmap(responded))(jnp.arange(4000)))
     error = np.sqrt(each * (1 - each) / len(found))
@@ -199,7 +199,7 @@ def test_dropouts_are_as_frequent_as_they_should_be():
 
     def both(seed):
         cohort, halves = cohort_of(range(NUM)), [faults.Dropout(0.5), faults.Dropout(0.5)]
-        return apply.befall(halves, jax.random.key(seed), cohort, at)[1]
+        return apply.apply_faults(halves, jax.random.key(seed), cohort, at)[1]
 
     quarter = np.asarray(jax.jit(jax.vmap(both))(jnp.arange(4000))).mean()
     assert abs(quarter - 1 / 4) < 4 * np.sqrt(3 / 16 / (4000 * NUM))
@@ -219,7 +219,7 @@ def ages_of(fault, round, clients, seed=0):
     """Rounds that the models of some clients are old."""
     key = derive_key(jax.random.key(seed), Purpose.FAULTS, jnp.int32(round))
     at = context()._replace(round=jnp.int32(round))
-    cohort, _ = apply.befall([fault], key, cohort_of(clients), at)
+    cohort, _ = apply.apply_faults([fault], key, cohort_of(clients), at)
     return round - np.asarray(cohort.instructions["model_round"])
 
 

@@ -16,7 +16,7 @@ __all__ = [
     "Arrival",
     "renormalize_sum",
     "available",
-    "befall",
+    "apply_faults",
     "collude",
     "no_past",
     "received",
@@ -49,7 +49,7 @@ def available(
     return None if not masks else jnp.all(jnp.stack(masks), axis=0)
 
 
-def befall(
+def apply_faults(
     faults: Sequence[Faults], key: Key[Array, ""], cohort: Cohort, context: Context
 ) -> tuple[Cohort, Bool[Array, " cohort"]]:
     """Instructs the participants, and says who will answer."""
