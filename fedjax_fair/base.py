@@ -600,7 +600,7 @@ class Faults(Tree):
             of which the smallest counts if several faults give one.
         send: ``send(key, context, update) -> update``: what a participant sends in place of its update.
         collude: ``collude(cohort, updates, context) -> updates``, with all updates, stacked, known.
-        memory: Global models of the past to keep. A participant whose instruction ``model_round`` is one
+        history_length: Global models of the past to keep. A participant whose instruction ``model_round`` is one
             of their rounds trains from that model.
     """
 
@@ -609,7 +609,7 @@ class Faults(Tree):
     instruct: ClassVar[Callable[..., dict[str, PyTree]] | None] = None
     send: ClassVar[Callable[..., Variables] | None] = None
     collude: ClassVar[Callable[..., Variables] | None] = None
-    memory: ClassVar[int] = 0
+    history_length: ClassVar[int] = 0
 
 
 class ClientMetrics(NamedTuple):

@@ -73,7 +73,7 @@ def train_cohort(
             instructions=instructions,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        start = apply.received(state.past, state.round, state.variables, instructions)
+        start = apply.received(state.model_history, state.round, state.variables, instructions)
         result = solver.solve(key_client, start, participant)
         result, kept = encode_update(client, occurrence, result)
         if send is None:

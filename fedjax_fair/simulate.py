@@ -75,8 +75,8 @@ class RoundState(NamedTuple):
         aggregator: State of the aggregator.
         participation: Rounds each client has trained in, ``[clients]``.
         upload: State of what participants send, empty if they send their update as it is.
-        past: The global models of some rounds before this one, ``[memory, ...]``, that of round
-            ``r`` in place ``r % memory``; empty unless a fault needs them.
+        model_history: The global models of some rounds before this one, ``[history_length, ...]``, that of round
+            ``r`` in place ``r % history_length``; empty unless a fault needs them.
     """
 
     key: Key[Array, ""]
@@ -86,7 +86,7 @@ class RoundState(NamedTuple):
     aggregator: PyTree
     participation: Int[Array, " clients"]
     upload: PyTree = ()
-    past: Variables | tuple[()] = ()
+    model_history: Variables | tuple[()] = ()
 
 
 class RoundInfo(NamedTuple):
@@ -259,7 +259,7 @@ class Round(BaseRound):
             aggregator=self.aggregator.init(self._seen_by(self.aggregator, context)),
             participation=jnp.zeros(data.num_clients, jnp.int32),
             upload=uploads.init(self._uploads, data.num_clients, variables),
-            past=apply.no_past(self._plan, variables),
+            model_history=apply.init_model_history(self._plan, variables),
         )
 
     def step(
@@ -336,7 +336,7 @@ class Round(BaseRound):
             aggregator=aggregator_state,
             participation=state.participation.at[cohort.responder_ids].add(1, mode="drop"),
             upload=received.state,
-            past=apply.remember(state.past, state.round, state.variables),
+            model_history=apply.append_model(state.model_history, state.round, state.variables),
         )
         return new_state, RoundInfo(
             clients=cohort.clients,

@@ -242,7 +242,7 @@ def test_faults_that_need_older_models_keep_the_structure_of_the_state(names):
     start, after = jax.eval_shape(program, keys()[0], FEDERATION)
     chex.assert_trees_all_equal_structs(after, start)
     chex.assert_trees_all_equal_shapes_and_dtypes(after, start)
-    assert {leaf.shape[0] for leaf in jax.tree.leaves(start.past)} == {2}
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(start.model_history)} == {2}
 
 
 def test_partitions_do_not_retrace(names):

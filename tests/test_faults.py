@@ -68,7 +68,7 @@ def test_what_never_happens_changes_no_bit(selector, aggregator):
     ]
     _, plain, info = make()
     _, state, same = make(nothing, drop_nonfinite=True)
-    chex.assert_trees_all_equal(state._replace(past=()), plain)
+    chex.assert_trees_all_equal(state._replace(model_history=()), plain)
     # A loop that may end early is compiled otherwise, and with it the mean of its losses.
     np.testing.assert_allclose(same.loss, info.loss, rtol=1e-6)
     chex.assert_trees_all_equal(same._replace(loss=info.loss), info)

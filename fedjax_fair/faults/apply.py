@@ -18,9 +18,9 @@ __all__ = [
     "available",
     "apply_faults",
     "collude",
-    "no_past",
+    "init_model_history",
     "received",
-    "remember",
+    "append_model",
     "send",
 ]
 
@@ -74,38 +74,38 @@ def apply_faults(
     return cohort._replace(instructions=instructions), responded
 
 
-def no_past(faults: Sequence[Faults], variables: Variables) -> Variables | tuple[()]:
-    """Room for the global models of the past, ``[memory, ...]``; nothing where no fault has any."""
-    memory = max((fault.memory for fault in faults), default=0)
-    if not memory:
+def init_model_history(faults: Sequence[Faults], variables: Variables) -> Variables | tuple[()]:
+    """Room for the global models of the past, ``[history_length, ...]``; nothing where no fault has any."""
+    history_length = max((fault.history_length for fault in faults), default=0)
+    if not history_length:
         return ()
-    return jax.tree.map(lambda leaf: jnp.zeros((memory, *leaf.shape), leaf.dtype), variables)
+    return jax.tree.map(lambda leaf: jnp.zeros((history_length, *leaf.shape), leaf.dtype), variables)
 
 
-def remember(
-    past: Variables | tuple[()], round: Int[Array, ""], variables: Variables
+def append_model(
+    model_history: Variables | tuple[()], round: Int[Array, ""], variables: Variables
 ) -> Variables | tuple[()]:
     """Keeps the model of a round in the place of the oldest."""
-    if not past:
-        return past
-    return jax.tree.map(lambda old, new: old.at[round % len(old)].set(new), past, variables)
+    if not model_history:
+        return model_history
+    return jax.tree.map(lambda old, new: old.at[round % len(old)].set(new), model_history, variables)
 
 
 def received(
-    past: Variables | tuple[()],
+    model_history: Variables | tuple[()],
     round: Int[Array, ""],
     variables: Variables,
     instructions: dict[str, PyTree],
 ) -> Variables:
     """The model that a participant trains from, the current one unless it is late."""
-    if not past or "model_round" not in instructions:
+    if not model_history or "model_round" not in instructions:
         return variables
     given = instructions["model_round"]
 
     def of_leaf(old, new):
         return jnp.where(given == round, new, old[given % len(old)])
 
-    return jax.tree.map(of_leaf, past, variables)
+    return jax.tree.map(of_leaf, model_history, variables)
 
 
 def send(

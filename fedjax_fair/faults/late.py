@@ -46,7 +46,7 @@ class Late(Faults):
         checks.positive_int("rounds", self.rounds)
 
     @property
-    def memory(self) -> int:
+    def history_length(self) -> int:
         """Global models of the past to keep."""
         return self.rounds
 
