@@ -34,7 +34,7 @@ def train_cohort(
     occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
     responded: Bool[Array, " cohort"] | None = None,
-    send: Callable[..., tuple[LocalResult, apply.Arrival]] | None = None,
+    send: Callable[..., tuple[LocalResult, apply.UploadStatus]] | None = None,
 ) -> tuple[Cohort, LocalResult, Bool[Array, " cohort"], PyTree]:
     """Trains every participant of a cohort from the global model.
 
@@ -77,7 +77,7 @@ def train_cohort(
         result = solver.solve(key_client, start, participant)
         result, kept = encode_update(client, occurrence, result)
         if send is None:
-            return result, apply.Arrival(None, ~all_finite(result.update)), kept
+            return result, apply.UploadStatus(None, ~all_finite(result.update)), kept
         return *send(client, result, responded), kept
 
     own = (occurrences, cohort.instructions, responded)
@@ -89,7 +89,7 @@ def train_cohort(
     batch_size = side_by_side if side_by_side > 1 else None
     total = None
     if weights is None:
-        results, arrival, kept = collectives.map_local_clients(
+        results, status, kept = collectives.map_local_clients(
             examples, train, cohort.clients, own, batch_size
         )
     else:
@@ -98,15 +98,15 @@ def train_cohort(
             trained = train(client, own)
             return trained, trained[0].update
 
-        (results, arrival, kept), total = collectives.map_and_sum(
+        (results, status, kept), total = collectives.map_and_sum(
             examples, train_and_weigh, weights, cohort.clients, own, batch_size
         )
     loss, steps, counts = collectives.all_reduce(
-        examples, (results.loss, results.steps, jax.tree.map(jnp.int32, arrival))
+        examples, (results.loss, results.steps, jax.tree.map(jnp.int32, status))
     )
     results = results._replace(loss=loss, steps=steps, weighted_sum=total)
-    arrival = jax.tree.map(lambda count: count > 0, counts)
-    return cohort._replace(responded=arrival.responded), results, arrival.nonfinite, kept
+    status = jax.tree.map(lambda count: count > 0, counts)
+    return cohort._replace(responded=status.responded), results, status.nonfinite, kept
 
 
 def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:

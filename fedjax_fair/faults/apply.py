@@ -13,7 +13,7 @@ from fedjax_fair.base import Cohort, Context, Faults, LocalResult, FaultContext,
 from fedjax_fair.numerics.finite import all_finite
 
 __all__ = [
-    "Arrival",
+    "UploadStatus",
     "renormalize_sum",
     "available",
     "apply_faults",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-class Arrival(NamedTuple):
+class UploadStatus(NamedTuple):
     """What became of the update of a participant.
 
     Attributes:
@@ -116,7 +116,7 @@ def send(
     client: Int[Array, ""],
     result: LocalResult,
     responded: Bool[Array, ""],
-) -> tuple[LocalResult, Arrival]:
+) -> tuple[LocalResult, UploadStatus]:
     """What arrives of a participant's result, zeros if nothing does, and what became of it."""
     update = result.update
     for place, fault in enumerate(faults):
@@ -131,7 +131,7 @@ def send(
 
     result = jax.tree.map(arriving, result._replace(update=update))
     result = result._replace(loss=jnp.where(responded, result.loss, jnp.nan))
-    return result, Arrival(responded, nonfinite)
+    return result, UploadStatus(responded, nonfinite)
 
 
 def collude(
