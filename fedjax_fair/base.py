@@ -56,7 +56,7 @@ its update, its gradient, its activations. Secure aggregation hides vectors.
 """
 
 Info = dict[str, Shaped[Array, "..."]]
-"""What a person wants to know of a round: scalars, or one number a participant, by name."""
+"""Diagnostics of a round: scalars, or one number a participant, by name."""
 
 
 class Variables(NamedTuple):
@@ -654,7 +654,7 @@ class Metric(Tree):
 
     Attributes:
         name: Name of the variable in results.
-        description: One line for people.
+        description: One-line description.
         unit: Unit of the value, "1" for a dimensionless one.
         population: The clients that are counted, for example "clients with test examples".
         weighting: "uniform" over the population or "examples".
@@ -713,7 +713,7 @@ class ClientMetric(Tree):
 
     Attributes:
         name: Name of the variable in results, behind ``test_`` or ``validation_``.
-        description: A few words for people.
+        description: Short description.
         unit: Unit of the value, "1" for a dimensionless one.
         function: Pure function from ``Predictions`` to ``[clients]``; clients without examples get
             NaN, whatever it returns.

@@ -90,7 +90,7 @@ class RoundState(NamedTuple):
 
 
 class RoundInfo(NamedTuple):
-    """What a person wants to know about a round.
+    """Diagnostics of one round.
 
     Attributes:
         clients: Ids of the clients that were chosen to train, ``[cohort]``.

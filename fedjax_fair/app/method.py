@@ -15,7 +15,7 @@ class Method(NamedTuple):
     """A federated method: the roles in which it differs from federated averaging.
 
     Attributes:
-        summary: One line for people.
+        summary: One-line description.
         selector: Class of its selector, or None for uniform draws. As those that follow, it may be
             a ``functools.partial`` that gives other defaults.
         solver: Class of its local solver, or None for SGD.
