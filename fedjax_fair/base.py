@@ -294,11 +294,11 @@ class ClientMeansFn(Protocol):
 
     def __call__(
         self,
-        measure: Callable[..., PyTree],
+        metric_fn: Callable[..., PyTree],
         clients: Int[Array, " ids"],
         updates: Variables | None = None,
     ) -> PyTree:
-        """Averages ``measure(variables, features, labels)``, ``[batch, ...]``, to ``[ids, ...]``.
+        """Averages ``metric_fn(variables, features, labels)``, ``[batch, ...]``, to ``[ids, ...]``.
 
         At the global model, or with each client's own of the stacked ``updates`` added to it.
         """
@@ -330,7 +330,7 @@ class Context(NamedTuple):
         accuracies: ``accuracies(variables, clients=None) -> [ids]``, training accuracies.
         gradients: ``gradients(variables, clients=None, project=ravel) -> ClientGradients`` of the
             mean training losses.
-        client_means: ``client_means(measure, clients, updates=None) -> [ids, ...]``, means of a
+        client_means: ``client_means(metric_fn, clients, updates=None) -> [ids, ...]``, means of a
             measurement over the training examples of each client.
         weighted_sum: ``weighted_sum(weights, updates)``: the sum of stacked updates of a cohort.
         map_clients: ``map_clients(function, clients, values=None) -> [ids, ...]``: a function of

@@ -435,8 +435,8 @@ def make_context(
         gradients=lambda variables, clients=None, project=ravel: client_gradients(
             model, variables, data.train, clients, project
         ),
-        client_means=lambda measure, clients, updates=None: client_means(
-            measure, variables, data.train, clients, updates
+        client_means=lambda metric_fn, clients, updates=None: client_means(
+            metric_fn, variables, data.train, clients, updates
         ),
         weighted_sum=partial(collectives.weighted_sum, data.train),
         map_clients=partial(collectives.map_clients, data.train),

@@ -333,12 +333,12 @@ def test_means_at_the_models_of_the_clients_equal_a_loop(model, federation):
     clients = jnp.array([4, 1, 4])
     draws = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(1), (3, *leaf.shape)), start)
 
-    def measure(variables, features, labels):
+    def metric_fn(variables, features, labels):
         logits, _ = model.apply(*variables, features, train=False, key=None)
         return {"logits": logits, "hits": (logits.argmax(-1) == labels).astype(jnp.float32)}
 
-    own = context.client_means(measure, clients, draws)
-    shared = context.client_means(measure, clients)
+    own = context.client_means(metric_fn, clients, draws)
+    shared = context.client_means(metric_fn, clients)
     train = federation.train
     for slot, client in enumerate(clients.tolist()):
         rows = train.order[train.offsets[client] :][: train.sizes[client]]
@@ -346,7 +346,7 @@ def test_means_at_the_models_of_the_clients_equal_a_loop(model, federation):
         moved = jax.tree.map(lambda leaf, change, slot=slot: leaf + change[slot], start, draws)
         for variables, answers in ((moved, own), (start, shared)):
             expected = jax.tree.map(
-                lambda leaf: leaf.mean(axis=0), measure(variables, features, labels)
+                lambda leaf: leaf.mean(axis=0), metric_fn(variables, features, labels)
             )
             actual = jax.tree.map(lambda leaf, slot=slot: leaf[slot], answers)
             chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-6)

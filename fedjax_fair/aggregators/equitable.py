@@ -153,7 +153,7 @@ def activation_vectors(
     """
     updates = results.update if model == "trained" else None
 
-    def measure(variables, features, labels):
+    def metric_fn(variables, features, labels):
         params, state = variables
         if layer == "logits":
             values, _ = context.model.apply(params, state, features, train=False, key=None)
@@ -162,7 +162,7 @@ def activation_vectors(
         return jax.nn.log_softmax(values)
 
     if examples == "all":
-        return context.client_means(measure, cohort.clients, updates)
+        return context.client_means(metric_fn, cohort.clients, updates)
     if "last_batch" not in results.reports:
         raise ValueError("examples='last_batch': expected a solver that reports it.")
 
@@ -171,7 +171,7 @@ def activation_vectors(
         own = context.variables
         if update is not None:
             own = jax.tree.map(jnp.add, own, update)
-        values = measure(own, context.examples.features[rows], context.examples.labels[rows])
+        values = metric_fn(own, context.examples.features[rows], context.examples.labels[rows])
         return jnp.mean(values, axis=0, where=(rows >= 0)[:, None])
 
     return context.map_clients(of_batch, cohort.clients, (results.reports["last_batch"], updates))

@@ -142,9 +142,9 @@ def _trained_losses(
 ) -> Float[Array, " cohort"]:
     """Mean training loss of each participant at its own model."""
 
-    def measure(variables, features, labels):
+    def metric_fn(variables, features, labels):
         params, state = variables
         outputs, _ = context.model.apply(params, state, features, train=False, key=None)
         return context.model.loss(outputs, labels)
 
-    return context.client_means(measure, cohort.clients, updates=results.update)
+    return context.client_means(metric_fn, cohort.clients, updates=results.update)

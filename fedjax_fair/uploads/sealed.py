@@ -115,8 +115,8 @@ def sealed_context(
         names = ("losses", "accuracies", "client_means", "map_clients")
         limited |= {name: refuse(f"{name} of clients") for name in names}
     else:
-        limited["client_means"] = lambda measure, clients, updates=None: _numbers(
-            context.client_means(measure, clients, _opened(updates))
+        limited["client_means"] = lambda metric_fn, clients, updates=None: _numbers(
+            context.client_means(metric_fn, clients, _opened(updates))
         )
         limited["map_clients"] = lambda function, clients, values=None: _numbers(
             context.map_clients(function, clients, _opened(values))
