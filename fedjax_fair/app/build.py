@@ -15,7 +15,7 @@ from fedjax_fair import checks, data, models
 from fedjax_fair.app.conditions import faults_of, uploads_of
 from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.memory import Least, least_memory, require_memory, total_memory
+from fedjax_fair.app.memory import Least, least_memory, check_memory, total_memory
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import MODELS, PARTITIONERS, factories
 from fedjax_fair.app.settings import lookup
@@ -78,12 +78,12 @@ def build(
     _check(config)
     mesh = mesh_of(config.devices)
     if config.data.per_run:
-        _require_all_clients(mesh, config, "with data.per_run")
+        _check_all_clients(mesh, config, "with data.per_run")
     for name in config.methods:  # Before data is read, which can take long.
         method, own = variant(config, name)
         lookup("model.name", str(own.model.name), MODELS)
         if method.centralized_fn is not None:
-            _require_all_clients(mesh, config, f"for {name}")
+            _check_all_clients(mesh, config, f"for {name}")
         if method.centralized_fn is not None and config.faults != type(config.faults)():
             raise ValueError(f"faults: expected none with {name}, which has no clients.")
         if method.centralized_fn is not None and config.upload != type(config.upload)():
@@ -97,7 +97,7 @@ def build(
     for own in settings_of_models.values():
         if own not in shared:
             shared[own] = _model(own, classes)
-            _require_network(str(own.name), shared[own], federation)
+            _check_network(str(own.name), shared[own], federation)
     rounds = {
         name: method_round(config, name, classes, largest, shared[own])
         for name, own in settings_of_models.items()
@@ -105,7 +105,7 @@ def build(
     experiment = Experiment(config, federation, rounds, mesh)
     limit = total_memory() if memory is None else int(memory)
     for name, least in memory_of(experiment).items():
-        require_memory(name, least, variant(config, name)[1].solver, config.training, limit)
+        check_memory(name, least, variant(config, name)[1].solver, config.training, limit)
     return experiment
 
 
@@ -141,7 +141,7 @@ def load_data(config: Config) -> FederatedData:
     return data.load(own.name, partitioner, seed, own.dir, validation=own.validation or 0.0)
 
 
-def _require_network(name: str, model: Model, federation: FederatedData) -> None:
+def _check_network(name: str, model: Model, federation: FederatedData) -> None:
     """Requires that a network takes the data, such as images as small as they are."""
     shape = federation.train.features.shape[1:]
     try:
@@ -312,7 +312,7 @@ def _check(config: Config) -> None:
         raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
 
 
-def _require_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
+def _check_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
     """Requires devices or cores that can each compute all clients."""
     if not (is_run_on_one_device(mesh) or (mesh is not None and mesh.axis_names == (CORES,))):
         raise ValueError(

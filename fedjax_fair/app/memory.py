@@ -18,7 +18,7 @@ __all__ = [
     "least_memory",
     "num_bytes",
     "readable",
-    "require_memory",
+    "check_memory",
     "total_memory",
 ]
 
@@ -57,7 +57,7 @@ def least_memory(state: RoundState, solver: SolverConfig, runs: int, data: Feder
     return Least(model, states, lanes * (planned + train.features.nbytes // len(train.features)))
 
 
-def require_memory(
+def check_memory(
     name: str, least: Least, solver: SolverConfig, training: TrainingConfig, limit: int
 ) -> None:
     """Refuses a method that is larger than all memory there is.

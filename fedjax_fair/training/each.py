@@ -54,7 +54,7 @@ def train_each(
         Each name with what ``train`` returns, as soon as it is done.
     """
     schedule = Schedule(rounds, eval_every, True, on_nonfinite)
-    schedule.require_valid()
+    schedule.check_valid()
     names, traced = list(methods), dict[str, Programs]()
     parts = {name: split([method]) for name, method in methods.items()}
     # Several processes must not change the order of what they compile and run.

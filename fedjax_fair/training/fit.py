@@ -182,7 +182,7 @@ def train(
     if best is not None:
         checks.function("best", best, "from an Evaluation to a number for each seed")
     schedule = Schedule(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
-    schedule.require_valid()
+    schedule.check_valid()
     with Batch(data, seeds, mesh) as batch:
         trained = run(split([round]), batch, schedule, callbacks, checkpoints)
     return Fitted(trained.dataset, trained.variables, round.model, trained.rounds)
@@ -273,6 +273,6 @@ def fit_batch(
     schedule = Schedule(
         rounds, eval_every, train_loss, on_nonfinite, metrics, memory_limit=memory_limit
     )
-    schedule.require_valid()
+    schedule.check_valid()
     with Batch(data, seeds, mesh) as batch:
         return run(split(methods), batch, schedule, callbacks, checkpoints).dataset

@@ -28,7 +28,7 @@ from fedjax_fair.training.diagnosis import (
 )
 from fedjax_fair.training.explained import explained
 from fedjax_fair.training.fingerprint import describe
-from fedjax_fair.training.own_metrics import require_new
+from fedjax_fair.training.own_metrics import check_new
 from fedjax_fair.training.programs import Programs
 from fedjax_fair.training.split import Split
 
@@ -116,14 +116,14 @@ class Schedule(NamedTuple):
     best: Callable[[Evaluation], Any] | None = None
     memory_limit: int | None = None
 
-    def require_valid(self) -> None:
+    def check_valid(self) -> None:
         """Raises a ``ValueError`` for a setting out of range."""
         checks.positive_int("rounds", self.rounds)
         checks.positive_int("eval_every", self.eval_every)
         checks.one_of("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))
         if self.memory_limit is not None:
             checks.non_negative_int("memory_limit", self.memory_limit)
-        require_new(self.metrics)
+        check_new(self.metrics)
 
 
 class Trained(NamedTuple):
@@ -230,7 +230,7 @@ def run(
             if not compiled.is_centralized:
                 check_participants(recorded.clients, data.num_clients, history.round, seeds)
             if on_nonfinite == "raise":
-                _require_finite(recorded, history.round, seeds, store)
+                _check_finite(recorded, history.round, seeds, store)
             warn_of_clients(recorded.selector, history.round, seeds)
             history.add_rounds(recorded)
             stop = record(recorded.clients[:, -1], recorded)
@@ -275,7 +275,7 @@ def _kept(
     return Checkpoints(folder, batch.seeds, described, schedule.rounds, schedule.eval_every)
 
 
-def _require_finite(
+def _check_finite(
     info: RoundInfo,
     done: int,
     seeds: tuple[int, ...],

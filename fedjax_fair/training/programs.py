@@ -21,7 +21,7 @@ from fedjax_fair.training.diagnosis import is_constant
 from fedjax_fair.training.functions import functions
 from fedjax_fair.training.split import Split
 
-__all__ = ["Programs", "require_outputs"]
+__all__ = ["Programs", "check_outputs"]
 
 # What runs have recorded exists as it came and, in the end, as a Dataset, and partly in between:
 # 2.3 to 2.8 times in trials.
@@ -85,7 +85,7 @@ class Programs:
         init_run = parts.init.lower(*given)
         self._state = init_run.out_info
         self.bytes_up = one.bytes_up(_of_one_run(self._state.variables))
-        require_outputs(one.model, self._state.variables, batch.given)
+        check_outputs(one.model, self._state.variables, batch.given)
         options = _CPU_INIT_OPTIONS if target.current().is_cpu else None
         initial = batch.compile(init_run, options)
         self._init = lambda: initial.result()(*given)
@@ -175,7 +175,7 @@ class Programs:
         return (measured, own), shared, self._batch.data
 
 
-def require_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
+def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
     """Raises if a model has fewer outputs than there are classes, which would be NaN later on."""
     if np.issubdtype(data.train.labels.dtype, np.floating):
         if model.loss is Model.loss:

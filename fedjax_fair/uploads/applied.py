@@ -27,7 +27,7 @@ from fedjax_fair.uploads import noise
 from fedjax_fair.uploads.compression import Compression
 from fedjax_fair.uploads.noise import PrivacyMechanism
 from fedjax_fair.uploads.sealed import sums_of_round
-from fedjax_fair.uploads.secure import require_sums
+from fedjax_fair.uploads.secure import check_sums
 
 __all__ = ["Received", "Uploads", "bytes_up", "check", "init", "receive", "send"]
 
@@ -71,14 +71,14 @@ def check(
         example = "uploads.TopK(0.1)"
         checks.instance("compression", settings.compression, Compression, example)
     if settings.secure is not None:
-        require_sums(selector, aggregator, faults)
+        check_sums(selector, aggregator, faults)
         if settings.compression is not None:
             raise ValueError(
                 "compression: masks of aggregation='secure' take four bytes for every number, "
                 "whatever is sent; expected one of the two."
             )
     if settings.privacy is not None:
-        noise.require_equal_weights(settings.privacy, aggregator)
+        noise.check_equal_weights(settings.privacy, aggregator)
 
 
 def init(settings: Uploads, num_clients: int, variables: Variables) -> Any:
@@ -89,7 +89,7 @@ def init(settings: Uploads, num_clients: int, variables: Variables) -> Any:
     """
     state = {}
     if settings.privacy is not None:
-        noise.require_no_statistics(variables)
+        noise.check_no_statistics(variables)
         if settings.privacy.adapt is not None:
             state["clip"] = settings.privacy.first_clip()
     if settings.compression is not None and settings.compression.feedback:

@@ -178,7 +178,7 @@ class AdaptivePrivacy(PrivacyMechanism):
         return jnp.maximum(cohort.clients.shape[0] / 20, self.noise_multiplier)
 
 
-def require_equal_weights(privacy: PrivacyMechanism, aggregator: Aggregator) -> None:
+def check_equal_weights(privacy: PrivacyMechanism, aggregator: Aggregator) -> None:
     """Requires a mean whose sensitivity is known.
 
     Raises:
@@ -191,7 +191,7 @@ def require_equal_weights(privacy: PrivacyMechanism, aggregator: Aggregator) -> 
         )
 
 
-def require_no_statistics(variables: Variables) -> None:
+def check_no_statistics(variables: Variables) -> None:
     """Requires a model without running statistics, which noise would spoil.
 
     Raises:

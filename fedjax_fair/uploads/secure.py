@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from fedjax_fair.base import Aggregator, Faults, Selector
 
-__all__ = ["require_sums"]
+__all__ = ["check_sums"]
 
 
-def require_sums(selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]) -> None:
+def check_sums(selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]) -> None:
     """Requires roles that secure aggregation leaves enough to see.
 
     Raises:
