@@ -78,13 +78,13 @@ def as_in_docs(text: str) -> str:
 
 def methods() -> str:
     """The page of all methods."""
-    from fedjax_fair.app.build import server_sees
+    from fedjax_fair.app.build import server_view
     from fedjax_fair.app.registry import METHODS
 
-    rows = ["| method | averages its cohort | server sees | what it is |", "|---|---|---|---|"]
+    rows = ["| method | averages its cohort | server view | what it is |", "|---|---|---|---|"]
     for name, method in METHODS.items():
-        average = "by itself" if method.aggregator else "" if method.pooled else method.average
-        rows.append(f"| `{name}` | {average} | {server_sees(method)} | {method.summary} |")
+        weighting = "by itself" if method.aggregator else "" if method.centralized_fn else method.weighting
+        rows.append(f"| `{name}` | {weighting} | {server_view(method)} | {method.summary} |")
     return "\n".join([METHODS_PAGE, *rows]) + "\n"
 
 

@@ -25,10 +25,10 @@ from fedjax_fair.simulate import Round
 
 SEEDS, ROUNDS, COHORT = 5, 60, 10
 DROPOUTS, LIARS = (0.0, 0.1, 0.3), (0.0, 0.1, 0.2)
-SELECTORS: dict[str, tuple[Callable[[], Selector], Literal["size", "uniform"]]] = {
-    "fedavg": (lambda: ff.selectors.Uniform(COHORT), "size"),
+SELECTORS: dict[str, tuple[Callable[[], Selector], Literal["num_examples", "uniform"]]] = {
+    "fedavg": (lambda: ff.selectors.Uniform(COHORT), "num_examples"),
     "power_of_choice": (lambda: ff.selectors.PowerOfChoice(COHORT), "uniform"),
-    "divfl": (lambda: ff.selectors.DivFL(COHORT), "size"),
+    "divfl": (lambda: ff.selectors.DivFL(COHORT), "num_examples"),
     "subtrunc": (lambda: ff.selectors.SubTrunc(COHORT), "uniform"),
     "unionfl": (lambda: ff.selectors.UnionFL(COHORT), "uniform"),
     "clustered_by_size": (lambda: ff.selectors.ClusteredBySize(COHORT), "uniform"),
@@ -43,7 +43,7 @@ AGGREGATORS: dict[str, Callable[[], Aggregator]] = {
     "norm_clipping": ff.aggregators.NormClipping,
     "centered_clipping": ff.aggregators.CenteredClipping,
 }
-"""Three of ten members may lie, for those that have to know."""
+"""Three of ten participants may lie, for those that have to know."""
 ATTACKS = ("sign_flip", "scaling", "noise", "nan", "little", "inner_product")
 METRICS = {"accuracy": "accuracy_mean_clients", "worst": "accuracy_worst_10pct_class_based"}
 KEYS = ["method", "attack", "level", "seed"]
@@ -109,7 +109,7 @@ def programs(
             faults=faults,
         )
 
-    def dropping(selector: Callable[[], Selector], weights: Literal["size", "uniform"]):
+    def dropping(selector: Callable[[], Selector], weights: Literal["num_examples", "uniform"]):
         mean = ff.aggregators.Mean(weights)
         return lambda level: round_of(selector(), mean, [ff.faults.Dropout(level)])
 

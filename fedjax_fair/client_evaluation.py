@@ -140,7 +140,7 @@ def client_gradients(
 
 
 def client_means(
-    measure: Callable[..., T],
+    metric_fn: Callable[..., T],
     variables: Variables,
     examples: ClientExamples,
     clients: Int[Array, " ids"],
@@ -149,7 +149,7 @@ def client_means(
     """Averages over the examples of clients, each of which may have a model of its own.
 
     Args:
-        measure: ``measure(variables, features, labels)`` of a batch of examples; arrays with a
+        metric_fn: ``metric_fn(variables, features, labels)`` of a batch of examples; arrays with a
             leading axis ``batch``.
         variables: The global model.
         examples: Examples of all clients.
@@ -175,7 +175,7 @@ def client_means(
         own = variables if update is None else jax.tree.map(jnp.add, variables, update)
 
         def sums(indices, mask):
-            values = measure(own, examples.features[indices], examples.labels[indices])
+            values = metric_fn(own, examples.features[indices], examples.labels[indices])
             return jax.tree.map(lambda leaf: _masked_sum(leaf, mask), values)
 
         size = examples.sizes[client]

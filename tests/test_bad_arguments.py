@@ -87,7 +87,7 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
         (lambda: selectors.DivFL(2, pool=3, points=0), "points=0: expected an integer >= 1"),
         (lambda: selectors.SubTrunc(2, points=5), "points=5: expected None where pool=None"),
         (lambda: selectors.DivFL(2, gradients=[1]), r"gradients=\[1\]: expected one of 'fresh'"),
-        (lambda: aggregators.Mean(np.array(["size"])), "weights=array"),
+        (lambda: aggregators.Mean(np.array(["num_examples"])), "weights=array"),
         (lambda: solvers.SGD(0.1, 2, steps=2**31), "steps=2147483648: expected an integer"),
         (
             lambda: solvers.SGD(0.1, 2, steps=1, optimizer="adam"),

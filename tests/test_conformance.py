@@ -75,8 +75,8 @@ SOLVERS = {
 }
 AGGREGATORS = {
     "mean": aggregators.Mean,
-    "mean by size": partial(aggregators.Mean, "size"),
-    "mean by cohort": partial(aggregators.Mean, "cohort"),
+    "mean by size": partial(aggregators.Mean, "num_examples"),
+    "mean by cohort": partial(aggregators.Mean, "selector"),
     "mean with a server optimizer": partial(
         aggregators.Mean, server_optimizer=optax.sgd(0.5, momentum=0.9)
     ),
@@ -95,7 +95,7 @@ AGGREGATORS = {
     "trimmed_mean": partial(aggregators.TrimmedMean, 0.4),
     "krum": partial(aggregators.Krum, 0, selected=2),
     "geometric_median": aggregators.GeometricMedian,
-    "norm_clipping": partial(aggregators.NormClipping, 0.1, "size"),
+    "norm_clipping": partial(aggregators.NormClipping, 0.1, "num_examples"),
     "centered_clipping": partial(aggregators.CenteredClipping, 0.1, iterations=2),
 }
 ROLES = (SELECTORS, SOLVERS, AGGREGATORS)
@@ -242,7 +242,7 @@ def test_faults_that_need_older_models_keep_the_structure_of_the_state(names):
     start, after = jax.eval_shape(program, keys()[0], FEDERATION)
     chex.assert_trees_all_equal_structs(after, start)
     chex.assert_trees_all_equal_shapes_and_dtypes(after, start)
-    assert {leaf.shape[0] for leaf in jax.tree.leaves(start.past)} == {2}
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(start.model_history)} == {2}
 
 
 def test_partitions_do_not_retrace(names):

@@ -35,7 +35,7 @@ def trusted(factor=1.0):
 
 CASES = {
     "Mean": Case(
-        lambda: aggregators.Mean("size"), "Mean(weights='size')", structure={"weights": "uniform"}
+        lambda: aggregators.Mean("num_examples"), "Mean(weights='num_examples')", structure={"weights": "uniform"}
     ),
     "Equitable": Case(
         lambda: aggregators.Equitable(3, center=True),
@@ -58,7 +58,7 @@ CASES = {
         {"q": 0.0},
     ),
     "Tilted": Case(
-        lambda: aggregators.Tilted(2.0), "Tilted(tilt=2.0)", {"tilt": -1.0}, {"weights": "cohort"}
+        lambda: aggregators.Tilted(2.0), "Tilted(tilt=2.0)", {"tilt": -1.0}, {"weights": "selector"}
     ),
     "Median": Case(aggregators.Median, "Median()"),
     "TrimmedMean": Case(
@@ -72,11 +72,11 @@ CASES = {
     "GeometricMedian": Case(
         lambda: aggregators.GeometricMedian(iterations=4),
         "GeometricMedian(iterations=4)",
-        structure={"weights": "size", "iterations": 8},
+        structure={"weights": "num_examples", "iterations": 8},
     ),
     "NormClipping": Case(
-        lambda: aggregators.NormClipping(0.5, "size"),
-        "NormClipping(bound=0.5, weights='size')",
+        lambda: aggregators.NormClipping(0.5, "num_examples"),
+        "NormClipping(bound=0.5, weights='num_examples')",
         {"bound": 1.0},
         {"weights": "uniform"},
     ),
@@ -84,7 +84,7 @@ CASES = {
         lambda: aggregators.CenteredClipping(iterations=2),
         "CenteredClipping(iterations=2)",
         {"bound": 0.5},
-        {"weights": "size", "iterations": 1},
+        {"weights": "num_examples", "iterations": 1},
     ),
     "Diurnal": Case(
         lambda: faults.Diurnal(24, lowest=0.1),

@@ -62,7 +62,7 @@ def losses(data, known: ClientGradients, keys) -> dict[int, np.ndarray]:
     """For each number of points and key three shares.
 
     Of G they are what the cohort loses, and what its sample says too much; of the mean distance
-    from the nearest member, the standard error that a round states.
+    from the nearest participant, the standard error that a round states.
     """
     exact = [selection(data, None)(key, known)[1] for key in keys]
     shares = {}

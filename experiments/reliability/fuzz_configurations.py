@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import jax
 from hypothesis import strategies as st
 
-from experiments.reliability.values import require_named, values
+from experiments.reliability.values import check_named, values
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import DATA_NAMES, build
 from fedjax_fair.app.config import Config, DataConfig, ModelConfig, TrainingConfig
@@ -81,7 +81,7 @@ def judge(config: Config) -> bool:
     try:
         ready = build(config)
     except ValueError as error:
-        require_named(error, ["method", "methods", *_names(config), *DATA_NAMES])
+        check_named(error, ["method", "methods", *_names(config), *DATA_NAMES])
         return False
     data = ready.data.partition(0)
     for method in ready.rounds.values():

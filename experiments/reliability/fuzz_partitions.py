@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from experiments.reliability.values import require_named, values
+from experiments.reliability.values import check_named, values
 from fedjax_fair import data
 from fedjax_fair.app.registry import PARTITIONERS
 from fedjax_fair.app.signatures import settings_of
@@ -73,15 +73,15 @@ def judge(case: Case) -> bool:
             made, again = (partitioner.split(labels, seed=case.seed) for _ in range(2))
     except ValueError as error:
         words = [*settings_of(PARTITIONERS[case.name]), *data.Cluster._fields, r"class \d+"]
-        require_named(error, words)
+        check_named(error, words)
         return False
-    _require_partition(made, len(labels), _least(case, len(labels)))
+    _check_partition(made, len(labels), _least(case, len(labels)))
     for one, other in zip(made, again, strict=True):
         np.testing.assert_array_equal(one, other)
     return True
 
 
-def _require_partition(made: Partition, total: int, least: int) -> None:
+def _check_partition(made: Partition, total: int, least: int) -> None:
     """Requires that every example has one owner at most, and every client enough."""
     owners = np.bincount(made.order, minlength=total)
     assert owners.max(initial=0) <= 1

@@ -92,8 +92,8 @@ def with_choices(measured: xr.Dataset) -> xr.Dataset:
     by_divfl = cohorts.sel(algorithm="divfl")
     other = xr.apply_ufunc(_other_picks, cohorts, by_divfl, vectorize=True)
     unsaturated = measured["selection_unsaturated"].isel(round=slice(1, None))
-    members = len(str(cohorts.values.flat[0]).split())
-    is_open = (unsaturated > 1.5 / members).where(unsaturated.notnull())
+    participants = len(str(cohorts.values.flat[0]).split())
+    is_open = (unsaturated > 1.5 / participants).where(unsaturated.notnull())
     rounds = measured["round"]
     return measured.drop_vars("cohort").assign(
         other_picks=other.mean("round").expand_dims(round=rounds),

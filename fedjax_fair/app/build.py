@@ -15,13 +15,13 @@ from fedjax_fair import checks, data, models
 from fedjax_fair.app.conditions import faults_of, uploads_of
 from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.memory import MemoryEstimate, min_memory, require_memory, total_memory
+from fedjax_fair.app.memory import MemoryEstimate, min_memory, check_memory, total_memory
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import MODELS, PARTITIONERS, role_classes
 from fedjax_fair.app.settings import lookup
 from fedjax_fair.app.signatures import settings_of
 from fedjax_fair.app.variants import check_unused_settings, resolve_method
-from fedjax_fair.base import Model, Sees
+from fedjax_fair.base import Model, ServerView
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device, num_run_groups
@@ -35,7 +35,7 @@ __all__ = [
     "local_steps",
     "memory_of",
     "method_round",
-    "server_sees",
+    "server_view",
 ]
 
 _COHORT_SIZE = 10
@@ -78,15 +78,15 @@ def build(
     _check(config)
     mesh = mesh_of(config.devices)
     if config.data.partition_per_seed:
-        _require_all_clients(mesh, config, "with data.partition_per_seed")
+        _check_all_clients(mesh, config, "with data.partition_per_seed")
     for name in config.methods:  # Before data is read, which can take long.
         method, own = resolve_method(config, name)
         lookup("model.name", str(own.model.name), MODELS)
-        if method.pooled is not None:
-            _require_all_clients(mesh, config, f"for {name}")
-        if method.pooled is not None and config.faults != type(config.faults)():
+        if method.centralized_fn is not None:
+            _check_all_clients(mesh, config, f"for {name}")
+        if method.centralized_fn is not None and config.faults != type(config.faults)():
             raise ValueError(f"faults: expected none with {name}, which has no clients.")
-        if method.pooled is not None and config.upload != type(config.upload)():
+        if method.centralized_fn is not None and config.upload != type(config.upload)():
             raise ValueError(f"upload: expected none with {name}, which has no clients.")
     check_unused_settings(config)
     if federation is None:
@@ -97,7 +97,7 @@ def build(
     for own in settings_of_models.values():
         if own not in shared:
             shared[own] = _model(own, classes)
-            _require_network(str(own.name), shared[own], federation)
+            _check_network(str(own.name), shared[own], federation)
     rounds = {
         name: method_round(config, name, classes, largest, shared[own])
         for name, own in settings_of_models.items()
@@ -105,7 +105,7 @@ def build(
     experiment = Experiment(config, federation, rounds, mesh)
     limit = total_memory() if memory is None else int(memory)
     for name, least in memory_of(experiment).items():
-        require_memory(name, least, resolve_method(config, name)[1].solver, config.training, limit)
+        check_memory(name, least, resolve_method(config, name)[1].solver, config.training, limit)
     return experiment
 
 
@@ -141,7 +141,7 @@ def load_data(config: Config) -> FederatedData:
     return data.load(own.name, partitioner, seed, own.dir, validation_fraction=own.validation_fraction or 0.0)
 
 
-def _require_network(name: str, model: Model, federation: FederatedData) -> None:
+def _check_network(name: str, model: Model, federation: FederatedData) -> None:
     """Requires that a network takes the data, such as images as small as they are."""
     shape = federation.train.features.shape[1:]
     try:
@@ -187,9 +187,9 @@ def method_round(
     if model is None:
         model = _model(own.model, num_classes)
     made_of = role_classes(method)
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         # What all examples train has no global model to be pulled to.
-        return method.pooled(model, _make(made_of["solver"], replace(own.solver, prox=None)))
+        return method.centralized_fn(model, _make(made_of["solver"], replace(own.solver, prox=None)))
     if largest_client is not None:
         own = replace(own, solver=_fitting(own.solver, largest_client))
     borrowed = {to: getattr(own.solver, of) for to, of in method.from_solver.items()}
@@ -219,15 +219,15 @@ def _model(settings: ModelConfig, num_classes: int) -> Model:
     return models.in_bfloat16(model) if settings.compute == "bfloat16" else model
 
 
-def server_sees(method: Method) -> str:
+def server_view(method: Method) -> str:
     """What the server needs to see of one client, in a word.
 
     Examples:
         >>> from fedjax_fair.app.registry import METHODS
-        >>> server_sees(METHODS["fedavg"]), server_sees(METHODS["divfl"])
-        ('sum', 'vectors')
+        >>> server_view(METHODS["fedavg"]), server_view(METHODS["divfl"])
+        ('aggregate', 'vectors')
     """
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         return "examples"
     made_of = role_classes(method)
     needed: dict[str, Any] = dict.fromkeys(method.from_solver, 1)
@@ -235,7 +235,7 @@ def server_sees(method: Method) -> str:
         _make(made_of[role], None, cohort_size=_COHORT_SIZE, **needed)
         for role in ("selector", "aggregator")
     ]
-    return max((role.sees for role in roles), key=get_args(Sees).index)
+    return max((role.server_view for role in roles), key=get_args(ServerView).index)
 
 
 def batch_size(config: Config, name: str) -> int | None:
@@ -272,7 +272,7 @@ def local_steps(
     method, own = resolve_method(config, name)
     if own.solver.epochs is None:
         return np.full_like(sizes, own.solver.steps)
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         sizes = np.sum(sizes, keepdims=True)
     return own.solver.epochs * -(-sizes // own.solver.batch_size)
 
@@ -312,7 +312,7 @@ def _check(config: Config) -> None:
         raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
 
 
-def _require_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
+def _check_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
     """Requires devices or cores that can each compute all clients."""
     if not (is_run_on_one_device(mesh) or (mesh is not None and mesh.axis_names == (CORES,))):
         raise ValueError(

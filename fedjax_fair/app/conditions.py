@@ -45,7 +45,7 @@ def faults_of(config: Config) -> list[Faults]:
 
 
 def uploads_of(config: Config) -> dict[str, Any]:
-    """What members send, as arguments of ``Round``.
+    """What participants send, as arguments of ``Round``.
 
     Raises:
         ValueError: If a setting is out of range, or changes nothing.

@@ -107,16 +107,16 @@ class FaultsConfig:
     """What goes wrong with clients."""
 
     dropout: float = 0.0
-    """Probability that a member's result does not arrive."""
+    """Probability that a participant's result does not arrive."""
 
     stragglers: float = 0.0
-    """Probability that a member is slow."""
+    """Probability that a participant is slow."""
 
     deadline_steps: int | None = None
-    """Local steps of a slow member, at most."""
+    """Local steps of a slow participant, at most."""
 
     late: float = 0.0
-    """Probability that a member trains from an older model."""
+    """Probability that a participant trains from an older model."""
 
     late_rounds: int | None = None
     """Rounds that such a model is old, at most."""
@@ -136,7 +136,7 @@ class FaultsConfig:
 
 @dataclass(frozen=True)
 class UploadConfig:
-    """What members send, and what the server sees of it."""
+    """What participants send, and what the server sees of it."""
 
     aggregation: Literal["plain", "secure"] = "plain"
     """Whether the server sees single updates, or their masked sum alone."""
@@ -145,7 +145,7 @@ class UploadConfig:
     """The largest number in an update that secure aggregation can encode; 16 by default."""
 
     top_k: float | None = None
-    """Part of the numbers of an update that is sent, the largest; members keep the others."""
+    """Part of the numbers of an update that is sent, the largest; participants keep the others."""
 
     bits: int | None = None
     """Bits of a number in an update, rounded at random."""

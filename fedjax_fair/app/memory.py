@@ -18,7 +18,7 @@ __all__ = [
     "min_memory",
     "num_bytes",
     "format_bytes",
-    "require_memory",
+    "check_memory",
     "total_memory",
 ]
 
@@ -57,7 +57,7 @@ def min_memory(state: RoundState, solver: SolverConfig, runs: int, data: Federat
     return MemoryEstimate(model, states, num_positions * (planned + train.features.nbytes // len(train.features)))
 
 
-def require_memory(
+def check_memory(
     name: str, least: MemoryEstimate, solver: SolverConfig, training: TrainingConfig, limit: int
 ) -> None:
     """Refuses a method that is larger than all memory there is.

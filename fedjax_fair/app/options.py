@@ -24,7 +24,7 @@ def parse(kind: Any, arguments: list[str], name: str, default: Any = None) -> An
     """Reads options into a dataclass; tyro's report of a mistake becomes a ``ValueError``."""
     options = dict(options_of(kind))
     for argument in arguments:
-        _require_option(argument, set(options), name)
+        _check_option(argument, set(options), name)
     arguments = list(_spread(arguments, options))
     report = io.StringIO()
     given = {} if default is None else {"default": default}
@@ -143,7 +143,7 @@ def options_of(kind: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
             yield name, kinds[item.name]
 
 
-def _require_option(argument: str, options: set[str], name: str) -> None:
+def _check_option(argument: str, options: set[str], name: str) -> None:
     flag = _flag_and_value(argument)[0]
     if not flag.startswith("--") or flag in options | HELP:
         return

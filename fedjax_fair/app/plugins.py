@@ -59,7 +59,7 @@ def load(file: str) -> None:
     if not isinstance(own, Mapping):
         raise ValueError(f"plugin={file!r}: expected METHODS, a dict of methods by name.")
     for name, method in own.items():
-        _require_method(name, method, f"plugin={file!r}")
+        _check_method(name, method, f"plugin={file!r}")
     _files[path] = dict(own)
 
 
@@ -92,7 +92,7 @@ def methods(taken: Collection[str]) -> dict[str, Method]:
             method = point.load()
         except Exception as error:
             raise ValueError(f"{origin}: {type(error).__name__}: {error}") from None
-        _require_method(point.name, method, origin)
+        _check_method(point.name, method, origin)
         add(origin, {point.name: method})
     for path, own in _files.items():
         add(f"plugin={str(path)!r}", own)
@@ -121,7 +121,7 @@ def _run(path: Path, file: str) -> ModuleType:
     return module
 
 
-def _require_method(name: Any, method: Any, origin: str) -> None:
+def _check_method(name: Any, method: Any, origin: str) -> None:
     """Judges what the registry and the configuration rely on."""
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"{origin}: {name!r}: expected a name of letters, digits and underscores.")

@@ -27,7 +27,7 @@ class Preset(NamedTuple):
     """An experiment by name.
 
     Attributes:
-        summary: One line for people.
+        summary: One-line description.
         config: Its configuration; what is None follows the data set.
     """
 

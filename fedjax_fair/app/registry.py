@@ -21,7 +21,7 @@ __all__ = ["METHODS", "MODELS", "PARTITIONERS", "role_classes"]
 
 
 def _mean_by_mixture() -> Aggregator:
-    return aggregators.Mean("cohort")
+    return aggregators.Mean("selector")
 
 
 def _uniform_mean() -> Aggregator:
@@ -33,7 +33,7 @@ METHODS: dict[str, Method] = {
     "power_of_choice": Method(
         "The clients of a random pool with the highest losses (Cho et al., 2020)",
         selector=selectors.PowerOfChoice,
-        average="uniform",
+        weighting="uniform",
     ),
     "divfl": Method(
         "Clients whose gradients represent those of all clients (Balakrishnan et al., 2022)",
@@ -42,22 +42,22 @@ METHODS: dict[str, Method] = {
     "subtrunc": Method(
         "DivFL with a truncated bonus for high losses (Castillo et al., 2024)",
         selector=selectors.SubTrunc,
-        average="uniform",
+        weighting="uniform",
     ),
     "unionfl": Method(
         "DivFL with a penalty for recently selected clients (Castillo et al., 2024)",
         selector=selectors.UnionFL,
-        average="uniform",
+        weighting="uniform",
     ),
     "clustered_by_size": Method(
         "One client from each of several strata of equal mass (Fraboni et al., 2021)",
         selector=selectors.ClusteredBySize,
-        average="uniform",
+        weighting="uniform",
     ),
     "clustered_by_similarity": Method(
         "One client from each cluster of similar updates (Fraboni et al., 2021)",
         selector=selectors.ClusteredBySimilarity,
-        average="uniform",
+        weighting="uniform",
     ),
     "full": Method("All clients in every round", selector=selectors.Full),
     "round_robin": Method("Clients in turn", selector=selectors.RoundRobin),
@@ -123,7 +123,7 @@ METHODS: dict[str, Method] = {
     ),
     "centralized": Method(
         "No federation: SGD on the examples of all clients in one place, as a reference",
-        pooled=Centralized,
+        centralized_fn=Centralized,
     ),
 }
 """Every method by name; ``fedjax-fair run --methods NAME ...`` runs them."""
@@ -157,10 +157,10 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
 def role_classes(method: Method) -> dict[str, Callable[..., Any]]:
     """The classes that a method is made of, by role."""
     solver = method.solver or solvers.SGD
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         return {"solver": solver}
     return {
         "solver": solver,
         "selector": method.selector or selectors.Uniform,
-        "aggregator": method.aggregator or partial(aggregators.Mean, weights=method.average),
+        "aggregator": method.aggregator or partial(aggregators.Mean, weights=method.weighting),
     }

@@ -126,7 +126,7 @@ def _settings(method: Method, config: Config) -> dict[str, dict[str, Setting]]:
     for role in ("selector", "aggregator"):
         for borrowed in method.from_solver:
             settings.get(role, {}).pop(borrowed, None)
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         del settings["solver"]["prox"]
     network = dict(settings_of(lookup("model.name", str(config.model.name), MODELS)))
     del network["num_classes"]
@@ -153,14 +153,14 @@ def _known(name: str) -> Method:
 
 def _combined(names: str, one: Method, other: Method) -> Method:
     """Both methods in one, if no role is taken twice."""
-    roles = [{} if method.pooled else _roles(method) for method in (one, other)]
+    roles = [{} if method.centralized_fn else _roles(method) for method in (one, other)]
     twice = sorted(roles[0].keys() & roles[1].keys())
     if twice or not all(roles):
         reason = f"with one {twice[0]}" if twice else "that each differ from fedavg in a role"
         raise ValueError(f"method={names!r}: expected methods {reason}.")
     borrowed = {**one.from_solver, **other.from_solver}
-    average = other.average if "selector" in roles[1] else one.average
-    return Method("", **roles[0], **roles[1], average=average, from_solver=borrowed)
+    weighting = other.weighting if "selector" in roles[1] else one.weighting
+    return Method("", **roles[0], **roles[1], weighting=weighting, from_solver=borrowed)
 
 
 def _roles(method: Method) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def from_arrays(
         ([4, 4], [1, 1], 2)
     """
     labels = _labels("labels", labels)
-    _require_as_many("features", features, labels)
+    _check_as_many("features", features, labels)
     partition = from_indices(client_indices).split(labels, seed)
     if groups is not None:
         partition = make_partition(
@@ -189,7 +189,7 @@ def from_arrays(
     given = [test_features is not None, test_labels is not None, test_client_indices is not None]
     if test_client_indices is not None and all(given):
         test_labels = _labels("test_labels", test_labels)
-        _require_as_many("test_features", test_features, test_labels)
+        _check_as_many("test_features", test_features, test_labels)
         order, sizes = join_indices(test_client_indices, len(test_labels))
         test = (test_features, test_labels, make_partition(order, sizes, len(test_labels)))
     elif any(given):
@@ -233,7 +233,7 @@ def _labels(name: str, labels: Any) -> np.ndarray:
     return _as_int32(name, array)
 
 
-def _require_as_many(name: str, features: Any, labels: np.ndarray) -> None:
+def _check_as_many(name: str, features: Any, labels: np.ndarray) -> None:
     shape = np.shape(features)
     if shape[:1] != labels.shape[:1]:
         raise ValueError(f"{name} of shape {shape}: expected one for each of {len(labels)} labels.")
@@ -332,7 +332,7 @@ def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     size = os.path.getsize(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            _require_contents(archive, size)
+            _check_contents(archive, size)
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except _DAMAGED as error:
@@ -345,7 +345,7 @@ _DAMAGED = (
 )
 
 
-def _require_contents(archive: zipfile.ZipFile, file_size: int) -> None:
+def _check_contents(archive: zipfile.ZipFile, file_size: int) -> None:
     """Requires that arrays are as large as the file says, before memory is taken for them."""
     claimed = 0
     for entry in archive.infolist():

@@ -15,7 +15,7 @@ from fedjax_fair.data.partitioner import (
     equal_parts,
     generator,
     make_partition,
-    require_enough,
+    check_enough,
     shuffled_by_class,
 )
 
@@ -59,7 +59,7 @@ def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
             raise ValueError(
                 f"{classes=}: expected at most the {len(present)} classes in the labels."
             )
-        require_enough(len(labels), num_clients, classes)
+        check_enough(len(labels), num_clients, classes)
         rng = generator(seed)
         uses = rng.permutation(equal_parts(num_clients * classes, len(present)))
         slots = present[_draw_slots(num_clients, uses, rng)]
@@ -197,7 +197,7 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
     num_clients = sum(cluster.num_clients for cluster in clusters)
 
     def split(labels, /, seed, **columns):
-        require_enough(len(labels), num_clients)
+        check_enough(len(labels), num_clients)
         holders = [cluster for cluster in clusters for _ in range(cluster.num_clients)]
         groups = np.repeat(np.arange(len(clusters)), [cluster.num_clients for cluster in clusters])
         widths = np.array([len(cluster.classes) for cluster in holders], np.int64)

@@ -13,7 +13,7 @@ from fedjax_fair.data.partitioner import (
     generator,
     make_partition,
     parts_by_weight,
-    require_enough,
+    check_enough,
 )
 
 __all__ = ["dirichlet"]
@@ -63,7 +63,7 @@ def dirichlet(
         )
 
     def split(labels, /, seed, **columns):
-        require_enough(len(labels), num_clients, min_partition_size)
+        check_enough(len(labels), num_clients, min_partition_size)
         concentration = np.broadcast_to(np.asarray(alpha, float), (num_clients,))
         rng = generator(seed)
         for _ in range(ATTEMPTS):

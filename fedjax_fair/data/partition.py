@@ -21,7 +21,7 @@ from fedjax_fair.data.partitioner import (
     join_indices,
     make_partition,
     parts_by_weight,
-    require_enough,
+    check_enough,
     shuffled_by_class,
 )
 
@@ -55,7 +55,7 @@ def iid(num_clients: int) -> Partitioner:
     checks.positive_int("num_clients", num_clients)
 
     def split(labels, /, seed, **columns):
-        require_enough(len(labels), num_clients)
+        check_enough(len(labels), num_clients)
         sizes = equal_parts(len(labels), num_clients)
         return make_partition(generator(seed).permutation(len(labels)), sizes, len(labels))
 
@@ -98,7 +98,7 @@ def quantity_skew(
     checks.positive_int("min_partition_size", min_partition_size)
 
     def split(labels, /, seed, **columns):
-        require_enough(len(labels), num_clients, min_partition_size)
+        check_enough(len(labels), num_clients, min_partition_size)
         rng = generator(seed)
         ranks = np.arange(1, num_clients + 1)
         logarithms = -np.log(ranks) if distribution == "power" else rng.standard_normal(num_clients)
@@ -139,7 +139,7 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
 
     def split(labels, /, seed, **columns):
         used = num_clients * shards_per_client
-        require_enough(len(labels), num_clients, shards_per_client)
+        check_enough(len(labels), num_clients, shards_per_client)
         rng = generator(seed)
         size = len(labels) // used
         # Leftover whole shards are drawn too, so that the last class is not the one that loses.

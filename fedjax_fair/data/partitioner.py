@@ -19,7 +19,7 @@ __all__ = [
     "join_indices",
     "make_partition",
     "parts_by_weight",
-    "require_enough",
+    "check_enough",
     "shuffled_by_class",
 ]
 
@@ -96,7 +96,7 @@ def hold_out_of_each(
     )
 
 
-def require_enough(examples: int, num_clients: int, each: int = 1) -> None:
+def check_enough(examples: int, num_clients: int, each: int = 1) -> None:
     """Requires ``each`` examples for every client."""
     if examples < num_clients * each:
         raise ValueError(

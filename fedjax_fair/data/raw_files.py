@@ -159,7 +159,7 @@ def read(found: RawFiles) -> Splits:
         else:
             images, labels = (_read_idx(path) for path in paths)
             images, labels = images[..., None], labels[:, None]
-            _require_classes(paths[1], labels, found.num_classes)
+            _check_classes(paths[1], labels, found.num_classes)
         own = labels[:, -1].astype(np.int32)
         columns = {"coarse_label": labels[:, 0].astype(np.int32)} if label_bytes == 2 else {}
         splits[split] = Examples(images, own, columns)
@@ -229,13 +229,13 @@ def _read_cifar(
     row = label_bytes + height * width * channels
     tables = [np.fromfile(path, np.uint8).reshape(-1, row) for path in paths]
     for path, own in zip(paths, tables, strict=True):
-        _require_classes(path, own[:, :label_bytes], num_classes)
+        _check_classes(path, own[:, :label_bytes], num_classes)
     table = np.concatenate(tables)
     pixels = table[:, label_bytes:].reshape(-1, channels, height, width)
     return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)), table[:, :label_bytes]
 
 
-def _require_classes(path: Path, labels: np.ndarray, num_classes: int) -> None:
+def _check_classes(path: Path, labels: np.ndarray, num_classes: int) -> None:
     """Requires that the last labels of examples, ``[examples, labels]``, are classes."""
     largest = labels[:, -1].max()
     if largest >= num_classes:

@@ -101,7 +101,7 @@ def find_prepared(name: str, data_dir: str | os.PathLike[str] | None = None) -> 
     features = _read_features(newest / "features.json")
     shards = list(_shards(newest, name, info))
     for path, _, length in shards:
-        _require_records(path, length)
+        _check_records(path, length)
     lengths = {split: 0 for _, split, _ in shards}
     for _, split, length in shards:
         lengths[split] += length
@@ -180,7 +180,7 @@ def _shards(folder: Path, name: str, info: dict[str, Any]) -> Iterator[tuple[Pat
         raise DamagedError(f"{path}: expected splits with shardLengths ({error!r}).") from None
 
 
-def _require_records(path: Path, length: int) -> None:
+def _check_records(path: Path, length: int) -> None:
     """Requires a file of so many records; only its end is read."""
     if not path.is_file():
         raise DamagedError(f"{path}: expected {length:,} records, but there is no such file.")

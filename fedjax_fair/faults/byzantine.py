@@ -34,7 +34,7 @@ class Byzantine(Faults):
     r"""Some clients send something else than what they have learned.
 
     With :math:`u` the update of a liar, and :math:`\bar u, s` mean and standard deviation, at every
-    coordinate, of the updates of those members who answer honestly, it sends, for a strength
+    coordinate, of the updates of those participants who answer honestly, it sends, for a strength
     :math:`a`:
 
     ================= ============================================== ============
@@ -112,18 +112,18 @@ class Byzantine(Faults):
             return places < count.astype(places.dtype)
         return jnp.isin(ids, jnp.asarray(self.clients, ids.dtype))
 
-    def _send_alone(self, key, member, update):
+    def _send_alone(self, key, context, update):
         false = _alone(key, self.attack, self._amount, update)
-        liar = self._lies(member.client, member.num_clients)
+        liar = self._lies(context.client, context.num_clients)
         return jax.tree.map(lambda own, sent: jnp.where(liar, sent, own), update, false)
 
     def _send_together(self, cohort: Cohort, updates: Variables, context: Context) -> Variables:
         liars = self._lies(cohort.clients, context.num_clients)
-        answers = jnp.ones_like(liars) if cohort.answers is None else cohort.answers
-        here = answers
+        responded = jnp.ones_like(liars) if cohort.responded is None else cohort.responded
+        here = responded
         if context.examples.devices is not None:
-            here = answers & collectives.is_local(context.examples, cohort.clients)
-        honest = (answers & ~liars).astype(jnp.float32)
+            here = responded & collectives.is_local(context.examples, cohort.clients)
+        honest = (responded & ~liars).astype(jnp.float32)
         shares = honest / jnp.maximum(jnp.sum(honest), 1)
         mean = context.weighted_sum(shares, updates)
         strength = self._amount

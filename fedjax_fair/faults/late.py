@@ -14,15 +14,15 @@ __all__ = ["Late"]
 
 
 class Late(Faults):
-    """Some members send an update of an older model than the current one.
+    """Some participants send an update of an older model than the current one.
 
-    A late member was given the model some rounds ago, and what it learned from it arrives now. How
-    many rounds is uniform from 1 to ``rounds``, but no more than have been done; a member that is
+    A late participant was given the model some rounds ago, and what it learned from it arrives now. How
+    many rounds is uniform from 1 to ``rounds``, but no more than have been done; a participant that is
     not late trains from the current model. Everything else, its learning rate and its minibatches
     among it, is of the current round.
 
     Args:
-        probability: How likely a member is late in a round, in ``[0, 1]``.
+        probability: How likely a participant is late in a round, in ``[0, 1]``.
         rounds: How old its model is, at most. So many models of the past are kept, which takes
             their memory in every run.
 
@@ -46,12 +46,12 @@ class Late(Faults):
         checks.positive_int("rounds", self.rounds)
 
     @property
-    def memory(self) -> int:
+    def history_length(self) -> int:
         """Global models of the past to keep."""
         return self.rounds
 
-    def instruct(self, key, member):
+    def instruct(self, key, context):
         key_late, key_age = jax.random.split(key)
         age = jax.random.randint(key_age, (), 1, self.rounds + 1, jnp.int32)
         age = jnp.where(jax.random.uniform(key_late) < self.probability, age, 0)
-        return {"model_round": member.round - jnp.minimum(age, member.round)}
+        return {"model_round": context.round - jnp.minimum(age, context.round)}

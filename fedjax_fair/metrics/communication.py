@@ -13,7 +13,7 @@ __all__ = ["bytes_per_round"]
 def bytes_per_round(variables: Variables, cohort_size: int) -> int:
     """Bytes that one round of plain federated averaging moves each way.
 
-    Every member of the cohort receives the global variables and returns an update of the same shape
+    Every participant of the cohort receives the global variables and returns an update of the same shape
     and dtype. Shows what model size and cohort size cost; hides what a selector measures
     besides (losses or gradients of more clients), compression, and the protocol around it.
 

@@ -35,7 +35,7 @@ class TripCounts:
     Args:
         machine: From ``machines.find``.
         data: The federation.
-        cohort_size: Members of a cohort.
+        cohort_size: Participants of a cohort.
         runs: Runs side by side.
         local_steps: From sizes of clients to their local steps.
         mesh: Devices that clients are assigned to, or None for one.
@@ -70,7 +70,7 @@ class TripCounts:
         if scope is None:
             return None
         if scope[1] in ("local_steps", "step_blocks"):
-            # Side by side all members wait for the one with most steps.
+            # Side by side all participants wait for the one with most steps.
             together = self._cohort_size if re.search(r"vmap\(step_blocks\)", origin) else 1
             steps = expected_maximum(self._steps, together, self._runs)
             blocks = -(-steps // PLANNED)
@@ -78,29 +78,29 @@ class TripCounts:
         if scope[1] == "client_chunks":
             return float(np.mean(-(-self._sizes // self._chunk)))
         if clients := _CLIENTS.fullmatch(scope[1]):
-            members, side_by_side = map(int, clients.groups())
-            return float(np.mean(-(-self._busiest(members) // side_by_side)))
+            participants, side_by_side = map(int, clients.groups())
+            return float(np.mean(-(-self._busiest(participants) // side_by_side)))
         # Greedy ends before only where nothing else may be chosen.
         picks = re.fullmatch("picks_([0-9]+)", scope[1])
         return float(picks[1]) if picks else None
 
-    def _busiest(self, members: int) -> Int[np.ndarray, " draws"]:
-        """Members on the device that has most of them, in some cohorts drawn uniformly."""
+    def _busiest(self, participants: int) -> Int[np.ndarray, " draws"]:
+        """Participants on the device that has most of them, in some cohorts drawn uniformly."""
         devices, rng = assign_clients(self._sizes, self._devices), np.random.default_rng(0)
-        if members >= len(devices):
+        if participants >= len(devices):
             return np.bincount(devices, minlength=1).max(keepdims=True)
-        draws = (rng.choice(devices, members, replace=False) for _ in range(_DRAWS))
+        draws = (rng.choice(devices, participants, replace=False) for _ in range(_DRAWS))
         return np.array([np.bincount(drawn).max() for drawn in draws])
 
 
 def expected_maximum(
-    values: Int[np.ndarray, " clients"] | Float[np.ndarray, " clients"], members: int, runs: int = 1
+    values: Int[np.ndarray, " clients"] | Float[np.ndarray, " clients"], participants: int, runs: int = 1
 ) -> float:
-    """The mean of the largest value among members of cohorts that are drawn uniformly.
+    """The mean of the largest value among participants of cohorts that are drawn uniformly.
 
     Args:
         values: Of every client.
-        members: Different clients in a cohort.
+        participants: Different clients in a cohort.
         runs: Cohorts, drawn independently.
 
     Examples:
@@ -110,9 +110,9 @@ def expected_maximum(
     ascending = np.sort(np.asarray(values, np.float64))
     clients = len(ascending)
     below = np.arange(clients + 1)
-    possible = below >= members
+    possible = below >= participants
     # The share of cohorts within the smallest clients: a quotient of binomial coefficients.
-    logs = _log_choose(np.where(possible, below, members), members)
+    logs = _log_choose(np.where(possible, below, participants), participants)
     share = np.where(possible, np.exp(logs - logs[-1]), 0.0) ** runs
     return float(np.sum(ascending * np.diff(share)))
 

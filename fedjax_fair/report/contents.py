@@ -150,10 +150,10 @@ def _clients(dataset: xr.Dataset) -> dict[str, Any]:
     num_clients = accuracy.sizes["client"]
     ids = np.unique(np.linspace(0, num_clients - 1, min(num_clients, _MAX_CLIENTS)).astype(int))
     methods, seeds, evaluations, _ = accuracy.shape
-    members = methods * cohorts.sizes["training_round"] * cohorts.sizes["slot"]
-    one_seed = methods * evaluations * ids.size + members
+    participants = methods * cohorts.sizes["training_round"] * cohorts.sizes["slot"]
+    one_seed = methods * evaluations * ids.size + participants
     kept = int(np.clip(_MAX_VALUES // one_seed, 1, seeds))
-    room = max(2, (_MAX_VALUES - kept * members) // (kept * methods * ids.size))
+    room = max(2, (_MAX_VALUES - kept * participants) // (kept * methods * ids.size))
     shown = np.unique(np.linspace(0, evaluations - 1, min(room, evaluations)).astype(int))
     tested = _per_seed(dataset, "test_examples", kept).sum(axis=2)
     return {
@@ -200,11 +200,11 @@ def _sparse(counts: np.ndarray) -> list[list[int]]:
 
 
 def _places(cohorts: np.ndarray, ids: np.ndarray, num_clients: int) -> np.ndarray:
-    """Where the members of cohorts are among the clients shown; NaN for others and empty slots."""
+    """Where the participants of cohorts are among the clients shown; NaN for others and empty slots."""
     place = np.full(num_clients + 1, np.nan)
     place[ids] = np.arange(ids.size)
-    members = np.nan_to_num(cohorts, nan=-1).astype(int)
-    return place[np.where(members < 0, num_clients, members)]
+    participants = np.nan_to_num(cohorts, nan=-1).astype(int)
+    return place[np.where(participants < 0, num_clients, participants)]
 
 
 def _packed(values: np.ndarray) -> str:

@@ -19,7 +19,7 @@ over ``(seed, round)``, named as in ``fedjax_fair.metrics.SUMMARIES``, whose att
 population and weighting. Where the federation has validation examples there are also
 ``validation_accuracy``, ``validation_loss`` and the summaries of them (``validation_sigma_acc``
 and so on). Rounds themselves are over ``(seed, training_round, slot)``: ``cohort_clients``,
-``cohort_weights``, ``cohort_loss``, ``cohort_steps``, ``cohort_answers`` and
+``cohort_weights``, ``cohort_loss``, ``cohort_steps``, ``cohort_responded`` and
 ``cohort_nonfinite``. ``update_nonfinite``, over ``(seed, training_round)``, says which updates of
 the model were not finite and left it as it was; ``diverged``, over ``seed``, is the first such
 round, or -1. Info of the selector is over ``(seed, training_round)``, as ``selection_<name>``, and

@@ -82,7 +82,7 @@ def open(path: str | Path) -> xr.Dataset:
     if not file.is_file():
         raise ValueError(f"path={str(path)!r}: expected a run folder or a results.nc file.")
     try:
-        _require_intact(file)
+        _check_intact(file)
         # Where these fail, h5netcdf leaves half an object that prints a traceback when it goes.
         with h5py.File(file, "r") as content:
             content.attrs.get("_nc3_strict")
@@ -185,7 +185,7 @@ def _folder_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _require_intact(file: Path) -> None:
+def _check_intact(file: Path) -> None:
     """Compares a file to the digest at its end; files that others wrote have none."""
     size = os.path.getsize(file)
     with file.open("rb") as content:

@@ -41,7 +41,7 @@ _PER_SLOT = {
     "weights": ("Aggregation weight", "1"),
     "loss": ("Mean minibatch loss in local training", "nat"),
     "steps": ("Local steps", "steps"),
-    "answers": ("Whether the result has arrived", "1"),
+    "responded": ("Whether the result has arrived", "1"),
     "nonfinite": ("Whether the update that was sent is not finite", "1"),
 }
 
@@ -79,7 +79,7 @@ class History:
         """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
         own = {name: getattr(info, name) for name in _PER_SLOT}
         # Not as truth values, which could not be missing where another method has more slots.
-        own |= {name: own[name].astype(np.int8) for name in ("answers", "nonfinite")}
+        own |= {name: own[name].astype(np.int8) for name in ("responded", "nonfinite")}
         own["update_nonfinite"] = (~info.finite).astype(np.int8)
         self._rounds.append(own)
         self._selection.append({name: np.asarray(value) for name, value in info.selector.items()})
@@ -135,7 +135,7 @@ def to_dataset(
         seeds: The seeds, in the order of the history's leading axes.
         data: The federation.
         variables: Variables of one model, or their shapes, for the bytes that a round moves.
-        bytes_up: Bytes that a member sends in a round; by default those of a model.
+        bytes_up: Bytes that a participant sends in a round; by default those of a model.
         custom_metrics: What was measured besides.
 
     Returns:
@@ -236,14 +236,14 @@ def _group_means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> np.
 def _communication(
     recorded: dict[str, Any], variables: Variables, bytes_up: int | None
 ) -> dict[str, Any]:
-    """Traffic up to every evaluation: members receive a model, and those who answer an update."""
+    """Traffic up to every evaluation: participants receive a model, and those who answer an update."""
     moved = bytes_per_round(variables, cohort_size=1)
     none = np.zeros((recorded["metrics"]["participation"].shape[0], 0, 0), bool)
-    members = recorded["rounds"].get("clients", none) >= 0  # Pooled examples have none.
-    arrived = members & (recorded["rounds"].get("answers", none) > 0)
+    participants = recorded["rounds"].get("clients", none) >= 0  # Pooled examples have none.
+    arrived = participants & (recorded["rounds"].get("responded", none) > 0)
     up, down = (
         np.pad(counts.sum(axis=2).cumsum(axis=1), [(0, 0), (1, 0)])[:, recorded["evaluated"]]
-        for counts in (arrived, members)
+        for counts in (arrived, participants)
     )
     attributes = {"units": "byte", "population": "all clients", "weighting": "sum"}
     sent = {"long_name": "Sent by clients so far", **attributes}

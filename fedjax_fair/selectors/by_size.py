@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Sees, Selector
+from fedjax_fair.base import Cohort, Context, ServerView, Selector
 
 __all__ = ["BySize", "ends_of_available"]
 
@@ -36,7 +36,7 @@ class BySize(Selector):
         BySize(cohort_size=10)
     """
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     cohort_size: int
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Sees, Selector, Variables
+from fedjax_fair.base import Cohort, Context, ServerView, Selector, Variables
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
@@ -48,7 +48,7 @@ class ClusteredBySize(Selector):
         ClusteredBySize(cohort_size=10)
     """
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     cohort_size: int
 
@@ -133,7 +133,7 @@ class ClusteredBySimilarity(Selector):
         # Of a client that was drawn more than once the last slot counts, on any device.
         slots = jnp.arange(cohort.clients.shape[0], dtype=jnp.int32)
         last = jnp.zeros(state.shape[0], jnp.int32).at[cohort.clients].max(slots)
-        return state.at[cohort.answered].set(new[last[cohort.clients]], mode="drop")
+        return state.at[cohort.responder_ids].set(new[last[cohort.clients]], mode="drop")
 
 
 def _masses(context: Context) -> Int[Array, " clients"]:

@@ -15,15 +15,15 @@ class DivFL(Representatives):
     .. math:: \bar G(S) = \sum_i \min_{j \in S} \lVert \nabla f_i - \nabla f_j \rVert
 
     bounds how far the cohort's gradients are from the sum of all gradients, each client being
-    represented by the member nearest to it. The sum at the empty set takes a phantom member at the
+    represented by the participant nearest to it. The sum at the empty set takes a phantom element at the
     distance of the farthest client, which makes :math:`G` a facility-location function.
 
-    The weights of the cohort are the shares of clients that each member represents.
-    ``Mean("cohort")`` uses them, the papers' averages do not.
+    The weights of the cohort are the shares of clients that each participant represents.
+    ``Mean("selector")`` uses them, the papers' averages do not.
 
     Info: ``objective``; ``representation``, the part :math:`G` of it; ``approximation_error``, the
     distance of the cohort's mean gradient from that of all clients (Assumption 3 of Castillo et
-    al.); ``representation_error``, the same where each member weighs by the clients it represents,
+    al.); ``representation_error``, the same where each participant weighs by the clients it represents,
     and ``representation_bound``, :math:`\bar G(S) / N`, which is at least as large;
     ``not_finite``, the number of clients with a loss or a gradient that is not finite, and
     ``first_not_finite``, the lowest of their ids or -1. These clients are chosen only when all
@@ -42,7 +42,7 @@ class DivFL(Representatives):
 
     With ``points`` a choice costs the same among any number of clients. Each round draws that many
     of the :math:`M` clients outside of the pool, uniformly and without replacement, to stand for
-    all :math:`M`; the pool stands for itself. With distances :math:`d_i` from the nearest member,
+    all :math:`M`; the pool stands for itself. With distances :math:`d_i` from the nearest participant,
     or from the phantom if it is nearer, the gain of candidate :math:`e`,
 
     .. math:: \sum_{i \in \text{pool}} c_i + \frac{M}{n} \sum_{i \in \text{points}} c_i,

@@ -105,7 +105,7 @@ class Fresh(GradientSource):
 class Stale(GradientSource):
     """Computes all gradients once, at the initial model, and then only those of the cohort.
 
-    A member of the cohort sends its loss and full gradient at the model it received, before it
+    A participant of the cohort sends its loss and full gradient at the model it received, before it
     trains (DivFL's "no-overhead" mode).
 
     Args:
@@ -259,7 +259,7 @@ def _rows(memory: ClientGradients, clients: Int[Array, " ids"] | None) -> Client
 
 
 def _renew_rows(memory: ClientGradients, cohort: Cohort, new: ClientGradients) -> ClientGradients:
-    clients = cohort.answered
+    clients = cohort.responder_ids
     return jax.tree.map(
         lambda old, new: old.at[clients].set(new, mode="drop"), memory, cleared(new)
     )

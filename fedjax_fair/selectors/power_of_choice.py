@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Sees, Selector
+from fedjax_fair.base import Cohort, Context, ServerView, Selector
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.successive import draw_successively
 from fedjax_fair.selectors.by_size import ends_of_available
@@ -58,7 +58,7 @@ class PowerOfChoice(Selector):
         PowerOfChoice(cohort_size=10, pool=20)
     """
 
-    sees: ClassVar[Sees] = "numbers"
+    server_view: ClassVar[ServerView] = "scalars"
 
     cohort_size: int
     pool: int | None = None
@@ -114,7 +114,7 @@ class PowerOfChoice(Selector):
         if self.variant != "rpow":
             return state
         ends, reported = state
-        return ends, reported.at[cohort.answered].set(results.loss, mode="drop")
+        return ends, reported.at[cohort.responder_ids].set(results.loss, mode="drop")
 
 
 def _minibatch_losses(

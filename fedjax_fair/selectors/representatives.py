@@ -40,7 +40,7 @@ class Representatives(Selector):
     """Interface of selectors whose cohort represents all clients by their gradients.
 
     A subclass defines `term`, the term that it adds to the objective of `DivFL`, and may define the
-    three methods after it. The term is a function of the cohort's members alone, so that a sample
+    three methods after it. The term is a function of the cohort's participants alone, so that a sample
     of the clients that are represented leaves it exact.
 
     Attributes:
@@ -181,8 +181,8 @@ class Representatives(Selector):
         memory = source.observe(memory, cohort, results, context)
         if self._keeps_distances:
             known, _ = source.read(memory, context)
-            kept = renewed_distances(kept, known.gradient, cohort.answered)
-        return memory, self.remember(own, context, cohort.answered), kept
+            kept = renewed_distances(kept, known.gradient, cohort.responder_ids)
+        return memory, self.remember(own, context, cohort.responder_ids), kept
 
     def _check_sizes(self, at_most: float = math.inf) -> None:
         """Checks that the cohort and the candidates fit into the pool, and all into the clients."""
@@ -254,16 +254,16 @@ def _quality(
     sample: _Sample,
     distances: Float[Array, "rows rows"] | None,
 ) -> tuple[Float[Array, " cohort"], dict[str, Float[Array, ""]]]:
-    """Returns the share of clients that each member represents, and errors of the cohort."""
+    """Returns the share of clients that each participant represents, and errors of the cohort."""
     if distances is None:
-        member, distance = nearest(gradients, cohort)
+        participant, distance = nearest(gradients, cohort)
     else:
-        member, distance = _nearest_by(distances, cohort, finite)
+        participant, distance = _nearest_by(distances, cohort, finite)
     counted = finite.astype(jnp.float32)
     if sample.weights is not None:
         counted = counted * sample.weights
     counted = counted / jnp.maximum(jnp.sum(counted), 1)
-    shares = jax.ops.segment_sum(counted, member, cohort.shape[0])
+    shares = jax.ops.segment_sum(counted, participant, cohort.shape[0])
     zeros = jnp.zeros_like(counted)
     by_shares, alike = zeros.at[cohort].set(shares), zeros.at[cohort].set(1 / cohort.shape[0])
     # Means over the first axis are slow on a CPU, and rows looked up one by one on a TPU.
@@ -285,9 +285,9 @@ def _nearest_by(
     cohort: Int[Array, " cohort"],
     finite: Bool[Array, " clients"],
 ) -> tuple[Int[Array, " clients"], Float[Array, " clients"]]:
-    """Finds nearest members as `nearest` does, from known distances.
+    """Finds nearest participants as `nearest` does, from known distances.
 
-    Only finite members count, except that each member is nearest to itself.
+    Only finite participants count, except that each participant is nearest to itself.
     """
     places = jnp.argmin(jnp.where(finite[cohort][:, None], distances[cohort], jnp.inf), axis=0)
     places = places.astype(jnp.int32).at[cohort].set(jnp.arange(cohort.shape[0], dtype=jnp.int32))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Sampling, Sees, Selector
+from fedjax_fair.base import Cohort, Context, Sampling, ServerView, Selector
 from fedjax_fair.numerics.permutation import permutation_at
 
 __all__ = ["Uniform", "draw"]
@@ -36,7 +36,7 @@ class Uniform(Selector):
         Uniform(cohort_size=10)
     """
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     cohort_size: int
 

@@ -15,7 +15,7 @@ _NEVER = -(2**30)  # Before any window.
 
 
 class UnionFL(Representatives):
-    r"""Picks clients that represent all clients, with a penalty for members of recent cohorts.
+    r"""Picks clients that represent all clients, with a penalty for participants of recent cohorts.
 
     It maximizes (equation 14)
 
@@ -25,14 +25,14 @@ class UnionFL(Representatives):
     cohorts, empty at first. A client counts once however often it was in them. The objective is
     submodular but not monotone; a cohort is filled up even where that lowers it. With :math:`\mu =
     0` it chooses as `DivFL` does. The weights of the cohort are as for `DivFL`. Info: that of
-    `DivFL`, ``penalty``, the second term without its sign, and ``repeated``, the number of members
+    `DivFL`, ``penalty``, the second term without its sign, and ``repeated``, the number of participants
     that were in the union.
 
     As for `DivFL`, no guarantee of differential privacy covers this selector.
 
     Args:
         cohort_size: Clients per round.
-        mu: Penalty of a recently selected member, >= 0. Its size relative to :math:`G` depends on
+        mu: Penalty of a recently selected participant, >= 0. Its size relative to :math:`G` depends on
             ``scale``.
         window: Rounds to look back, an integer >= 1. The state has the round in which each client
             was last chosen, and does not grow with the window.

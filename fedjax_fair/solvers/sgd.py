@@ -107,7 +107,7 @@ class SGD(Solver):
                 )
 
     @property
-    def same_steps(self) -> bool:
+    def fixed_num_steps(self) -> bool:
         """Whether all clients take equally many steps."""
         return self.steps is not None
 

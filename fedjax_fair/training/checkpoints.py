@@ -68,7 +68,7 @@ class Checkpoints:
         self._written = monotonic()
         self.history: History | None = None
         while (recorded := self._newest_intact()) is not None:
-            self._require_the_same(recorded)
+            self._check_the_same(recorded)
             history = History.from_arrays(recorded)
             if history.round >= rounds or history.round % eval_every == 0:
                 self.history = history
@@ -158,7 +158,7 @@ class Checkpoints:
                 return jax.tree.map(np.asarray, history)
         return None
 
-    def _require_the_same(self, recorded: dict[str, Any]) -> None:
+    def _check_the_same(self, recorded: dict[str, Any]) -> None:
         """Raises unless the checkpoint is of this run; says where it differs."""
         where = f"the checkpoints in {self._manager.directory} are of a run with"
         if not np.array_equal(recorded["seeds"], self._seeds):

@@ -21,7 +21,7 @@ from fedjax_fair.training.diagnosis import is_constant
 from fedjax_fair.training.functions import functions
 from fedjax_fair.training.split import Split
 
-__all__ = ["CompiledFunctions", "require_outputs"]
+__all__ = ["CompiledFunctions", "check_outputs"]
 
 # What runs have recorded exists as it came and, in the end, as a Dataset, and partly in between:
 # 2.3 to 2.8 times in trials.
@@ -47,8 +47,8 @@ class CompiledFunctions:
 
     Attributes:
         empty_cohort: The cohort before the first round, -1 in every slot, ``[runs, cohort]``.
-        bytes_up: Bytes that a member sends in a round.
-        pooled: ``BaseRound.pooled``.
+        bytes_up: Bytes that a participant sends in a round.
+        is_centralized: ``BaseRound.is_centralized``.
         same_cohort: Whether every round has the same cohort, whatever goes into it.
     """
 
@@ -64,7 +64,7 @@ class CompiledFunctions:
     ) -> None:
         self._batch, self._length = batch, eval_every
         one, model = method.first, method.of("model")
-        self.pooled = one.pooled
+        self.is_centralized = one.is_centralized
         # Seeds on the host rather than keys on a device, which other processes could not use.
         seeds, self._own = batch.own(method.own)
         self._shared = method.shared
@@ -85,7 +85,7 @@ class CompiledFunctions:
         init_run = parts.init.lower(*given)
         self._state = init_run.out_info
         self.bytes_up = one.bytes_up(_of_one_run(self._state.variables))
-        require_outputs(one.model, self._state.variables, batch.given)
+        check_outputs(one.model, self._state.variables, batch.given)
         options = _CPU_INIT_OPTIONS if target.current().is_cpu else None
         initial = batch.compile(init_run, options)
         self._init = lambda: initial.result()(*given)
@@ -175,7 +175,7 @@ class CompiledFunctions:
         return (measured, own), shared, self._batch.data
 
 
-def require_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
+def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
     """Raises if a model has fewer outputs than there are classes, which would be NaN later on."""
     if np.issubdtype(data.train.labels.dtype, np.floating):
         if model.loss is Model.loss:

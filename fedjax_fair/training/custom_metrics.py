@@ -8,7 +8,7 @@ from fedjax_fair.base import ClientMetric, Metric
 from fedjax_fair.metrics import ALL_SUMMARIES
 from fedjax_fair.results import RECORDED
 
-__all__ = ["require_new"]
+__all__ = ["check_new"]
 
 _DIMENSIONS = {"seed", "round", "client", "class", "planted_group", "training_round", "slot"}
 _OTHERS = {"group", "group_accuracy", "group_loss", "bytes_up", "bytes_down", "diverged"} | {
@@ -18,7 +18,7 @@ _TAKEN = _DIMENSIONS | _OTHERS | set(RECORDED) | {metric.name for metric in ALL_
 _PREFIXES = ("cohort_", "selection_", "aggregation_")
 
 
-def require_new(metrics: Sequence[Metric | ClientMetric]) -> None:
+def check_new(metrics: Sequence[Metric | ClientMetric]) -> None:
     """Requires metrics whose variables in results have names of their own.
 
     Raises:

@@ -18,7 +18,7 @@ from fedjax_fair.simulate import RoundInfo
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["TrainingMonitor", "is_constant", "require_members", "warn_of_clients", "warn_of_divergence"]
+__all__ = ["TrainingMonitor", "is_constant", "check_participants", "warn_of_clients", "warn_of_divergence"]
 
 # Heterogeneous clients make losses jump, but not to where the right class has, in the geometric
 # mean, the tenth power of the probability that guessing gives it.
@@ -45,7 +45,7 @@ def is_constant(traced: Any, info: RoundInfo) -> bool:
     return not any(used)
 
 
-def require_members(
+def check_participants(
     clients: Int[np.ndarray, "seeds rounds cohort"],
     num_clients: int,
     done: int,

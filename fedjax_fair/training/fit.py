@@ -182,7 +182,7 @@ def train(
     if best is not None:
         checks.function("best", best, "from an Evaluation to a number for each seed")
     options = TrainOptions(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
-    options.require_valid()
+    options.check_valid()
     with RunBatch(data, seeds, mesh) as batch:
         trained = run(split([round]), batch, options, callbacks, checkpoints)
     return FitResult(trained.dataset, trained.variables, round.model, trained.rounds)
@@ -273,6 +273,6 @@ def fit_batch(
     options = TrainOptions(
         rounds, eval_every, train_loss, on_nonfinite, metrics, memory_limit=memory_limit
     )
-    options.require_valid()
+    options.check_valid()
     with RunBatch(data, seeds, mesh) as batch:
         return run(split(methods), batch, options, callbacks, checkpoints).dataset

@@ -18,7 +18,7 @@ from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.results.history import RECORDED, described
 from fedjax_fair.training.executables import call
 from fedjax_fair.training.functions import over_runs, reusing
-from fedjax_fair.training.compiled_functions import require_outputs
+from fedjax_fair.training.compiled_functions import check_outputs
 from fedjax_fair.training.split import Structure, split
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class FitResult(NamedTuple):
             raise ValueError(
                 f"data with {data.num_partitions} partitions: expected {len(seeds)}, one a seed."
             )
-        require_outputs(self.model, self.variables, data)
+        check_outputs(self.model, self.variables, data)
         of_tests = [one for one in metrics.SUMMARIES if one.population in metrics.OF_TESTS]
         if data.groups is not None:
             of_tests += metrics.GROUP_SUMMARIES

@@ -22,13 +22,13 @@ from fedjax_fair.training.best import BestModelTracker
 from fedjax_fair.training.checkpoints import Checkpoints
 from fedjax_fair.training.diagnosis import (
     TrainingMonitor,
-    require_members,
+    check_participants,
     warn_of_clients,
     warn_of_divergence,
 )
 from fedjax_fair.training.explained import explained
 from fedjax_fair.training.fingerprint import describe
-from fedjax_fair.training.custom_metrics import require_new
+from fedjax_fair.training.custom_metrics import check_new
 from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.split import Split
 
@@ -116,14 +116,14 @@ class TrainOptions(NamedTuple):
     best: Callable[[Evaluation], Any] | None = None
     memory_limit: int | None = None
 
-    def require_valid(self) -> None:
+    def check_valid(self) -> None:
         """Raises a ``ValueError`` for a setting out of range."""
         checks.positive_int("rounds", self.rounds)
         checks.positive_int("eval_every", self.eval_every)
         checks.one_of("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))
         if self.memory_limit is not None:
             checks.non_negative_int("memory_limit", self.memory_limit)
-        require_new(self.metrics)
+        check_new(self.metrics)
 
 
 class RunBatchResult(NamedTuple):
@@ -192,7 +192,7 @@ def run(
         for callback in callbacks:
             callback.on_compiled(needed)
         cohort_size = compiled.empty_cohort.shape[1]
-        if compiled.same_cohort and not compiled.pooled and cohort_size < data.num_clients:
+        if compiled.same_cohort and not compiled.is_centralized and cohort_size < data.num_clients:
             warnings.warn(
                 f"selector: every round has the same {cohort_size} of {data.num_clients} clients, "
                 "because its cohort does not depend on key, state or context; draw with jax.random "
@@ -227,10 +227,10 @@ def run(
         while not stop and history.round < rounds:
             state, info = compiled.step(state, min(eval_every, rounds - history.round))
             recorded = jax.device_get(info)
-            if not compiled.pooled:
-                require_members(recorded.clients, data.num_clients, history.round, seeds)
+            if not compiled.is_centralized:
+                check_participants(recorded.clients, data.num_clients, history.round, seeds)
             if on_nonfinite == "raise":
-                _require_finite(recorded, history.round, seeds, store)
+                _check_finite(recorded, history.round, seeds, store)
             warn_of_clients(recorded.selector, history.round, seeds)
             history.add_rounds(recorded)
             stop = record(recorded.clients[:, -1], recorded)
@@ -275,7 +275,7 @@ def _kept(
     return Checkpoints(folder, batch.seeds, described, options.rounds, options.eval_every)
 
 
-def _require_finite(
+def _check_finite(
     info: RoundInfo,
     done: int,
     seeds: tuple[int, ...],

@@ -54,7 +54,7 @@ def train_methods(
         Each name with what ``train`` returns, as soon as it is done.
     """
     options = TrainOptions(rounds, eval_every, True, on_nonfinite)
-    options.require_valid()
+    options.check_valid()
     names, traced = list(methods), dict[str, CompiledFunctions]()
     parts = {name: split([method]) for name, method in methods.items()}
     # Several processes must not change the order of what they compile and run.

@@ -1,6 +1,6 @@
-"""What a member of a cohort sends, and what the server sees of it.
+"""What a participant of a cohort sends, and what the server sees of it.
 
-Uploads are settings of `fedjax_fair.Round`. Privacy clips what a member sends, and adds noise
+Uploads are settings of `fedjax_fair.Round`. Privacy clips what a participant sends, and adds noise
 to the mean; secure aggregation hides single updates from the server; compression takes fewer
 bytes. `fedjax_fair.uploads.applied` says in which order.
 """

@@ -93,7 +93,7 @@ def _spent(
             "uploads.epsilon needs dp-accounting: pip install 'fedjax-fair[privacy]'."
         ) from error
     taken = rounds
-    if sampling.kind == "in_turn":
+    if sampling.kind == "round_robin":
         taken = math.ceil(rounds * cohort_size / num_clients)
     whole = dp_accounting.get_epsilon_gaussian(noise / math.sqrt(taken), delta)
     if sampling.kind != "uniform" or cohort_size == num_clients:

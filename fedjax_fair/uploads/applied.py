@@ -1,6 +1,6 @@
-"""How a round applies uploads: what members send of their updates, and what arrives.
+"""How a round applies uploads: what participants send of their updates, and what arrives.
 
-The order is fixed. A member compresses its update, then shortens it, so that what it sends is not
+The order is fixed. A participant compresses its update, then shortens it, so that what it sends is not
 longer than the clip that privacy relies on, then weighs it; the server learns the sum, masked or
 not, and adds noise. What a liar sends in place of it (`fedjax_fair.faults`) is not
 compressed and not shortened.
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.base import Aggregator, Cohort, Context, Faults, LocalResult, Selector, Variables
-from fedjax_fair.faults.applied import among_answers
+from fedjax_fair.faults.apply import renormalize_sum
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.secure_sum import Secure
@@ -27,7 +27,7 @@ from fedjax_fair.uploads import noise
 from fedjax_fair.uploads.compression import Compression
 from fedjax_fair.uploads.noise import PrivacyMechanism
 from fedjax_fair.uploads.sealed import sums_of_round
-from fedjax_fair.uploads.secure import require_sums
+from fedjax_fair.uploads.secure import check_sums
 
 __all__ = ["Received", "Uploads", "bytes_up", "check", "init", "receive", "send"]
 
@@ -36,7 +36,7 @@ _MASKS, _NOISE, _COUNT, _ROUNDING = range(4)
 
 
 class Uploads(NamedTuple):
-    """Settings of what members send; None for nothing of the kind."""
+    """Settings of what participants send; None for nothing of the kind."""
 
     secure: Secure | None = None
     compression: Compression | None = None
@@ -71,14 +71,14 @@ def check(
         example = "uploads.TopK(0.1)"
         checks.instance("compression", settings.compression, Compression, example)
     if settings.secure is not None:
-        require_sums(selector, aggregator, faults)
+        check_sums(selector, aggregator, faults)
         if settings.compression is not None:
             raise ValueError(
                 "compression: masks of aggregation='secure' take four bytes for every number, "
                 "whatever is sent; expected one of the two."
             )
     if settings.privacy is not None:
-        noise.require_equal_weights(settings.privacy, aggregator)
+        noise.check_equal_weights(settings.privacy, aggregator)
 
 
 def init(settings: Uploads, num_clients: int, variables: Variables) -> Any:
@@ -89,7 +89,7 @@ def init(settings: Uploads, num_clients: int, variables: Variables) -> Any:
     """
     state = {}
     if settings.privacy is not None:
-        noise.require_no_statistics(variables)
+        noise.check_no_statistics(variables)
         if settings.privacy.adapt is not None:
             state["clip"] = settings.privacy.first_clip()
     if settings.compression is not None and settings.compression.feedback:
@@ -98,7 +98,7 @@ def init(settings: Uploads, num_clients: int, variables: Variables) -> Any:
 
 
 def bytes_up(settings: Uploads, variables: Variables) -> int:
-    """Bytes that a member sends in a round, its update alone.
+    """Bytes that a participant sends in a round, its update alone.
 
     Examples:
         >>> from fedjax_fair.uploads import TopK
@@ -122,14 +122,14 @@ def send(
     occurrence: Int[Array, ""],
     result: LocalResult,
 ) -> tuple[LocalResult, Float[Array, " width"] | None]:
-    """The result of a member whose update is as it sends it, and what it keeps for later.
+    """The result of a participant whose update is as it sends it, and what it keeps for later.
 
     Args:
         settings: What is done.
         key: Of the round.
         state: From ``init`` or the round before.
         client: The client.
-        occurrence: How many earlier members are the same client.
+        occurrence: How many earlier participants are the same client.
         result: Of its training.
     """
     kept = None
@@ -164,17 +164,17 @@ def receive(
     kept: Float[Array, "cohort width"] | None,
     context: Context,
 ) -> Received:
-    """What the server learns, from what members have sent.
+    """What the server learns, from what participants have sent.
 
     Args:
         settings: What is done.
         key: Of the round.
         state: From ``init`` or the round before.
         cohort: Who takes part, and who has answered.
-        occurrences: How many earlier members are the same client.
-        weights: Of the members, if known beforehand.
+        occurrences: How many earlier participants are the same client.
+        weights: Of the participants, if known beforehand.
         results: What they have sent.
-        kept: What they keep, on the devices of the members.
+        kept: What they keep, on the devices of the participants.
         context: That of the start of the round.
     """
     add = None
@@ -184,7 +184,7 @@ def receive(
 
     def average(values):
         assert weights is not None
-        return among_answers(cohort, weights, (add or context.weighted_sum)(weights, values))
+        return renormalize_sum(cohort, weights, (add or context.weighted_sum)(weights, values))
 
     if add is not None and weights is not None:
         results = results._replace(weighted_sum=average(results.update))
@@ -202,11 +202,11 @@ def receive(
             info["clip"] = clip
     if kept is not None:
         rows = context.map_clients(lambda client, own: own, cohort.clients, kept)
-        # What a client owed is settled by the first of its members, and all of them may owe anew.
+        # What a client owed is settled by the first of its participants, and all of them may owe anew.
         none = jnp.iinfo(cohort.clients.dtype).max
-        first = jnp.where(occurrences == 0, cohort.answered, none)
+        first = jnp.where(occurrences == 0, cohort.responder_ids, none)
         settled = state["kept"].at[first].set(0, mode="drop")
-        state["kept"] = settled.at[cohort.answered].add(rows, mode="drop")
+        state["kept"] = settled.at[cohort.responder_ids].add(rows, mode="drop")
     return Received(results, state or (), info, add)
 
 

@@ -16,10 +16,10 @@ __all__ = ["Compression", "Quantized", "TopK"]
 
 
 class Compression(Tree):
-    """What a member sends in place of its update.
+    """What a participant sends in place of its update.
 
     Attributes:
-        feedback: Whether a member keeps what it could not send, and adds it to its next update.
+        feedback: Whether a participant keeps what it could not send, and adds it to its next update.
     """
 
     feedback: ClassVar[bool] = False
@@ -40,9 +40,9 @@ class Compression(Tree):
 class TopK(Compression):
     r"""Sends the numbers of the largest absolute values, and keeps the others for later.
 
-    A member sends the :math:`k` largest of :math:`u + e`, its update plus what it has kept, and
+    A participant sends the :math:`k` largest of :math:`u + e`, its update plus what it has kept, and
     keeps the rest as :math:`e` for the next round in which it takes part. That takes memory of a
-    model for every client of the federation. What a member keeps stays as it is when its result
+    model for every client of the federation. What a participant keeps stays as it is when its result
     does not arrive. A number takes four bytes, and its place four.
 
     Args:

@@ -1,7 +1,7 @@
 r"""Differential privacy of clients: clipped updates, and Gaussian noise on their mean.
 
-Every member shortens its update to a length, and the server adds noise to the mean of a cohort
-whose members weigh the same. Replacing all data of one client moves the sum by at most twice
+Every participant shortens its update to a length, and the server adds noise to the mean of a cohort
+whose participants weigh the same. Replacing all data of one client moves the sum by at most twice
 the length, whatever the data were; `fedjax_fair.uploads.epsilon` turns this into a guarantee.
 """
 
@@ -56,12 +56,12 @@ class PrivacyMechanism(Tree):
 class Privacy(PrivacyMechanism):
     r"""Updates shortened to one length, and noise on their mean.
 
-    With the updates :math:`u_k` of :math:`m` members the server learns
+    With the updates :math:`u_k` of :math:`m` participants the server learns
 
     .. math:: \frac{1}{m} \Big(\sum_k u_k \min(1, C / \lVert u_k \rVert) + z\,C\,\xi\Big), \qquad
         \xi \sim N(0, I).
 
-    An update that is not finite counts as zero. Where members drop out the mean is over those who
+    An update that is not finite counts as zero. Where participants drop out the mean is over those who
     answered, and the noise on the sum stays. It goes with aggregators of equal weights,
     ``Mean("uniform")``.
 
@@ -100,8 +100,8 @@ class Privacy(PrivacyMechanism):
 class AdaptivePrivacy(PrivacyMechanism):
     r"""Updates shortened to a length that follows their lengths.
 
-    Each member says whether its update was shorter than :math:`C`; the server learns the part
-    :math:`b` of the :math:`m` members that say so, with noise :math:`N(0, (\sigma_b/m)^2)`, and
+    Each participant says whether its update was shorter than :math:`C`; the server learns the part
+    :math:`b` of the :math:`m` participants that say so, with noise :math:`N(0, (\sigma_b/m)^2)`, and
     :math:`C \leftarrow C \exp(-\eta (b - \gamma))`. The noise on updates is a little larger, so
     that both together are as private as the noise multiplier :math:`z` says:
     :math:`z_\Delta = (z^{-2} - (2 \sigma_b)^{-2})^{-1/2}`. Everything else is as for `Privacy`.
@@ -163,13 +163,13 @@ class AdaptivePrivacy(PrivacyMechanism):
     ) -> Float[Array, ""]:
         """Returns the length of the next round.
 
-        It stays where no member has answered, or the part of shorter updates is not known.
+        It stays where no participant has answered, or the part of shorter updates is not known.
         """
         noise = self._count_noise(cohort) * jax.random.normal(key) / _answered(cohort)
         moved = clip * jnp.exp(-self.learning_rate * (shorter + noise - self.quantile))
         known = jnp.isfinite(moved)
-        if cohort.answers is not None:
-            known &= jnp.any(cohort.answers)
+        if cohort.responded is not None:
+            known &= jnp.any(cohort.responded)
         return jnp.where(known, moved, clip)
 
     def _count_noise(self, cohort: Cohort) -> Number:
@@ -178,7 +178,7 @@ class AdaptivePrivacy(PrivacyMechanism):
         return jnp.maximum(cohort.clients.shape[0] / 20, self.noise_multiplier)
 
 
-def require_equal_weights(privacy: PrivacyMechanism, aggregator: Aggregator) -> None:
+def check_equal_weights(privacy: PrivacyMechanism, aggregator: Aggregator) -> None:
     """Requires a mean whose sensitivity is known.
 
     Raises:
@@ -191,7 +191,7 @@ def require_equal_weights(privacy: PrivacyMechanism, aggregator: Aggregator) -> 
         )
 
 
-def require_no_statistics(variables: Variables) -> None:
+def check_no_statistics(variables: Variables) -> None:
     """Requires a model without running statistics, which noise would spoil.
 
     Raises:
@@ -235,6 +235,6 @@ def noisy(
 
 
 def _answered(cohort: Cohort) -> Float[Array, ""]:
-    if cohort.answers is None:
+    if cohort.responded is None:
         return jnp.float32(cohort.clients.shape[0])
-    return jnp.maximum(jnp.sum(cohort.answers), 1).astype(jnp.float32)
+    return jnp.maximum(jnp.sum(cohort.responded), 1).astype(jnp.float32)

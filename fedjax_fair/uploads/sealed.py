@@ -1,7 +1,7 @@
 """What the server can do with uploads that it only sees masked.
 
 Under secure aggregation a role is handed sealed updates. It can add them up with weights, which a
-secure sum does, and, as far as it says that it does (`fedjax_fair.base.Sees`), ask each client
+secure sum does, and, as far as it says that it does (`fedjax_fair.base.ServerView`), ask each client
 for numbers computed from its own. Anything else stops while a round is traced.
 """
 
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedjax_fair.base import Cohort, Context, LocalResult, Sees
+from fedjax_fair.base import Cohort, Context, LocalResult, ServerView
 from fedjax_fair.numerics import secure_sum
 from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.numerics.sketch import ravel
@@ -25,7 +25,7 @@ __all__ = ["Sealed", "masked_sum", "sealed_context", "sealed_results", "sums_of_
 
 
 class Sealed:
-    """Something of each member that the server cannot read.
+    """Something of each participant that the server cannot read.
 
     Attributes:
         _inside: What it is, for functions that run on clients.
@@ -52,7 +52,7 @@ def masked_sum(
 ) -> PyTree:
     """The sum of stacked updates with the given weights, through a secure sum.
 
-    Every member encodes its update times its weight. Sums over devices are of whole numbers, so
+    Every participant encodes its update times its weight. Sums over devices are of whole numbers, so
     they are the same on any number of them.
 
     Args:
@@ -60,42 +60,42 @@ def masked_sum(
         context: That of the start of the round.
         cohort: Who takes part, and who has answered.
         secure: Its settings.
-        weights: Of each member, >= 0; their sum is at most 1.
-        updates: Of each member, on the device that holds it.
+        weights: Of each participant, >= 0; their sum is at most 1.
+        updates: Of each participant, on the device that holds it.
 
     Returns:
         The sum over those who answered; not a number where a value exceeds the limit, or the
         weights add up to more than 1.
     """
-    members = cohort.clients.shape[0]
-    step = secure_sum.quantization_step(secure.limit, members)
-    slots = jnp.arange(members, dtype=jnp.int32)
-    answers = jnp.ones(members, bool) if cohort.answers is None else cohort.answers
+    participants = cohort.clients.shape[0]
+    step = secure_sum.quantization_step(secure.limit, participants)
+    slots = jnp.arange(participants, dtype=jnp.int32)
+    responded = jnp.ones(participants, bool) if cohort.responded is None else cohort.responded
 
     def send(client, own):
-        slot, weight, answers, update = own
+        slot, weight, responded, update = own
         values = weight * ravel(update).astype(jnp.float32)
-        sent = secure_sum.masked(key, slot, members, values, weight * secure.limit, step)
-        return (), jax.tree.map(lambda leaf: jnp.where(answers, leaf, 0), sent)
+        sent = secure_sum.masked(key, slot, participants, values, weight * secure.limit, step)
+        return (), jax.tree.map(lambda leaf: jnp.where(responded, leaf, 0), sent)
 
-    ones = jnp.ones(members)
-    own = (slots, weights, answers, updates)
+    ones = jnp.ones(participants)
+    own = (slots, weights, responded, updates)
     _, total = collectives.map_and_sum(context.examples, send, ones, cohort.clients, own)
-    summed = secure_sum.recovered(key, total, step, cohort.answers)
-    bounded = jnp.sum(jnp.abs(weights), where=answers) <= 1 + secure_sum.SLACK / 4
+    summed = secure_sum.recovered(key, total, step, cohort.responded)
+    bounded = jnp.sum(jnp.abs(weights), where=responded) <= 1 + secure_sum.SLACK / 4
     return _unraveled(jnp.where(bounded, summed, jnp.nan), updates)
 
 
 def sealed_context(
     context: Context,
-    sees: Sees,
+    server_view: ServerView,
     add: Callable[[Float[Array, " cohort"], PyTree], PyTree] | None = None,
 ) -> Context:
     """A context that gives a role what it says that it sees, and not more.
 
     Args:
         context: What it could ask for otherwise.
-        sees: ``"sum"``, or ``"numbers"`` of each client too.
+        server_view: ``"aggregate"``, or ``"scalars"`` of each client too.
         add: Sums updates with weights, once there are some.
     """
 
@@ -111,12 +111,12 @@ def sealed_context(
         return ask
 
     limited = {"gradients": refuse("gradients of clients")}
-    if sees == "sum":
+    if server_view == "aggregate":
         names = ("losses", "accuracies", "client_means", "map_clients")
         limited |= {name: refuse(f"{name} of clients") for name in names}
     else:
-        limited["client_means"] = lambda measure, clients, updates=None: _numbers(
-            context.client_means(measure, clients, _opened(updates))
+        limited["client_means"] = lambda metric_fn, clients, updates=None: _numbers(
+            context.client_means(metric_fn, clients, _opened(updates))
         )
         limited["map_clients"] = lambda function, clients, values=None: _numbers(
             context.map_clients(function, clients, _opened(values))
@@ -124,11 +124,11 @@ def sealed_context(
     return context._replace(weighted_sum=weighted_sum, **limited)
 
 
-def sealed_results(results: LocalResult, sees: Sees) -> LocalResult:
+def sealed_results(results: LocalResult, server_view: ServerView) -> LocalResult:
     """Results whose updates a role cannot read, nor, if it sees sums alone, anything else."""
     hidden: dict[str, Any] = {"update": Sealed(results.update)}
     hidden["reports"] = {name: Sealed(report) for name, report in results.reports.items()}
-    if sees == "sum":
+    if server_view == "aggregate":
         hidden |= {"loss": Sealed(results.loss), "steps": Sealed(results.steps)}
     return results._replace(**hidden)
 

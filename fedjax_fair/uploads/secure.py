@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from fedjax_fair.base import Aggregator, Faults, Selector
 
-__all__ = ["require_sums"]
+__all__ = ["check_sums"]
 
 
-def require_sums(selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]) -> None:
+def check_sums(selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]) -> None:
     """Requires roles that secure aggregation leaves enough to see.
 
     Raises:
@@ -20,7 +20,7 @@ def require_sums(selector: Selector, aggregator: Aggregator, faults: Sequence[Fa
         "aggregator": "Mean, Tilted, QFedAvg, FairFed or GIFAIR",
     }
     for role, given in {"selector": selector, "aggregator": aggregator}.items():
-        if given.sees == "vectors":
+        if given.server_view == "vectors":
             raise ValueError(
                 f"{role}: it sees vectors of single clients, which "
                 f"aggregation='secure' hides; expected one that does not, such as {instead[role]}."
@@ -28,5 +28,5 @@ def require_sums(selector: Selector, aggregator: Aggregator, faults: Sequence[Fa
     if any(fault.collude is not None for fault in faults):
         raise ValueError(
             "faults: a liar that knows all updates, which aggregation='secure' hides; expected an "
-            "attack of one member alone, such as 'sign_flip', 'scaling', 'noise' or 'nan'."
+            "attack of one participant alone, such as 'sign_flip', 'scaling', 'noise' or 'nan'."
         )

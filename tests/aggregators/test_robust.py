@@ -31,10 +31,10 @@ def results_of(vectors):
     )
 
 
-def found(aggregator, vectors, answers=None, state=None):
+def found(aggregator, vectors, responded=None, state=None):
     """The update as a vector, the new state and the rest."""
     weights = jnp.linspace(1, 2, NUM)
-    cohort = Cohort(jnp.arange(NUM, dtype=jnp.int32), weights / weights.sum(), answers=answers)
+    cohort = Cohort(jnp.arange(NUM, dtype=jnp.int32), weights / weights.sum(), responded=responded)
     state = aggregator.init(CONTEXT) if state is None else state
     update, state, info = aggregate(aggregator, state, cohort, results_of(vectors), CONTEXT)
     joined = np.concatenate([np.ravel(update.params["a"]), np.ravel(update.params["b"])])
@@ -44,25 +44,25 @@ def found(aggregator, vectors, answers=None, state=None):
 ANSWERS = [None, jnp.array([True, False, True, True, True, False, True]), jnp.arange(NUM) < 4]
 
 
-@pytest.mark.parametrize("answers", ANSWERS, ids=["all", "five", "four"])
-def test_the_median_is_that_of_numpy(answers):
+@pytest.mark.parametrize("responded", ANSWERS, ids=["all", "five", "four"])
+def test_the_median_is_that_of_numpy(responded):
     vectors = drawn()
-    expected = np.median(vectors[... if answers is None else np.asarray(answers)], axis=0)
+    expected = np.median(vectors[... if responded is None else np.asarray(responded)], axis=0)
     np.testing.assert_allclose(
-        found(aggregators.Median(), vectors, answers)[0], expected, rtol=1e-6
+        found(aggregators.Median(), vectors, responded)[0], expected, rtol=1e-6
     )
 
 
-@pytest.mark.parametrize("answers", ANSWERS, ids=["all", "five", "four"])
+@pytest.mark.parametrize("responded", ANSWERS, ids=["all", "five", "four"])
 @pytest.mark.parametrize("trim", [0.0, 0.2, 0.3, 0.49])
-def test_the_trimmed_mean_is_that_of_sorted_values(trim, answers):
+def test_the_trimmed_mean_is_that_of_sorted_values(trim, responded):
     vectors = drawn()
-    ranked = np.sort(vectors[... if answers is None else np.asarray(answers)], axis=0)
+    ranked = np.sort(vectors[... if responded is None else np.asarray(responded)], axis=0)
     cut = int(trim * len(ranked) + 1e-9)
     expected = ranked[cut : len(ranked) - cut].mean(axis=0)
-    update, _, info = found(aggregators.TrimmedMean(trim), vectors, answers)
+    update, _, info = found(aggregators.TrimmedMean(trim), vectors, responded)
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
-    counts = np.ones(NUM) if answers is None else np.asarray(answers)
+    counts = np.ones(NUM) if responded is None else np.asarray(responded)
     np.testing.assert_allclose(info.weights, counts / counts.sum(), rtol=1e-6)
 
 
@@ -78,16 +78,16 @@ def test_what_is_cut_off_is_a_whole_number_of_members():
 
 
 @pytest.mark.parametrize("selected", [1, 3])
-@pytest.mark.parametrize("answers", ANSWERS[:2], ids=["all", "five"])
-def test_krum_takes_those_with_the_closest_neighbors(selected, answers):
+@pytest.mark.parametrize("responded", ANSWERS[:2], ids=["all", "five"])
+def test_krum_takes_those_with_the_closest_neighbors(selected, responded):
     vectors = drawn(scale=0.01, shift=5.0)
-    members = np.arange(NUM) if answers is None else np.flatnonzero(answers)
+    participants = np.arange(NUM) if responded is None else np.flatnonzero(responded)
     scores = np.full(NUM, np.inf)
-    for own in members:
-        apart = [np.sum((vectors[own] - vectors[one]).astype(float) ** 2) for one in members]
-        scores[own] = np.sort(apart)[1 : 1 + len(members) - 1 - 2].sum()
+    for own in participants:
+        apart = [np.sum((vectors[own] - vectors[one]).astype(float) ** 2) for one in participants]
+        scores[own] = np.sort(apart)[1 : 1 + len(participants) - 1 - 2].sum()
     chosen = np.argsort(scores)[:selected]
-    update, _, info = found(aggregators.Krum(1, selected=selected), vectors, answers)
+    update, _, info = found(aggregators.Krum(1, selected=selected), vectors, responded)
     np.testing.assert_allclose(update, vectors[chosen].mean(axis=0), rtol=1e-5)
     assert set(np.flatnonzero(info.weights)) == set(chosen)
     np.testing.assert_allclose(info.info["score"], scores, rtol=1e-3)
@@ -98,7 +98,7 @@ def test_krum_needs_a_majority_that_is_large_enough():
         found(aggregators.Krum(3), drawn())
 
 
-@pytest.mark.parametrize("weights", ["uniform", "size"])
+@pytest.mark.parametrize("weights", ["uniform", "num_examples"])
 def test_nothing_is_closer_than_the_geometric_median(weights):
     vectors = drawn()
     shares = np.ones(NUM) if weights == "uniform" else np.array(SIZES, float)
@@ -121,7 +121,7 @@ def test_the_geometric_median_may_be_an_update():
     np.testing.assert_allclose(update, 0.25, atol=1e-4)
 
 
-@pytest.mark.parametrize("weights", ["uniform", "cohort"])
+@pytest.mark.parametrize("weights", ["uniform", "selector"])
 def test_updates_are_shortened_to_the_bound(weights):
     vectors, bound = drawn(), 2.5
     lengths = np.linalg.norm(vectors, axis=1)
@@ -156,15 +156,15 @@ def trusting(root):
     return aggregators.FLTrust(examples, server)
 
 
-@pytest.mark.parametrize("answers", ANSWERS, ids=["all", "five", "four"])
-def test_trust_is_the_agreement_with_the_server_as_in_numpy(answers):
+@pytest.mark.parametrize("responded", ANSWERS, ids=["all", "five", "four"])
+def test_trust_is_the_agreement_with_the_server_as_in_numpy(responded):
     vectors, root = drawn(shift=0.3), drawn(seed=9, shift=0.3)[0]
     lengths = np.linalg.norm(vectors, axis=1)
     trust = np.maximum(0, vectors @ root / lengths / np.linalg.norm(root))
-    trust *= 1 if answers is None else np.asarray(answers)
+    trust *= 1 if responded is None else np.asarray(responded)
     assert 0 < (trust > 0).sum() < NUM
     expected = trust @ (vectors / lengths[:, None]) * np.linalg.norm(root) / trust.sum()
-    update, _, info = found(trusting(root), vectors, answers)
+    update, _, info = found(trusting(root), vectors, responded)
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(info.weights, trust / trust.sum(), rtol=1e-5)
     np.testing.assert_allclose(info.info["trust"], trust, rtol=1e-5, atol=1e-6)

@@ -64,7 +64,7 @@ def distance(one, other) -> float:
 
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_every_method_trains(name):
-    # Of four members none may lie for Krum.
+    # Of four participants none may lie for Krum.
     written = "krum:byzantine=0" if name == "krum" else name
     before, after, info = trained(PLANTED if name == "gifair" else SMALL, written)
     assert distance(before, after) > 0
@@ -127,7 +127,7 @@ def test_the_average_goes_with_the_selector_unless_another_is_given():
     assert spread("fedavg") > 0.01
     assert spread("fedprox+power_of_choice") == 0
     assert spread("power_of_choice+fedprox") == 0
-    assert spread("power_of_choice:weights=size") > 0.01
+    assert spread("power_of_choice:weights=num_examples") > 0.01
 
 
 def test_the_pull_serves_every_method():

@@ -345,15 +345,15 @@ def test_methods_are_listed(capsys):
     listed = dict(line.split(maxsplit=1) for line in lines)
     assert listed.keys() == registry.METHODS.keys()
     for name, method in registry.METHODS.items():
-        weights, sees = listed[name][:9].strip(), listed[name][9:22].strip()
-        assert listed[name][22:] == method.summary
-        assert (sees == "examples") == (method.pooled is not None)
-        assert (weights == method.average) != (weights in ("its own", "-")), name
+        weights, server_view = listed[name][:14].strip(), listed[name][14:27].strip()
+        assert listed[name][27:] == method.summary
+        assert (server_view == "examples") == (method.centralized_fn is not None)
+        assert (weights == method.weighting) != (weights in ("its own", "-")), name
     assert listed["power_of_choice"].startswith("uniform ")
-    assert listed["fedavg"].startswith("size ")
+    assert listed["fedavg"].startswith("num_examples ")
     assert listed["agnostic"].startswith("its own ")
-    sees = {"fedavg": "sum", "fairfed": "numbers", "drfa": "numbers", "krum": "vectors"}
-    assert all(listed[name][9:].startswith(f"{word} ") for name, word in sees.items())
+    server_view = {"fedavg": "aggregate", "fairfed": "scalars", "drfa": "scalars", "krum": "vectors"}
+    assert all(listed[name][14:].startswith(f"{word} ") for name, word in server_view.items())
 
 
 def test_data_sets_are_listed(capsys):

@@ -75,7 +75,7 @@ def folder(tmp_path):
     (site / "their_package.py").write_text(
         "from fedjax_fair import selectors\n"
         "from fedjax_fair.app.method import Method\n"
-        'turn = Method("In turn", selector=selectors.RoundRobin, average="uniform")\n'
+        'turn = Method("In turn", selector=selectors.RoundRobin, weighting="uniform")\n'
     )
     return tmp_path
 

@@ -12,16 +12,16 @@ from fedjax_fair.base import Cohort, LocalResult, Variables
 SIZES = (60, 5, 33, 12, 5, 21, 48, 9)
 SHARES = np.array(SIZES) / sum(SIZES)
 AVERAGES = {
-    "fedavg": "size",  # McMahan et al., algorithm 1
+    "fedavg": "num_examples",  # McMahan et al., algorithm 1
     "power_of_choice": "uniform",  # Cho et al., algorithm 1
-    "divfl": "size",  # Balakrishnan et al., released code
+    "divfl": "num_examples",  # Balakrishnan et al., released code
     "subtrunc": "uniform",  # Castillo et al., algorithm 1
     "unionfl": "uniform",
     "clustered_by_size": "uniform",  # Fraboni et al., equation 4
     "clustered_by_similarity": "uniform",
-    "full": "size",
-    "round_robin": "size",
-    "fedprox": "size",
+    "full": "num_examples",
+    "round_robin": "num_examples",
+    "fedprox": "num_examples",
 }
 OWN = {
     "agnostic",
@@ -44,7 +44,7 @@ def weights_of(name, clients):
     """What a method's aggregator makes of a cohort whose selector proposes something else."""
     aggregator = role_classes(METHODS[name])["aggregator"]()
     proposed = jnp.linspace(0.1, 0.4, clients.shape[0])
-    return aggregator.weigh((), Cohort(clients, proposed), context())
+    return aggregator.compute_weights((), Cohort(clients, proposed), context())
 
 
 def test_every_method_is_here():
@@ -56,7 +56,7 @@ def test_every_method_is_here():
 def test_the_average_is_that_of_the_paper(name):
     clients = jnp.array([0, 4, 2, 2])
     sizes = np.array(SIZES)[np.asarray(clients)]
-    expected = {"uniform": np.full(4, 1 / 4), "size": sizes / sizes.sum()}[AVERAGES[name]]
+    expected = {"uniform": np.full(4, 1 / 4), "num_examples": sizes / sizes.sum()}[AVERAGES[name]]
     np.testing.assert_allclose(weights_of(name, clients), expected, rtol=1e-6)
 
 

@@ -14,7 +14,7 @@ def owned_by(examples, client):
     return examples.order[examples.offsets[client] :][: examples.sizes[client]].tolist()
 
 
-def require_split(whole, held, fraction):
+def check_split(whole, held, fraction):
     """That each client's training examples are parted, and all else is as it was."""
     for client, size in enumerate(whole.train.sizes):
         kept, chosen = owned_by(held.train, client), owned_by(held.validation, client)
@@ -48,7 +48,7 @@ def test_every_client_parts_with_its_share(sizes, fraction, seed):
         with pytest.raises(ValueError, match=r"validation_fraction=.*expected a larger part"):
             data.hold_out(whole, fraction, seed)
     else:
-        require_split(whole, data.hold_out(whole, fraction, seed), fraction)
+        check_split(whole, data.hold_out(whole, fraction, seed), fraction)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_every_client_parts_with_its_share(sizes, fraction, seed):
 )
 def test_every_partition_supports_it(partition):
     held = data.load("digits", partition, seed=3, validation_fraction=0.2)
-    require_split(data.load("digits", partition, seed=3), held, 0.2)
+    check_split(data.load("digits", partition, seed=3), held, 0.2)
 
 
 def test_partitions_of_several_runs_stay_apart():
     whole, held = (data.load("digits", data.iid(7), (0, 1), validation_fraction=v) for v in (0.0, 0.1))
     for run in range(2):
         mine, validation = whole.partition(run), held.partition(run)
-        require_split(mine, validation._replace(train=validation.train), 0.1)
+        check_split(mine, validation._replace(train=validation.train), 0.1)
         alone = data.load("digits", data.iid(7), run, validation_fraction=0.1)
         np.testing.assert_array_equal(validation.validation.order, alone.validation.order)
 

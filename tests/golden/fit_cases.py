@@ -178,7 +178,7 @@ SELECTORS = {
     "submodular-candidates": lambda: roles(
         selectors.Submodular(represented_losses, 5, candidates=4)
     ),
-    "agnostic": lambda: roles(selectors.Agnostic(0.3), aggregator=aggregators.Mean("cohort")),
+    "agnostic": lambda: roles(selectors.Agnostic(0.3), aggregator=aggregators.Mean("selector")),
     "drfa": lambda: roles(selectors.DRFA(0.3, cohort_size=4, local_steps=3)),
     "drfa-epochs": lambda: roles(
         selectors.DRFA(0.3, cohort_size=4, local_steps=2), solvers.SGD(0.1, 10, epochs=1)
@@ -208,12 +208,12 @@ def trusted():
 
 
 AGGREGATORS = {
-    "mean-size": lambda: roles(aggregator=aggregators.Mean("size")),
+    "mean-size": lambda: roles(aggregator=aggregators.Mean("num_examples")),
     "mean-cohort": lambda: roles(
-        selectors.DivFL(5, candidates="all"), aggregator=aggregators.Mean("cohort")
+        selectors.DivFL(5, candidates="all"), aggregator=aggregators.Mean("selector")
     ),
     "mean-server_optimizer": lambda: roles(
-        aggregator=aggregators.Mean("size", server_optimizer=optax.sgd(0.5, momentum=0.9))
+        aggregator=aggregators.Mean("num_examples", server_optimizer=optax.sgd(0.5, momentum=0.9))
     ),
     "mean-server_adam": lambda: with_promotion(
         lambda: roles(aggregator=aggregators.Mean(server_optimizer=optax.adam(0.01)))
@@ -230,7 +230,7 @@ AGGREGATORS = {
     "q_fedavg": lambda: roles(aggregator=aggregators.QFedAvg(2.0, learning_rate=0.1)),
     "tilted-uniform": lambda: roles(aggregator=aggregators.Tilted(0.5, "uniform")),
     "tilted-cohort": lambda: roles(
-        selectors.BySize(5), aggregator=aggregators.Tilted(-1.0, "cohort")
+        selectors.BySize(5), aggregator=aggregators.Tilted(-1.0, "selector")
     ),
     "fltrust": lambda: roles(
         aggregator=aggregators.FLTrust(trusted(), solvers.SGD(0.1, 10, epochs=1), seed=2)
@@ -238,9 +238,9 @@ AGGREGATORS = {
     "trimmed_mean": lambda: roles(aggregator=aggregators.TrimmedMean(0.25)),
     "krum-several": lambda: roles(aggregator=aggregators.Krum(1, selected=2)),
     "geometric_median-size": lambda: roles(
-        aggregator=aggregators.GeometricMedian("size", iterations=3)
+        aggregator=aggregators.GeometricMedian("num_examples", iterations=3)
     ),
-    "norm_clipping-size": lambda: roles(aggregator=aggregators.NormClipping(0.2, "size")),
+    "norm_clipping-size": lambda: roles(aggregator=aggregators.NormClipping(0.2, "num_examples")),
     "centered_clipping": lambda: roles(aggregator=aggregators.CenteredClipping(0.2, iterations=3)),
 }
 
@@ -283,9 +283,9 @@ FAULTS = {
 UPLOADS = {
     "top_k": lambda: roles(compression=uploads.TopK(0.1)),
     "quantized": lambda: roles(
-        aggregator=aggregators.Mean("size"), compression=uploads.Quantized(4)
+        aggregator=aggregators.Mean("num_examples"), compression=uploads.Quantized(4)
     ),
-    "secure": lambda: roles(aggregator=aggregators.Mean("size"), aggregation="secure"),
+    "secure": lambda: roles(aggregator=aggregators.Mean("num_examples"), aggregation="secure"),
     "secure-limit-dropout": lambda: roles(
         aggregation=uploads.Secure(4.0), faults=faults.Dropout(0.3)
     ),

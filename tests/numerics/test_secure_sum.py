@@ -1,4 +1,4 @@
-"""The sum is right, what a member sends says nothing, and nothing wraps."""
+"""The sum is right, what a participant sends says nothing, and nothing wraps."""
 
 from functools import partial
 
@@ -17,10 +17,10 @@ from fedjax_fair.numerics.secure_sum import (
 )
 
 KEY = jax.random.key(7)
-MEMBERS = 5
+PARTICIPANTS = 5
 LIMIT = 4.0
-VALUES = np.random.default_rng(0).uniform(-LIMIT, LIMIT, (MEMBERS, 33)).astype(np.float32)
-ALL = [True] * MEMBERS
+VALUES = np.random.default_rng(0).uniform(-LIMIT, LIMIT, (PARTICIPANTS, 33)).astype(np.float32)
+ALL = [True] * PARTICIPANTS
 
 add = jax.jit(secure_sum, static_argnames="limit")
 
@@ -49,24 +49,24 @@ def test_without_dropouts_nothing_has_to_be_recovered():
     )
 
 
-STEP = quantization_step(LIMIT * MEMBERS, MEMBERS)
+STEP = quantization_step(LIMIT * PARTICIPANTS, PARTICIPANTS)
 
 
 @partial(jax.jit, static_argnums=(2, 3))
-def sent(key, values, members=MEMBERS, limit=LIMIT):
-    """What each member sends, ``[members, width]``."""
-    step = quantization_step(limit * members, members)
-    numbers = jnp.arange(members, dtype=jnp.int32)
-    return jax.vmap(lambda i, own: masked(key, i, members, own, limit, step))(numbers, values)
+def sent(key, values, participants=PARTICIPANTS, limit=LIMIT):
+    """What each participant sends, ``[participants, width]``."""
+    step = quantization_step(limit * participants, participants)
+    numbers = jnp.arange(participants, dtype=jnp.int32)
+    return jax.vmap(lambda i, own: masked(key, i, participants, own, limit, step))(numbers, values)
 
 
 def test_what_is_sent_follows_the_protocol():
     """A second implementation, with whole numbers of any size."""
     encoded = np.round(VALUES.astype(np.float64) / STEP).astype(object)
     words = np.asarray(sent(KEY, VALUES).words).astype(object)
-    for one in range(MEMBERS):
+    for one in range(PARTICIPANTS):
         expected = encoded[one].copy()
-        for other in range(MEMBERS):
+        for other in range(PARTICIPANTS):
             if other != one:
                 low, high = sorted((one, other))
                 pair = jax.random.fold_in(jax.random.fold_in(KEY, low), high)
@@ -98,18 +98,18 @@ def assert_uniform(words):
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_what_each_member_sends_is_uniform_whatever_it_has(name):
-    values = np.tile(INPUTS[name].astype(np.float32), (MEMBERS, 1))
+def test_what_each_participant_sends_is_uniform_whatever_it_has(name):
+    values = np.tile(INPUTS[name].astype(np.float32), (PARTICIPANTS, 1))
     words = np.asarray(sent(KEY, values).words)
     for own in words:
         assert_uniform(own)
         assert_uniform(np.diff(own))  # Coordinates differ in their masks.
-    # Members together say no more, unless they are all.
+    # Participants together say no more, unless they are all.
     for some in ([0, 1], [1, 3, 4], [0, 1, 2, 3]):
         assert_uniform(words[some].sum(axis=0, dtype=np.uint32))
 
 
-def test_what_a_member_sends_is_independent_of_what_it_has():
+def test_what_a_participant_sends_is_independent_of_what_it_has():
     values = np.random.default_rng(1).uniform(-LIMIT, LIMIT, (2, 2**15)).astype(np.float32)
     words = np.asarray(sent(KEY, values, 2).words)
     for own, seen in zip(values, words, strict=True):
@@ -123,21 +123,21 @@ def test_another_key_masks_otherwise():
     assert (one != other).mean() > 0.99
 
 
-@pytest.mark.parametrize("members", [1, 2, 7, 100])
+@pytest.mark.parametrize("participants", [1, 2, 7, 100])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_largest_values_of_all_members_do_not_wrap(members, sign):
-    values = np.full((members, 2), sign * LIMIT, np.float32)
+def test_the_largest_values_of_all_participants_do_not_wrap(participants, sign):
+    values = np.full((participants, 2), sign * LIMIT, np.float32)
     found = add(KEY, values, limit=LIMIT)
-    np.testing.assert_allclose(found, sign * members * LIMIT, rtol=1e-6)
+    np.testing.assert_allclose(found, sign * participants * LIMIT, rtol=1e-6)
 
 
 @pytest.mark.parametrize("total", [1e-6, 0.3, 1.0, 16.0, 1e9])
-@pytest.mark.parametrize("members", [1, 3, 1000, 2**15])
-def test_the_step_is_the_least_with_which_nothing_wraps(total, members):
-    step = quantization_step(total, members)
-    assert total / step + members / 2 < 2**31
+@pytest.mark.parametrize("participants", [1, 3, 1000, 2**15])
+def test_the_step_is_the_least_with_which_nothing_wraps(total, participants):
+    step = quantization_step(total, participants)
+    assert total / step + participants / 2 < 2**31
     assert np.log2(step) == round(np.log2(step))
-    assert 2 * total * 1.001 / step + members > 2**31 - members
+    assert 2 * total * 1.001 / step + participants > 2**31 - participants
 
 
 @pytest.mark.parametrize("value", [4.01, -4.01, 1e30, np.inf, -np.inf, np.nan])
@@ -146,15 +146,15 @@ def test_a_number_beyond_the_limit_is_refused(value):
     values[2, 5] = value
     assert np.isnan(add(KEY, values, limit=LIMIT)).all()
     # Not if it is of one that dropped out.
-    answered = np.arange(MEMBERS) != 2
+    answered = np.arange(PARTICIPANTS) != 2
     expected, error = plain(VALUES, answered)
     assert (np.abs(add(KEY, values, answered, limit=LIMIT) - expected) <= error).all()
 
 
 def test_masks_are_not_held_all_at_once():
-    width, members = 2**16, 40
-    vectors = jax.ShapeDtypeStruct((members, width), np.float32)
-    answered = jax.ShapeDtypeStruct((members,), bool)
+    width, participants = 2**16, 40
+    vectors = jax.ShapeDtypeStruct((participants, width), np.float32)
+    answered = jax.ShapeDtypeStruct((participants,), bool)
     compiled = add.lower(KEY, vectors, answered, limit=1.0).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 16 * 4 * width
 
@@ -190,6 +190,6 @@ def test_words_stand_for_aggregations():
     assert as_secure(Secure(2.0)).limit == 2
 
 
-def test_too_many_members_are_refused():
-    with pytest.raises(ValueError, match="members=32769: expected an integer >= 1 and <= 32768"):
+def test_too_many_participants_are_refused():
+    with pytest.raises(ValueError, match="participants=32769: expected an integer >= 1 and <= 32768"):
         quantization_step(1.0, 2**15 + 1)

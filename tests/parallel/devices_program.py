@@ -156,7 +156,7 @@ def make_subtrunc():
         linear_model(),
         ff.selectors.SubTrunc(3, 0.5),
         ff.solvers.SGD(0.1, 2, epochs=1),
-        ff.aggregators.Mean("size"),
+        ff.aggregators.Mean("num_examples"),
     )
 
 

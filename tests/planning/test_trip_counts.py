@@ -14,12 +14,12 @@ from fedjax_fair.planning.trip_counts import TripCounts, expected_maximum
 CHIP = find("v5e:1x1")
 
 
-@pytest.mark.parametrize(("members", "runs"), [(1, 1), (2, 1), (3, 1), (6, 1), (2, 2), (1, 3)])
-def test_the_largest_of_drawn_cohorts_is_the_mean_over_all_of_them(members, runs):
+@pytest.mark.parametrize(("participants", "runs"), [(1, 1), (2, 1), (3, 1), (6, 1), (2, 2), (1, 3)])
+def test_the_largest_of_drawn_cohorts_is_the_mean_over_all_of_them(participants, runs):
     values = np.array([7, 1, 4, 4, 20, 2])
-    cohorts = [max(cohort) for cohort in itertools.combinations(values, members)]
+    cohorts = [max(cohort) for cohort in itertools.combinations(values, participants)]
     expected = np.mean([max(each) for each in itertools.product(cohorts, repeat=runs)])
-    assert expected_maximum(values, members, runs) == pytest.approx(expected, rel=1e-12)
+    assert expected_maximum(values, participants, runs) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_largest_of_a_cohort_among_a_million_is_finite():
@@ -40,7 +40,7 @@ def lengths(sizes, cohort_size, runs):
     return TripCounts(CHIP, federation(sizes), cohort_size, runs, lambda sizes: 3 * sizes)
 
 
-def test_members_side_by_side_take_as_many_steps_as_the_largest():
+def test_participants_side_by_side_take_as_many_steps_as_the_largest():
     known = lengths([20, 40, 60], cohort_size=2, runs=1)
     # Half are for training; the largest of two clients: 20, 30 and 30 examples.
     steps = 3 * np.mean([20, 30, 30])
@@ -52,7 +52,7 @@ def test_members_side_by_side_take_as_many_steps_as_the_largest():
     assert apart * within == pytest.approx(steps)
 
 
-def test_members_one_after_another_take_as_many_steps_as_each_has():
+def test_participants_one_after_another_take_as_many_steps_as_each_has():
     known = lengths([20, 40, 60], cohort_size=2, runs=1)
     apart = known.trip_count("jit(step)/clients/while/body/step_blocks/while")
     within = known.trip_count("jit(step)/clients/while/body/step_blocks/while/body/local_steps/while")

@@ -113,8 +113,8 @@ def test_a_page_of_a_large_run_leaves_out_and_says_so():
     assert len(text.encode()) < 5e6
     place = {client: place for place, client in enumerate(found["ids"])}
     trained = unpacked(found["trained"], 2, 1, 400, 2)
-    members = results["cohort_clients"].values[:, :1]
-    expected = np.vectorize(lambda client: place.get(client, np.nan))(members)
+    participants = results["cohort_clients"].values[:, :1]
+    expected = np.vectorize(lambda client: place.get(client, np.nan))(participants)
     np.testing.assert_array_equal(trained, expected)
 
 

@@ -119,7 +119,7 @@ def test_with_a_pool_of_all_clients_no_others_are_sampled():
 
 
 def greedy_in_numpy(gradients, pool, others, k, extra):
-    """Exact greedy in double precision on a weighted sample: members, gains, best distances."""
+    """Exact greedy in double precision on a weighted sample: participants, gains, best distances."""
     rows = gradients[np.concatenate([pool, others])].astype(float)
     weights = np.repeat([1, (CLIENTS - POOL) / len(others)], [POOL, len(others)]) / CLIENTS
     distances = np.linalg.norm(rows[:, None] - rows[None, :POOL], axis=-1)
@@ -152,11 +152,11 @@ def test_the_choice_is_that_of_greedy_on_the_weighted_sample(name):
                 "unionfl": -0.3 * union,
             }[name]
 
-        members, gains, value = greedy_in_numpy(gradients, pool, others, 4, extra)
+        participants, gains, value = greedy_in_numpy(gradients, pool, others, 4, extra)
         cohort, _, info = compiled(name, POINTS)(jax.random.key(seed), gradients, losses)
         if (gains[:, 0] - gains[:, 1]).min() > 1e-4:  # No tie that rounding could decide.
             decided += 1
-            assert cohort.clients.tolist() == members.tolist()
+            assert cohort.clients.tolist() == participants.tolist()
             np.testing.assert_allclose(info["representation"], value, rtol=1e-4)
             np.testing.assert_allclose(info["objective"], gains[:, 0].sum(), rtol=1e-4)
             added = float(info.get("bonus", 0)) - float(info.get("penalty", 0))
@@ -168,7 +168,7 @@ def test_gains_are_unbiased_with_the_documented_error():
     gradients, _ = clients_of(0)
     pool = jnp.arange(POOL, dtype=jnp.int32) * 3 + 1
     others = np.setdiff1d(np.arange(CLIENTS), np.asarray(pool))
-    # From the empty set, and from two members.
+    # From the empty set, and from two participants.
     exact = facility_location_from_features(jnp.asarray(gradients), pool)
 
     def gains(function):

@@ -400,8 +400,8 @@ def test_greedy_among_the_pool_represents_all_clients(name):
             pool=pool,
         )
         distances = np.linalg.norm(gradients[:, None] - gradients[pool], axis=-1)
-        members = np.isin(pool, chosen)
-        worth = (distances.max(axis=1) - distances[:, members].min(axis=1)).mean()
+        participants = np.isin(pool, chosen)
+        worth = (distances.max(axis=1) - distances[:, participants].min(axis=1)).mean()
         np.testing.assert_allclose(info["representation"], worth, rtol=1e-4)
     assert len(pools) == 10
 

@@ -13,7 +13,7 @@ from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import Cohort, Selector, empty_state
 from fedjax_fair.data.federated import stack
 from fedjax_fair.simulate import Round, run
-from fedjax_fair.training.diagnosis import TrainingMonitor, is_constant, require_members
+from fedjax_fair.training.diagnosis import TrainingMonitor, is_constant, check_participants
 from fedjax_fair.training.fit import fit
 
 SOLVER = solvers.SGD(0.1, 2, epochs=1)
@@ -91,10 +91,10 @@ def test_a_client_that_does_not_exist_is_named_with_its_round_and_seed(model, fe
 
 def test_the_first_round_counts_and_then_the_first_seed():
     clients = np.zeros((3, 4, 2), int)
-    require_members(clients, 1, 0, (5, 6, 7))
+    check_participants(clients, 1, 0, (5, 6, 7))
     clients[0, 3, 0], clients[2, 1, 1], clients[1, 1, 0] = 8, 9, -1
     with pytest.raises(ValueError, match=r"round 11, seed 6, names client -1: .* \[0, 1\)"):
-        require_members(clients, 1, 10, (5, 6, 7))
+        check_participants(clients, 1, 10, (5, 6, 7))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def make(model, solver=None, **settings):
         model,
         selectors.Uniform(3),
         solver or solvers.SGD(0.1, 2, epochs=1),
-        aggregators.Mean(weights="size"),
+        aggregators.Mean(weights="num_examples"),
         **settings,
     )
 
@@ -253,7 +253,7 @@ def test_a_round_that_is_kept_leaves_the_model_as_it_was(one_liar):
     np.testing.assert_array_equal(kept.update_nonfinite, lied.any(axis=2))
     np.testing.assert_array_equal(kept.diverged, lied.any(axis=2).argmax(axis=1))
     # It answered all the same.
-    assert kept.cohort_answers.values.all()
+    assert kept.cohort_responded.values.all()
 
 
 def test_a_client_that_is_dropped_has_no_weight(one_liar):
@@ -261,7 +261,7 @@ def test_a_client_that_is_dropped_has_no_weight(one_liar):
     lied = (dropped.cohort_clients == 4).values
     assert lied.any()
     np.testing.assert_array_equal(dropped.cohort_nonfinite, lied)
-    np.testing.assert_array_equal(dropped.cohort_answers, ~lied)
+    np.testing.assert_array_equal(dropped.cohort_responded, ~lied)
     assert (dropped.cohort_weights.values[lied] == 0).all()
     np.testing.assert_allclose(dropped.cohort_weights.sum("slot"), 1, rtol=1e-6)
     assert (dropped.diverged == -1).all()
@@ -277,7 +277,7 @@ def test_centralized_training_pools_the_examples(model, federation):
     """One full-batch step moves the model as FedAvg by size over all clients does."""
     solver = solvers.SGD(0.5, 100, steps=1)
     pooled = fit(Centralized(model, solver), federation, rounds=3, eval_every=3)
-    all_clients = Round(model, selectors.Uniform(6), solver, aggregators.Mean(weights="size"))
+    all_clients = Round(model, selectors.Uniform(6), solver, aggregators.Mean(weights="num_examples"))
     averaged = fit(all_clients, federation, rounds=3, eval_every=3)
     np.testing.assert_allclose(pooled.test_loss, averaged.test_loss, rtol=1e-5)
     np.testing.assert_allclose(pooled.train_loss, averaged.train_loss, rtol=1e-5)

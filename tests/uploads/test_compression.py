@@ -63,15 +63,15 @@ def test_zeros_are_sent_as_zeros_and_nan_as_such():
         assert np.isnan(compression.compress(KEY, jnp.zeros(20).at[3].set(jnp.nan))).any()
 
 
-def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
-    """What members have made, sent and kept, of a cohort with or without repetitions."""
+def kept_and_sent(responded, clients, rounds=4, fraction=0.2):
+    """What participants have made, sent and kept, of a cohort with or without repetitions."""
     settings = applied.Uploads(compression=uploads.TopK(fraction))
     round = round_of()
     context = ff.simulate.make_context(
         round.model, jnp.int32(0), round.init(KEY, DATA).variables, DATA
     )
     cohort = ff.base.Cohort(jnp.asarray(clients, jnp.int32), jnp.full(len(clients), 0.5))
-    cohort = cohort._replace(answers=jnp.asarray(answers))
+    cohort = cohort._replace(responded=jnp.asarray(responded))
     occurrences = occurrences_of(cohort.clients)
 
     @jax.jit
@@ -95,7 +95,7 @@ def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
             received = applied.receive(
                 settings, own, state, cohort, occurrences, None, results, kept, context
             )
-            counted = jnp.asarray(answers)[:, None]
+            counted = jnp.asarray(responded)[:, None]
             made = made.at[cohort.clients].add(jnp.where(counted, jax.vmap(ravel)(updates), 0))
             arrived = arrived.at[cohort.clients].add(jnp.where(counted, jax.vmap(ravel)(sent), 0))
             state = received.state
@@ -105,7 +105,7 @@ def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
 
 
 @pytest.mark.parametrize(
-    ("answers", "clients"),
+    ("responded", "clients"),
     [
         ([True, True, True], [0, 3, 4]),
         ([True, True, True], [2, 2, 5]),
@@ -114,11 +114,11 @@ def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
         ([True, False, True], [2, 2, 5]),
     ],
 )
-def test_what_is_not_sent_is_kept_for_later(answers, clients):
-    """What members made is what arrived plus what they still keep."""
-    made, arrived, kept = kept_and_sent(answers, clients)
+def test_what_is_not_sent_is_kept_for_later(responded, clients):
+    """What participants made is what arrived plus what they still keep."""
+    made, arrived, kept = kept_and_sent(responded, clients)
     np.testing.assert_allclose(arrived + kept, made, atol=1e-5)
-    took_part = np.unique(np.asarray(clients)[np.asarray(answers)])
+    took_part = np.unique(np.asarray(clients)[np.asarray(responded)])
     assert (kept[took_part] != 0).any(axis=1).all()
     others = np.setdiff1d(np.arange(DATA.num_clients), took_part)
     assert (kept[others] == 0).all()
@@ -139,8 +139,8 @@ def test_aggregators_are_given_what_was_sent(aggregator):
     start = round.init(KEY, DATA)
     state, info = jax.jit(round.step)(start, DATA)
     moved = jax.tree.map(lambda new, old: jnp.sum(new != old), state.variables, start.variables)
-    members = int((info.weights > 0).sum())
-    assert 0 < sum(jax.tree.leaves(moved)) <= 2 * members
+    participants = int((info.weights > 0).sum())
+    assert 0 < sum(jax.tree.leaves(moved)) <= 2 * participants
     kept = np.asarray(state.upload["kept"])
     assert ((kept != 0).sum(axis=1) <= 13).all()
     assert (kept != 0).any(axis=1).all()
@@ -171,7 +171,7 @@ def test_an_update_that_is_not_finite_leaves_what_is_kept():
 
 
 def test_results_count_what_was_sent():
-    size, members = 15, 3
+    size, participants = 15, 3
     for settings, sent in (
         ({"compression": uploads.TopK(0.2)}, 3 * 8),
         ({"compression": uploads.Quantized(3)}, 6 + 4),
@@ -185,10 +185,10 @@ def test_results_count_what_was_sent():
         round_of(compression=uploads.TopK(0.2), faults=[faults.Dropout(0.4)]),
         FEDERATION, rounds=2, eval_every=2, train_loss=False,
     )  # fmt: skip
-    arrived = int(dataset["cohort_answers"].sum())
-    assert 0 < arrived < 2 * members
+    arrived = int(dataset["cohort_responded"].sum())
+    assert 0 < arrived < 2 * participants
     assert dataset["bytes_up"].values.tolist() == [[0, arrived * 24]]
-    assert dataset["bytes_down"].values.tolist() == [[0, 2 * members * 4 * size]]
+    assert dataset["bytes_down"].values.tolist() == [[0, 2 * participants * 4 * size]]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_refused(call, said, as_users_call):
 
 
 def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path):
-    """With all that uploads remember: what members keep, and a clip that adapts."""
+    """With all that uploads remember: what participants keep, and a clip that adapts."""
     round = round_of(compression=uploads.TopK(0.2), privacy=uploads.AdaptivePrivacy(0.5))
     settings = {"eval_every": 1, "train_loss": False}
     whole = ff.fit(round, FEDERATION, rounds=3, **settings)

@@ -70,13 +70,13 @@ def test_an_update_that_is_not_finite_is_sent_as_zeros(bad):
     assert not (bool(shorter) and np.isinf(bad))
 
 
-@pytest.mark.parametrize("answers", [None, [True, False, True, True], [False] * 4])
-def test_noise_is_as_large_as_the_clip_over_those_who_answered(answers):
-    cohort = COHORT._replace(answers=None if answers is None else jnp.array(answers))
+@pytest.mark.parametrize("responded", [None, [True, False, True, True], [False] * 4])
+def test_noise_is_as_large_as_the_clip_over_those_who_answered(responded):
+    cohort = COHORT._replace(responded=None if responded is None else jnp.array(responded))
     zeros = Variables({"a": jnp.zeros(20_000), "b": jnp.zeros((100, 100))}, {})
     settings, clip = uploads.Privacy(3.0, 0.7), jnp.float32(3.0)
     found = jax.tree.leaves(noisy(KEY, settings, clip, cohort, zeros))
-    count = 4 if answers is None else max(sum(answers), 1)
+    count = 4 if responded is None else max(sum(responded), 1)
     for leaf in found:
         spread = np.std(leaf) * count / (0.7 * 3.0)
         assert abs(spread - 1) < 4 / np.sqrt(2 * leaf.size)
@@ -85,7 +85,7 @@ def test_noise_is_as_large_as_the_clip_over_those_who_answered(answers):
 
 
 def test_the_mean_of_a_round_is_that_of_clipped_updates():
-    """With noise of zero, from the members' own updates."""
+    """With noise of zero, from the participants' own updates."""
     clip = 0.05
     plain = round_of(selectors.Full(), aggregators.NormClipping(clip))
     private = round_of(selectors.Full(), privacy=uploads.Privacy(clip, 0.0))
@@ -120,7 +120,7 @@ def test_masks_and_clipping_go_together():
     settings = {"privacy": uploads.Privacy(0.5, 0.3), "faults": [faults.Dropout(0.4)]}
     plain, info = run_with(**settings)
     secure, _ = run_with(aggregation="secure", **settings)
-    assert not info.answers.all()
+    assert not info.responded.all()
     chex.assert_trees_all_close(secure.variables, plain.variables, atol=1e-6)
     silent, _ = run_with(privacy=uploads.Privacy(0.5, 0.0), faults=[faults.Dropout(0.4)])
     assert not np.allclose(silent.variables.params["kernel"], plain.variables.params["kernel"])
@@ -138,9 +138,9 @@ def test_the_clip_follows_the_lengths_as_a_loop_in_numpy_does(aggregation):
     )  # fmt: skip
     clips = np.asarray(info.aggregator["clip"], np.float64)
     assert clips[0] == np.float32(first)
-    answered = np.asarray(info.answers).sum(axis=1)
+    answered = np.asarray(info.responded).sum(axis=1)
     shorter = (quantile - np.log(clips[1:] / clips[:-1]) / rate) * answered[:-1]
-    # A whole number of members was shorter.
+    # A whole number of participants was shorter.
     np.testing.assert_allclose(shorter, np.round(shorter), atol=0.02)
     assert (np.round(shorter) >= 0).all()
     assert (np.round(shorter) <= answered[:-1]).all()
@@ -283,7 +283,7 @@ def test_cohorts_are_drawn_as_the_selector_says(name):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: round_of(aggregator=aggregators.Mean("size"), privacy=uploads.Privacy(1.0, 1.0)),
+        (lambda: round_of(aggregator=aggregators.Mean("num_examples"), privacy=uploads.Privacy(1.0, 1.0)),
          r"privacy: .*expected aggregators.Mean\('uniform'\)"),
         (lambda: round_of(aggregator=aggregators.Tilted(), privacy=uploads.Privacy(1.0, 1.0)),
          "privacy: an aggregator whose weights may differ"),

@@ -13,7 +13,7 @@ from test_conformance import AGGREGATORS, FEDERATION, SELECTORS
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers, uploads
-from fedjax_fair.base import Aggregator, Sees
+from fedjax_fair.base import Aggregator, ServerView
 from fedjax_fair.simulate import Round, run
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
@@ -61,7 +61,7 @@ DROPOUT = [faults.Dropout(0.4)]
 def test_the_model_is_the_same_to_the_step(selector, aggregator, fault):
     plain, info = run_with(selector, aggregator, faults=fault)
     secure, same = run_with(selector, aggregator, faults=fault, aggregation="secure")
-    assert info.answers.all() != bool(fault)
+    assert info.responded.all() != bool(fault)
     chex.assert_trees_all_close(secure, plain, rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(same, info, rtol=1e-5, atol=1e-6)
     changed = jax.tree.map(lambda a, b: (a != b).any(), secure.variables, plain.variables)
@@ -69,7 +69,7 @@ def test_the_model_is_the_same_to_the_step(selector, aggregator, fault):
 
 
 def test_a_coarse_step_rounds_the_update():
-    """One member with weight 1 and one round: the model moves by whole steps."""
+    """One participant with weight 1 and one round: the model moves by whole steps."""
     limit = 2.0**20
     step = 2.0**-10  # The least power of two above ``limit / 2**31``.
     round = Round(
@@ -106,13 +106,13 @@ def test_an_update_beyond_the_limit_is_not_applied(limit):
 class Heavy(Aggregator):
     """The mean with weights that add up to a factor."""
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     factor: float
     mean: aggregators.Mean = aggregators.Mean()
 
-    def weigh(self, state, cohort, context):
-        return self.factor * self.mean.weigh(state, cohort, context)
+    def compute_weights(self, state, cohort, context):
+        return self.factor * self.mean.compute_weights(state, cohort, context)
 
     def aggregate(self, state, cohort, results, context):
         return self.mean.aggregate(state, cohort, results, context)
@@ -133,11 +133,11 @@ def test_weights_of_more_than_one_do_not_wrap():
     assert not step(3.0).finite
 
 
-def level(role, sees):
+def level(role, server_view):
     """A role that says that it sees less than it does."""
     kind = type(role)
     fields = {field.name: getattr(role, field.name) for field in dataclasses.fields(role)}
-    return type(kind.__name__, (kind,), {"sees": sees})(**fields)
+    return type(kind.__name__, (kind,), {"server_view": server_view})(**fields)
 
 
 def traced(selector=None, aggregator=None):
@@ -152,29 +152,29 @@ def traced(selector=None, aggregator=None):
     jax.eval_shape(lambda key: round.step(round.init(key, DATA), DATA), jax.random.key(0))
 
 
-LESS = {"numbers": "sum", "vectors": "numbers"}
+LESS = {"scalars": "aggregate", "vectors": "scalars"}
 # It may ask for anything, whatever its function does in this case.
 UNKNOWN = ("submodular",)
 
 
 @pytest.mark.parametrize("name", SELECTORS)
 def test_a_selector_sees_what_it_says(name):
-    sees = SELECTORS[name]().sees
-    if sees != "vectors":
+    server_view = SELECTORS[name]().server_view
+    if server_view != "vectors":
         traced(selector=SELECTORS[name]())
-    if sees != "sum" and name not in UNKNOWN:
+    if server_view != "aggregate" and name not in UNKNOWN:
         with pytest.raises(ValueError, match="it hides"):
-            traced(selector=level(SELECTORS[name](), LESS[sees]))
+            traced(selector=level(SELECTORS[name](), LESS[server_view]))
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_an_aggregator_sees_what_it_says(name):
-    sees = AGGREGATORS[name]().sees
-    if sees != "vectors":
+    server_view = AGGREGATORS[name]().server_view
+    if server_view != "vectors":
         traced(aggregator=AGGREGATORS[name]())
-    if sees != "sum":
+    if server_view != "aggregate":
         with pytest.raises(ValueError, match="it hides"):
-            traced(aggregator=level(AGGREGATORS[name](), LESS[sees]))
+            traced(aggregator=level(AGGREGATORS[name](), LESS[server_view]))
 
 
 SUM_ALONE = {
@@ -185,7 +185,7 @@ SUM_ALONE = {
 
 def test_what_roles_see_is_written_down():
     for kind, cases in (("selectors", SELECTORS), ("aggregators", AGGREGATORS)):
-        found = {name.split(maxsplit=1)[0] for name in cases if cases[name]().sees == "sum"}
+        found = {name.split(maxsplit=1)[0] for name in cases if cases[name]().server_view == "aggregate"}
         assert found == SUM_ALONE[kind]
 
 
@@ -215,7 +215,7 @@ def test_a_liar_of_its_own_lies_on():
 def test_who_sends_nan_drops_out_if_asked():
     lie = [faults.Byzantine([0, 2, 4], "nan")]
     _, info = run_with(faults=lie, drop_nonfinite=True, aggregation="secure")
-    np.testing.assert_array_equal(info.answers, ~np.isin(info.clients, [0, 2, 4]))
+    np.testing.assert_array_equal(info.responded, ~np.isin(info.clients, [0, 2, 4]))
     assert info.finite.all()
     _, info = run_with(faults=lie, aggregation="secure")
     assert not info.finite.all()

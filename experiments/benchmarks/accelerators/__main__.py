@@ -6,9 +6,9 @@ kernels and bytes are counted, and the time is a bound from the device's peaks. 
 environments of their own (0.5 GB for TPUs, 6 GB for CUDA), made at the first call. Compiling a
 chunk of rounds takes minutes.
 
-A local step, a round and the whole of a chunk are those of all members of the cohort together. A
+A local step, a round and the whole of a chunk are those of all participants of the cohort together. A
 loop whose length the program does not say counts once, and the number of such loops is printed. On
-several devices, figures are those of one with a single batch of members; in the end stand the sums
+several devices, figures are those of one with a single batch of participants; in the end stand the sums
 over devices, how long they take, and what all devices compute alike, in a round.
 """
 

@@ -12,7 +12,7 @@ from tyro.conf import Positional
 
 from fedjax_fair import results
 from fedjax_fair.app import registry
-from fedjax_fair.app.build import server_sees
+from fedjax_fair.app.build import server_view
 from fedjax_fair.app.commands.common import RunPath
 from fedjax_fair.app.console import compared_table, tables
 from fedjax_fair.results.comparison import default_metrics
@@ -87,8 +87,8 @@ class Methods:
     """Lists methods: how each averages its cohort, and what its server sees of one client."""
 
     def __call__(self) -> None:
-        rows = {"method": f"{'weights':<9}{'server sees':<13}what it is"}
+        rows = {"method": f"{'weights':<14}{'server view':<13}what it is"}
         for name, method in registry.METHODS.items():
-            weights = "its own" if method.aggregator else "-" if method.pooled else method.average
-            rows[name] = f"{weights:<9}{server_sees(method):<13}{method.summary}"
+            weights = "its own" if method.aggregator else "-" if method.centralized_fn else method.weighting
+            rows[name] = f"{weights:<14}{server_view(method):<13}{method.summary}"
         print(format_columns(rows))

@@ -93,7 +93,7 @@ class Resume:
                 raise ValueError(f"log={self.log!r}: expected none; a maximization has no rounds.")
             maximize_in(maximize.task_of(config), config, folder, quiet=self.quiet)
             return
-        _require_logs(self.log)
+        _check_logs(self.log)
         if config.distributed:
             processes.initialize()
         _execute(build(config), folder, self.log, quiet=self.quiet)
@@ -127,7 +127,7 @@ def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     default = Run(**fields_of(Config, wanted.start))
     typed = parse(Run, [*wanted.words, *wanted.options], f"run {wanted.preset}", default)
     config = drop_unused_settings(resolve(plain(Config, typed)), base=wanted.base)
-    _require_logs(typed.log)
+    _check_logs(typed.log)
     if config.distributed:
         processes.initialize()
     ready = build(config)
@@ -180,7 +180,7 @@ def _print_dry_run(config: Config, found: dict[str, str]) -> None:
     print(*(f"# {line}" for line in format_columns(found).splitlines()), sep="\n")
 
 
-def _require_logs(names: Logs) -> None:
+def _check_logs(names: Logs) -> None:
     for name in names:
         require(name)
 

@@ -82,7 +82,7 @@ def fedcg_plus(
         local: ``"clip"`` takes steps of ``1 / local_steps`` and clips coordinates at 1,
             ``"scaled"`` takes steps of ``step / local_steps``, which need no clipping.
         client_weights: As for ``fedcg``.
-        aggregation: As for ``fedcg``; the members of the cohort mask their messages.
+        aggregation: As for ``fedcg``; the participants of the cohort mask their messages.
 
     Raises:
         ValueError: As ``fedcg``; or if ``gradient="exact"`` and the problem has no exact one.

@@ -9,31 +9,31 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair.base import Cohort, Context, Faults, LocalResult, Member, Variables
+from fedjax_fair.base import Cohort, Context, Faults, LocalResult, FaultContext, Variables
 from fedjax_fair.numerics.finite import all_finite
 
 __all__ = [
-    "Arrival",
-    "among_answers",
+    "UploadStatus",
+    "renormalize_sum",
     "available",
-    "befall",
+    "apply_faults",
     "collude",
-    "no_past",
+    "init_model_history",
     "received",
-    "remember",
+    "append_model",
     "send",
 ]
 
 
-class Arrival(NamedTuple):
-    """What became of the update of a member.
+class UploadStatus(NamedTuple):
+    """What became of the update of a participant.
 
     Attributes:
-        answers: Whether it has arrived; None where nothing can go wrong.
+        responded: Whether it has arrived; None where nothing can go wrong.
         nonfinite: Whether it was sent with a number that is not finite.
     """
 
-    answers: Bool[Array, "..."] | None
+    responded: Bool[Array, "..."] | None
     nonfinite: Bool[Array, "..."]
 
 
@@ -49,13 +49,13 @@ def available(
     return None if not masks else jnp.all(jnp.stack(masks), axis=0)
 
 
-def befall(
+def apply_faults(
     faults: Sequence[Faults], key: Key[Array, ""], cohort: Cohort, context: Context
 ) -> tuple[Cohort, Bool[Array, " cohort"]]:
-    """Instructs the members, and says who will answer."""
-    answers = jnp.ones(cohort.clients.shape, bool)
+    """Instructs the participants, and says who will answer."""
+    responded = jnp.ones(cohort.clients.shape, bool)
     if context.available is not None:
-        answers = context.available[cohort.clients]
+        responded = context.available[cohort.clients]
     instructions = dict(cohort.instructions)
     for place, fault in enumerate(faults):
 
@@ -65,47 +65,47 @@ def befall(
 
             return jax.vmap(of_client)(cohort.clients)
 
-        if fault.answers is not None:
-            answers &= of_cohort(fault.answers)
+        if fault.responds is not None:
+            responded &= of_cohort(fault.responds)
         if fault.instruct is not None:
             for name, value in of_cohort(fault.instruct).items():
                 known = instructions.get(name)
                 instructions[name] = value if known is None else jnp.minimum(known, value)
-    return cohort._replace(instructions=instructions), answers
+    return cohort._replace(instructions=instructions), responded
 
 
-def no_past(faults: Sequence[Faults], variables: Variables) -> Variables | tuple[()]:
-    """Room for the global models of the past, ``[memory, ...]``; nothing where no fault has any."""
-    memory = max((fault.memory for fault in faults), default=0)
-    if not memory:
+def init_model_history(faults: Sequence[Faults], variables: Variables) -> Variables | tuple[()]:
+    """Room for the global models of the past, ``[history_length, ...]``; nothing where no fault has any."""
+    history_length = max((fault.history_length for fault in faults), default=0)
+    if not history_length:
         return ()
-    return jax.tree.map(lambda leaf: jnp.zeros((memory, *leaf.shape), leaf.dtype), variables)
+    return jax.tree.map(lambda leaf: jnp.zeros((history_length, *leaf.shape), leaf.dtype), variables)
 
 
-def remember(
-    past: Variables | tuple[()], round: Int[Array, ""], variables: Variables
+def append_model(
+    model_history: Variables | tuple[()], round: Int[Array, ""], variables: Variables
 ) -> Variables | tuple[()]:
     """Keeps the model of a round in the place of the oldest."""
-    if not past:
-        return past
-    return jax.tree.map(lambda old, new: old.at[round % len(old)].set(new), past, variables)
+    if not model_history:
+        return model_history
+    return jax.tree.map(lambda old, new: old.at[round % len(old)].set(new), model_history, variables)
 
 
 def received(
-    past: Variables | tuple[()],
+    model_history: Variables | tuple[()],
     round: Int[Array, ""],
     variables: Variables,
     instructions: dict[str, PyTree],
 ) -> Variables:
-    """The model that a member trains from, the current one unless it is late."""
-    if not past or "model_round" not in instructions:
+    """The model that a participant trains from, the current one unless it is late."""
+    if not model_history or "model_round" not in instructions:
         return variables
     given = instructions["model_round"]
 
     def of_leaf(old, new):
         return jnp.where(given == round, new, old[given % len(old)])
 
-    return jax.tree.map(of_leaf, past, variables)
+    return jax.tree.map(of_leaf, model_history, variables)
 
 
 def send(
@@ -115,23 +115,23 @@ def send(
     context: Context,
     client: Int[Array, ""],
     result: LocalResult,
-    answers: Bool[Array, ""],
-) -> tuple[LocalResult, Arrival]:
-    """What arrives of a member's result, zeros if nothing does, and what became of it."""
+    responded: Bool[Array, ""],
+) -> tuple[LocalResult, UploadStatus]:
+    """What arrives of a participant's result, zeros if nothing does, and what became of it."""
     update = result.update
     for place, fault in enumerate(faults):
         if fault.send is not None:
             update = fault.send(*_of(key, place, client, context), update)
-    nonfinite = answers & ~all_finite(update)
+    nonfinite = responded & ~all_finite(update)
     if drop_nonfinite:
-        answers &= ~nonfinite
+        responded &= ~nonfinite
 
     def arriving(leaf):
-        return jnp.where(answers, leaf, jnp.zeros_like(leaf))
+        return jnp.where(responded, leaf, jnp.zeros_like(leaf))
 
     result = jax.tree.map(arriving, result._replace(update=update))
-    result = result._replace(loss=jnp.where(answers, result.loss, jnp.nan))
-    return result, Arrival(answers, nonfinite)
+    result = result._replace(loss=jnp.where(responded, result.loss, jnp.nan))
+    return result, UploadStatus(responded, nonfinite)
 
 
 def collude(
@@ -146,30 +146,30 @@ def collude(
     for fault in faults:
         if fault.collude is not None:
             updates = fault.collude(cohort, updates, context)
-    if weights is None or cohort.answers is None:
+    if weights is None or cohort.responded is None:
         return results._replace(update=updates)
     if updates is not results.update:
-        total = context.weighted_sum(cohort.among_answers(weights), updates)
+        total = context.weighted_sum(cohort.renormalize_weights(weights), updates)
         return results._replace(update=updates, weighted_sum=total)
-    return results._replace(weighted_sum=among_answers(cohort, weights, results.weighted_sum))
+    return results._replace(weighted_sum=renormalize_sum(cohort, weights, results.weighted_sum))
 
 
-def among_answers(cohort: Cohort, weights: Float[Array, " cohort"], total: PyTree) -> PyTree:
+def renormalize_sum(cohort: Cohort, weights: Float[Array, " cohort"], total: PyTree) -> PyTree:
     """What a sum over those who answered is with weights that they have among themselves.
 
     The weights were known before it was who would answer.
     """
-    if cohort.answers is None:
+    if cohort.responded is None:
         return total
-    arrived = jnp.sum(jnp.where(cohort.answers, weights, 0))
-    whole = jnp.all(cohort.answers) | (arrived == 0)
+    arrived = jnp.sum(jnp.where(cohort.responded, weights, 0))
+    whole = jnp.all(cohort.responded) | (arrived == 0)
     share = jnp.where(whole, 1, arrived)
     return jax.tree.map(lambda leaf: leaf / share.astype(leaf.dtype), total)
 
 
 def _of(
     key: Key[Array, ""], place: int, client: Int[Array, ""], context: Context
-) -> tuple[Key[Array, ""], Member]:
+) -> tuple[Key[Array, ""], FaultContext]:
     """The key of a client for one of the faults of a round, and who it is."""
     own = jax.random.fold_in(jax.random.fold_in(key, place), client)
-    return own, Member(client, context.round, context.num_clients)
+    return own, FaultContext(client, context.round, context.num_clients)
