@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from fedjax_fair import aggregators, faults, solvers, uploads
+from fedjax_fair import aggregators, faults, solvers, communication
 from fedjax_fair.tree import Tree
 
 
@@ -118,21 +118,21 @@ CASES = {
         {"probability": 0.2},
         {"deadline_steps": 6},
     ),
-    "TopK": Case(lambda: uploads.TopK(0.1), "TopK(fraction=0.1)", structure={"fraction": 0.2}),
-    "Quantized": Case(lambda: uploads.Quantized(4), "Quantized(bits=4)", structure={"bits": 8}),
+    "TopK": Case(lambda: communication.TopK(0.1), "TopK(fraction=0.1)", structure={"fraction": 0.2}),
+    "Quantized": Case(lambda: communication.Quantized(4), "Quantized(bits=4)", structure={"bits": 8}),
     "Privacy": Case(
-        lambda: uploads.Privacy(1.0, 0.5),
+        lambda: communication.Privacy(1.0, 0.5),
         "Privacy(clip=1.0, noise_multiplier=0.5)",
         {"clip": 2.0, "noise_multiplier": 1.0},
         {"noise_multiplier": 0.0},
     ),
     "AdaptivePrivacy": Case(
-        lambda: uploads.AdaptivePrivacy(0.5, count_noise=2.0),
+        lambda: communication.AdaptivePrivacy(0.5, count_noise=2.0),
         "AdaptivePrivacy(noise_multiplier=0.5, count_noise=2.0)",
         {"noise_multiplier": 1.0, "initial_clip": 0.2, "quantile": 0.8, "count_noise": 3.0},
         {"count_noise": None},
     ),
-    "Secure": Case(lambda: uploads.Secure(4.0), "Secure(limit=4.0)", structure={"limit": 2.0}),
+    "Secure": Case(lambda: communication.Secure(4.0), "Secure(limit=4.0)", structure={"limit": 2.0}),
 }
 
 
@@ -150,7 +150,7 @@ def each_change(kind):
 
 
 def test_no_class_is_left_out():
-    names = {*aggregators.__all__, *faults.__all__, *uploads.__all__} - {"epsilon"}
+    names = {*aggregators.__all__, *faults.__all__, *communication.__all__} - {"epsilon"}
     assert set(CASES) == names
 
 

@@ -29,9 +29,9 @@ _TOGETHER = (
     *(("faults", "dropout"), ("faults", "stragglers", "deadline_steps")),
     *(("faults", "late", "late_rounds"), ("faults", "byzantine", "attack", "strength")),
     *(("faults", "byzantine", "attack"), ("faults", "period")),
-    *(("upload", "aggregation", "limit"), ("upload", "top_k"), ("upload", "bits")),
-    *(("upload", "clip", "noise_multiplier"), ("upload", "clip", "clip_quantile")),
-    *(("upload", "aggregation"), ("training", "clients_per_batch"), ("training", "seeds")),
+    *(("communication", "aggregation", "limit"), ("communication", "top_k"), ("communication", "bits")),
+    *(("communication", "clip", "noise_multiplier"), ("communication", "clip", "clip_quantile")),
+    *(("communication", "aggregation"), ("training", "clients_per_batch"), ("training", "seeds")),
     *(("training", "rounds"), ("training", "eval_every"), ("data", "seed"), ("data", "per_run")),
     *(("data", "validation"), ("solver", "epochs"), ("model", "compute")),
 )

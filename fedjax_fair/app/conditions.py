@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fedjax_fair import checks, faults, uploads
+from fedjax_fair import checks, faults, communication
 from fedjax_fair.app.config import Config
 from fedjax_fair.base import Faults
 
-__all__ = ["faults_of", "uploads_of"]
+__all__ = ["faults_of", "communication_of"]
 
 
 def faults_of(config: Config) -> list[Faults]:
@@ -44,35 +44,35 @@ def faults_of(config: Config) -> list[Faults]:
     return found
 
 
-def uploads_of(config: Config) -> dict[str, Any]:
+def communication_of(config: Config) -> dict[str, Any]:
     """What members send, as arguments of ``Round``.
 
     Raises:
         ValueError: If a setting is out of range, or changes nothing.
     """
-    own = config.upload
+    own = config.communication
     if own.limit is not None and own.aggregation != "secure":
-        raise ValueError(f"upload.limit={own.limit!r}: expected upload.aggregation='secure'.")
+        raise ValueError(f"communication.limit={own.limit!r}: expected communication.aggregation='secure'.")
     given: dict[str, Any] = {"aggregation": own.aggregation}
     if own.limit is not None:
-        given["aggregation"] = uploads.Secure(own.limit)
+        given["aggregation"] = communication.Secure(own.limit)
     if own.top_k is not None and own.bits is not None:
-        raise ValueError(f"upload.top_k={own.top_k!r}: expected it without upload.bits.")
+        raise ValueError(f"communication.top_k={own.top_k!r}: expected it without communication.bits.")
     if own.top_k is not None:
-        given["compression"] = _named("upload.top_k", uploads.TopK, own.top_k)
+        given["compression"] = _named("communication.top_k", communication.TopK, own.top_k)
     if own.bits is not None:
-        given["compression"] = uploads.Quantized(own.bits)
+        given["compression"] = communication.Quantized(own.bits)
     for name in ("noise_multiplier", "clip_quantile"):
         if getattr(own, name) is not None and own.clip is None:
-            raise ValueError(f"upload.{name}={getattr(own, name)!r}: expected upload.clip.")
+            raise ValueError(f"communication.{name}={getattr(own, name)!r}: expected communication.clip.")
     if own.clip is not None:
         noise = 0.0 if own.noise_multiplier is None else own.noise_multiplier
         if own.clip_quantile is None:
-            given["privacy"] = uploads.Privacy(own.clip, noise)
+            given["privacy"] = communication.Privacy(own.clip, noise)
         else:
             given["privacy"] = _named(
-                "upload.clip with upload.clip_quantile",
-                uploads.AdaptivePrivacy,
+                "communication.clip with communication.clip_quantile",
+                communication.AdaptivePrivacy,
                 noise,
                 initial_clip=own.clip,
                 quantile=own.clip_quantile,

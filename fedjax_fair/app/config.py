@@ -27,7 +27,7 @@ __all__ = [
     "SelectorConfig",
     "SolverConfig",
     "TrainingConfig",
-    "UploadConfig",
+    "CommunicationConfig",
 ]
 
 DATA_NAMES = {"num_clients": "clients", "classes": "classes_per_client"}
@@ -135,7 +135,7 @@ class FaultsConfig:
 
 
 @dataclass(frozen=True)
-class UploadConfig:
+class CommunicationConfig:
     """What members send, and what the server sees of it."""
 
     aggregation: Literal["plain", "secure"] = "plain"
@@ -209,7 +209,7 @@ class Config:
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     aggregator: AggregatorConfig = field(default_factory=AggregatorConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
-    upload: UploadConfig = field(default_factory=UploadConfig)
+    communication: CommunicationConfig = field(default_factory=CommunicationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 

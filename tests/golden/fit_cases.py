@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 import fedjax_fair as ff
-from fedjax_fair import aggregators, data, faults, models, selectors, solvers, uploads
+from fedjax_fair import aggregators, data, faults, models, selectors, solvers, communication
 from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.config import (
@@ -280,23 +280,23 @@ FAULTS = {
     ),
 }
 
-UPLOADS = {
-    "top_k": lambda: roles(compression=uploads.TopK(0.1)),
+COMMUNICATION = {
+    "top_k": lambda: roles(compression=communication.TopK(0.1)),
     "quantized": lambda: roles(
-        aggregator=aggregators.Mean("size"), compression=uploads.Quantized(4)
+        aggregator=aggregators.Mean("size"), compression=communication.Quantized(4)
     ),
     "secure": lambda: roles(aggregator=aggregators.Mean("size"), aggregation="secure"),
     "secure-limit-dropout": lambda: roles(
-        aggregation=uploads.Secure(4.0), faults=faults.Dropout(0.3)
+        aggregation=communication.Secure(4.0), faults=faults.Dropout(0.3)
     ),
-    "privacy": lambda: roles(privacy=uploads.Privacy(0.1, 0.5)),
+    "privacy": lambda: roles(privacy=communication.Privacy(0.1, 0.5)),
     "adaptive_privacy": lambda: roles(
-        privacy=uploads.AdaptivePrivacy(0.5, initial_clip=0.2, quantile=0.6, count_noise=0.3)
+        privacy=communication.AdaptivePrivacy(0.5, initial_clip=0.2, quantile=0.6, count_noise=0.3)
     ),
     "privacy-quantized": lambda: roles(
-        privacy=uploads.Privacy(0.1, 0.5), compression=uploads.Quantized(6)
+        privacy=communication.Privacy(0.1, 0.5), compression=communication.Quantized(6)
     ),
-    "privacy-secure": lambda: roles(privacy=uploads.Privacy(0.1, 0.5), aggregation="secure"),
+    "privacy-secure": lambda: roles(privacy=communication.Privacy(0.1, 0.5), aggregation="secure"),
 }
 
 
@@ -367,5 +367,5 @@ OTHERS = {
 GROUPS = {
     "methods": METHODS,
     "roles": SELECTORS | SOLVERS | AGGREGATORS,
-    "conditions": FAULTS | UPLOADS | OTHERS,
+    "conditions": FAULTS | COMMUNICATION | OTHERS,
 }

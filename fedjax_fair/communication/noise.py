@@ -2,7 +2,7 @@ r"""Differential privacy of clients: clipped updates, and Gaussian noise on thei
 
 Every member shortens its update to a length, and the server adds noise to the mean of a cohort
 whose members weigh the same. Replacing all data of one client moves the sum by at most twice
-the length, whatever the data were; `fedjax_fair.uploads.epsilon` turns this into a guarantee.
+the length, whatever the data were; `fedjax_fair.communication.epsilon` turns this into a guarantee.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def require_equal_weights(privacy: PrivacyMechanism, aggregator: Aggregator) -> 
     Raises:
         ValueError: If ``privacy`` is no such setting, or weights may differ.
     """
-    checks.instance("privacy", privacy, PrivacyMechanism, "uploads.Privacy(1.0, 1.0)")
+    checks.instance("privacy", privacy, PrivacyMechanism, "communication.Privacy(1.0, 1.0)")
     if not aggregator.equal_weights:
         raise ValueError(
             "privacy: an aggregator whose weights may differ; expected aggregators.Mean('uniform')."

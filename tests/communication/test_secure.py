@@ -12,7 +12,7 @@ from conftest import linear_model
 from test_conformance import AGGREGATORS, FEDERATION, SELECTORS
 
 import fedjax_fair as ff
-from fedjax_fair import aggregators, faults, selectors, solvers, uploads
+from fedjax_fair import aggregators, faults, selectors, solvers, communication
 from fedjax_fair.base import Aggregator, Sees
 from fedjax_fair.simulate import Round, run
 
@@ -77,7 +77,7 @@ def test_a_coarse_step_rounds_the_update():
         selectors.Uniform(1),
         solvers.SGD(0.1, 2, steps=3),
         aggregators.Mean(),
-        aggregation=uploads.Secure(limit),
+        aggregation=communication.Secure(limit),
     )
     start = round.init(jax.random.key(0), DATA)
     state, _ = jax.jit(round.step)(start, DATA)
@@ -93,7 +93,7 @@ def test_a_coarse_step_rounds_the_update():
 
 @pytest.mark.parametrize("limit", [1e-3, 2.0])
 def test_an_update_beyond_the_limit_is_not_applied(limit):
-    round = round_of(aggregation=uploads.Secure(limit))
+    round = round_of(aggregation=communication.Secure(limit))
     start = round.init(jax.random.key(0), DATA)
     state, info = jax.jit(round.step)(start, DATA)
     assert info.finite == (limit > 1)
@@ -197,7 +197,7 @@ def test_what_roles_see_is_written_down():
         ({"selector": "divfl"}, "selector: it sees vectors .* such as Uniform"),
         ({"faults": [faults.Byzantine(0.5, "little")]}, "faults: a liar that knows all updates"),
         ({"aggregation": "masked"}, "aggregation='masked': expected one of 'plain', 'secure'"),
-        ({"aggregation": uploads.Secure}, "aggregation=<class"),
+        ({"aggregation": communication.Secure}, "aggregation=<class"),
     ],
 )
 def test_what_contradicts_it_is_refused_by_name(settings, said, as_users_call):
@@ -224,7 +224,7 @@ def test_who_sends_nan_drops_out_if_asked():
 def test_every_sum_of_a_round_has_masks_of_its_own(monkeypatch):
     """drfa adds up snapshots as well as updates."""
     seen = []
-    module = ff.uploads.sealed
+    module = ff.communication.sealed
     original = module.masked_sum
     monkeypatch.setattr(
         module, "masked_sum", lambda key, *rest: (seen.append(key), original(key, *rest))[1]

@@ -23,19 +23,19 @@ from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.uploads import noise
-from fedjax_fair.uploads.compression import Compression
-from fedjax_fair.uploads.noise import PrivacyMechanism
-from fedjax_fair.uploads.sealed import sums_of_round
-from fedjax_fair.uploads.secure import require_sums
+from fedjax_fair.communication import noise
+from fedjax_fair.communication.compression import Compression
+from fedjax_fair.communication.noise import PrivacyMechanism
+from fedjax_fair.communication.sealed import sums_of_round
+from fedjax_fair.communication.secure import require_sums
 
-__all__ = ["Received", "Uploads", "bytes_up", "check", "init", "receive", "send"]
+__all__ = ["Received", "Communication", "bytes_up", "check", "init", "receive", "send"]
 
 # What randomness of uploads is for.
 _MASKS, _NOISE, _COUNT, _ROUNDING = range(4)
 
 
-class Uploads(NamedTuple):
+class Communication(NamedTuple):
     """Settings of what members send; None for nothing of the kind."""
 
     secure: Secure | None = None
@@ -60,7 +60,7 @@ class Received(NamedTuple):
 
 
 def check(
-    settings: Uploads, selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]
+    settings: Communication, selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]
 ) -> None:
     """Requires settings that go together, and with the roles.
 
@@ -68,7 +68,7 @@ def check(
         ValueError: If they do not.
     """
     if settings.compression is not None:
-        example = "uploads.TopK(0.1)"
+        example = "communication.TopK(0.1)"
         checks.instance("compression", settings.compression, Compression, example)
     if settings.secure is not None:
         require_sums(selector, aggregator, faults)
@@ -81,7 +81,7 @@ def check(
         noise.require_equal_weights(settings.privacy, aggregator)
 
 
-def init(settings: Uploads, num_clients: int, variables: Variables) -> Any:
+def init(settings: Communication, num_clients: int, variables: Variables) -> Any:
     """What the next round needs to know of the uploads of this one.
 
     Raises:
@@ -97,13 +97,13 @@ def init(settings: Uploads, num_clients: int, variables: Variables) -> Any:
     return state or ()
 
 
-def bytes_up(settings: Uploads, variables: Variables) -> int:
+def bytes_up(settings: Communication, variables: Variables) -> int:
     """Bytes that a member sends in a round, its update alone.
 
     Examples:
-        >>> from fedjax_fair.uploads import TopK
+        >>> from fedjax_fair.communication import TopK
         >>> variables = Variables({"kernel": jnp.zeros((10, 5))}, {})
-        >>> bytes_up(Uploads(), variables), bytes_up(Uploads(compression=TopK(0.1)), variables)
+        >>> bytes_up(Communication(), variables), bytes_up(Communication(compression=TopK(0.1)), variables)
         (200, 40)
     """
     size = sum(leaf.size for leaf in jax.tree.leaves(variables))
@@ -115,7 +115,7 @@ def bytes_up(settings: Uploads, variables: Variables) -> int:
 
 
 def send(
-    settings: Uploads,
+    settings: Communication,
     key: Key[Array, ""],
     state: Any,
     client: Int[Array, ""],
@@ -154,7 +154,7 @@ def send(
 
 
 def receive(
-    settings: Uploads,
+    settings: Communication,
     key: Key[Array, ""],
     state: Any,
     cohort: Cohort,

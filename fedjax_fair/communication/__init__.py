@@ -1,0 +1,13 @@
+"""What a member of a cohort sends, and what the server sees of it.
+
+Communication settings are arguments of `fedjax_fair.Round`. Privacy clips what a member sends, and adds noise
+to the mean; secure aggregation hides single updates from the server; compression takes fewer
+bytes. `fedjax_fair.communication.applied` says in which order.
+"""
+
+from fedjax_fair.numerics.secure_sum import Secure
+from fedjax_fair.communication.accounting import epsilon
+from fedjax_fair.communication.compression import Quantized, TopK
+from fedjax_fair.communication.noise import AdaptivePrivacy, Privacy
+
+__all__ = ["AdaptivePrivacy", "Privacy", "Quantized", "Secure", "TopK", "epsilon"]
