@@ -120,17 +120,17 @@ CASES = {
     ),
     "TopK": Case(lambda: communication.TopK(0.1), "TopK(fraction=0.1)", structure={"fraction": 0.2}),
     "Quantized": Case(lambda: communication.Quantized(4), "Quantized(bits=4)", structure={"bits": 8}),
-    "Privacy": Case(
-        lambda: communication.Privacy(1.0, 0.5),
-        "Privacy(clip=1.0, noise_multiplier=0.5)",
-        {"clip": 2.0, "noise_multiplier": 1.0},
+    "DifferentialPrivacy": Case(
+        lambda: communication.DifferentialPrivacy(1.0, 0.5),
+        "DifferentialPrivacy(clipping_norm=1.0, noise_multiplier=0.5)",
+        {"clipping_norm": 2.0, "noise_multiplier": 1.0},
         {"noise_multiplier": 0.0},
     ),
-    "AdaptivePrivacy": Case(
-        lambda: communication.AdaptivePrivacy(0.5, count_noise=2.0),
-        "AdaptivePrivacy(noise_multiplier=0.5, count_noise=2.0)",
-        {"noise_multiplier": 1.0, "initial_clip": 0.2, "quantile": 0.8, "count_noise": 3.0},
-        {"count_noise": None},
+    "AdaptiveClipping": Case(
+        lambda: communication.AdaptiveClipping(0.5, clipped_count_stddev=2.0),
+        "AdaptiveClipping(noise_multiplier=0.5, clipped_count_stddev=2.0)",
+        {"noise_multiplier": 1.0, "initial_clipping_norm": 0.2, "target_unclipped_quantile": 0.8, "clipped_count_stddev": 3.0},
+        {"clipped_count_stddev": None},
     ),
     "Secure": Case(lambda: communication.Secure(4.0), "Secure(limit=4.0)", structure={"limit": 2.0}),
 }

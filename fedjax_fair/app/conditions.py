@@ -62,20 +62,20 @@ def communication_of(config: Config) -> dict[str, Any]:
         given["compression"] = _named("communication.top_k", communication.TopK, own.top_k)
     if own.bits is not None:
         given["compression"] = communication.Quantized(own.bits)
-    for name in ("noise_multiplier", "clip_quantile"):
-        if getattr(own, name) is not None and own.clip is None:
-            raise ValueError(f"communication.{name}={getattr(own, name)!r}: expected communication.clip.")
-    if own.clip is not None:
+    for name in ("noise_multiplier", "target_unclipped_quantile"):
+        if getattr(own, name) is not None and own.clipping_norm is None:
+            raise ValueError(f"communication.{name}={getattr(own, name)!r}: expected communication.clipping_norm.")
+    if own.clipping_norm is not None:
         noise = 0.0 if own.noise_multiplier is None else own.noise_multiplier
-        if own.clip_quantile is None:
-            given["privacy"] = communication.Privacy(own.clip, noise)
+        if own.target_unclipped_quantile is None:
+            given["privacy"] = communication.DifferentialPrivacy(own.clipping_norm, noise)
         else:
             given["privacy"] = _named(
-                "communication.clip with communication.clip_quantile",
-                communication.AdaptivePrivacy,
+                "communication.clipping_norm with communication.target_unclipped_quantile",
+                communication.AdaptiveClipping,
                 noise,
-                initial_clip=own.clip,
-                quantile=own.clip_quantile,
+                initial_clipping_norm=own.clipping_norm,
+                target_unclipped_quantile=own.target_unclipped_quantile,
             )
     return given
 

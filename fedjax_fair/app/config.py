@@ -150,13 +150,13 @@ class CommunicationConfig:
     bits: int | None = None
     """Bits of a number in an update, rounded at random."""
 
-    clip: float | None = None
+    clipping_norm: float | None = None
     """Length that updates are shortened to, the first one if it adapts."""
 
     noise_multiplier: float | None = None
     """Standard deviation of the noise on the sum of updates, over the clip."""
 
-    clip_quantile: float | None = None
+    target_unclipped_quantile: float | None = None
     """Part of the updates that is to be shorter than the clip, which then adapts."""
 
 

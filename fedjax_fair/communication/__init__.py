@@ -8,6 +8,6 @@ bytes. `fedjax_fair.communication.applied` says in which order.
 from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.communication.accounting import epsilon
 from fedjax_fair.communication.compression import Quantized, TopK
-from fedjax_fair.communication.noise import AdaptivePrivacy, Privacy
+from fedjax_fair.communication.noise import AdaptiveClipping, DifferentialPrivacy
 
-__all__ = ["AdaptivePrivacy", "Privacy", "Quantized", "Secure", "TopK", "epsilon"]
+__all__ = ["AdaptiveClipping", "DifferentialPrivacy", "Quantized", "Secure", "TopK", "epsilon"]

@@ -57,12 +57,12 @@ def epsilon(
 
     Examples:
         >>> from fedjax_fair import communication, selectors
-        >>> private, drawn = communication.Privacy(1.0, 4.0), selectors.Uniform(10)
+        >>> private, drawn = communication.DifferentialPrivacy(1.0, 4.0), selectors.Uniform(10)
         >>> spent = epsilon(private, drawn, num_clients=1000, rounds=100, delta=1e-5)
         >>> round(spent, 2)
         0.43
     """
-    checks.instance("privacy", privacy, PrivacyMechanism, "communication.Privacy(1.0, 1.0)")
+    checks.instance("privacy", privacy, PrivacyMechanism, "communication.DifferentialPrivacy(1.0, 1.0)")
     checks.instance("selector", selector, Selector, "selectors.Uniform(10)")
     checks.positive_int("num_clients", num_clients)
     checks.positive_int("rounds", rounds)

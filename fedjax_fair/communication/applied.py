@@ -91,7 +91,7 @@ def init(settings: Communication, num_clients: int, variables: Variables) -> Any
     if settings.privacy is not None:
         noise.require_no_statistics(variables)
         if settings.privacy.adapt is not None:
-            state["clip"] = settings.privacy.first_clip()
+            state["clipping_norm"] = settings.privacy.init_clipping_norm()
     if settings.compression is not None and settings.compression.feedback:
         state["kept"] = jnp.zeros((num_clients, ravel(variables).shape[0]))
     return state or ()
@@ -190,16 +190,16 @@ def receive(
         results = results._replace(weighted_sum=average(results.update))
     state, info = dict(state), {}
     if settings.privacy is not None:
-        clip = _clip(settings.privacy, state)
+        clipping_norm = _clip(settings.privacy, state)
         own = jax.random.fold_in(key, _NOISE)
         assert results.weighted_sum is not None  # Equal weights are known beforehand.
-        mean = noise.noisy(own, settings.privacy, clip, cohort, results.weighted_sum)
+        mean = noise.noisy(own, settings.privacy, clipping_norm, cohort, results.weighted_sum)
         results = results._replace(weighted_sum=mean)
         if settings.privacy.adapt is not None:
             own = jax.random.fold_in(key, _COUNT)
             shorter = average(results.reports["shorter"])
-            state["clip"] = settings.privacy.adapt(own, clip, cohort, shorter)
-            info["clip"] = clip
+            state["clipping_norm"] = settings.privacy.adapt(own, clipping_norm, cohort, shorter)
+            info["clipping_norm"] = clipping_norm
     if kept is not None:
         rows = context.map_clients(lambda client, own: own, cohort.clients, kept)
         # What a client owed is settled by the first of its members, and all of them may owe anew.
@@ -211,4 +211,4 @@ def receive(
 
 
 def _clip(privacy: PrivacyMechanism, state: Any) -> Float[Array, ""]:
-    return privacy.first_clip() if privacy.adapt is None else state["clip"]
+    return privacy.init_clipping_norm() if privacy.adapt is None else state["clipping_norm"]

@@ -314,8 +314,8 @@ def test_widths_of_the_mlp_are_those_of_the_configuration():
         # What factories call otherwise.
         ({"communication": CommunicationConfig(top_k=float("nan"))}, r"communication\.top_k: fraction=nan"),
         (
-            {"communication": CommunicationConfig(clip=-1.0, noise_multiplier=1.0, clip_quantile=0.5)},
-            r"communication\.clip .*initial_clip=-1\.0",
+            {"communication": CommunicationConfig(clipping_norm=-1.0, noise_multiplier=1.0, target_unclipped_quantile=0.5)},
+            r"communication\.clipping_norm .*initial_clipping_norm=-1\.0",
         ),
         ({"faults": FaultsConfig(late=0.5, late_rounds=0)}, r"faults\.late_rounds: rounds=0"),
     ],

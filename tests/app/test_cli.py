@@ -237,9 +237,9 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --communication.top-k 2 --methods fedavg", "fraction=2.0: expected a probability"),
         ("run --communication.bits 40 --methods fedavg", "bits=40: expected an integer"),
         ("run --communication.bits 4 --communication.top-k 0.1 --methods fedavg", "without communication.bits"),
-        ("run --communication.noise-multiplier 1 --methods fedavg", "expected communication.clip"),
-        ("run --communication.clip-quantile 0.5 --methods fedavg", "expected communication.clip"),
-        ("run --communication.clip 1 --methods fedavg", "fedavg: privacy: an aggregator whose weights"),
+        ("run --communication.noise-multiplier 1 --methods fedavg", "expected communication.clipping_norm"),
+        ("run --communication.target-unclipped-quantile 0.5 --methods fedavg", "expected communication.clipping_norm"),
+        ("run --communication.clipping-norm 1 --methods fedavg", "fedavg: privacy: an aggregator whose weights"),
         (
             "run --communication.aggregation secure --communication.bits 4 --methods fedavg",
             "fedavg: compression: masks",

@@ -148,7 +148,7 @@ def test_aggregators_are_given_what_was_sent(aggregator):
 
 @pytest.mark.parametrize("compression", [communication.TopK(0.3), communication.Quantized(4)], ids=["k", "b"])
 def test_what_is_sent_is_not_longer_than_the_clip(compression):
-    settings = applied.Communication(compression=compression, privacy=communication.Privacy(0.1, 1.0))
+    settings = applied.Communication(compression=compression, privacy=communication.DifferentialPrivacy(0.1, 1.0))
     update = Variables({"a": jnp.asarray(VECTOR)}, {})
     state = applied.init(settings, 3, update)
     result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
@@ -210,7 +210,7 @@ def test_what_does_not_fit_is_refused(call, said, as_users_call):
 
 def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path):
     """With all that uploads remember: what members keep, and a clip that adapts."""
-    round = round_of(compression=communication.TopK(0.2), privacy=communication.AdaptivePrivacy(0.5))
+    round = round_of(compression=communication.TopK(0.2), privacy=communication.AdaptiveClipping(0.5))
     settings = {"eval_every": 1, "train_loss": False}
     whole = ff.fit(round, FEDERATION, rounds=3, **settings)
     ff.fit(round, FEDERATION, rounds=1, checkpoints=tmp_path, **settings)

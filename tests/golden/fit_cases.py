@@ -289,14 +289,14 @@ COMMUNICATION = {
     "secure-limit-dropout": lambda: roles(
         aggregation=communication.Secure(4.0), faults=faults.Dropout(0.3)
     ),
-    "privacy": lambda: roles(privacy=communication.Privacy(0.1, 0.5)),
-    "adaptive_privacy": lambda: roles(
-        privacy=communication.AdaptivePrivacy(0.5, initial_clip=0.2, quantile=0.6, count_noise=0.3)
+    "privacy": lambda: roles(privacy=communication.DifferentialPrivacy(0.1, 0.5)),
+    "adaptive_clipping": lambda: roles(
+        privacy=communication.AdaptiveClipping(0.5, initial_clipping_norm=0.2, target_unclipped_quantile=0.6, clipped_count_stddev=0.3)
     ),
     "privacy-quantized": lambda: roles(
-        privacy=communication.Privacy(0.1, 0.5), compression=communication.Quantized(6)
+        privacy=communication.DifferentialPrivacy(0.1, 0.5), compression=communication.Quantized(6)
     ),
-    "privacy-secure": lambda: roles(privacy=communication.Privacy(0.1, 0.5), aggregation="secure"),
+    "privacy-secure": lambda: roles(privacy=communication.DifferentialPrivacy(0.1, 0.5), aggregation="secure"),
 }
 
 

@@ -71,7 +71,7 @@ METHODS = (
 SEEDS = np.arange(3, 11, dtype=np.uint32)
 COMMUNICATION = {
     "secure": {"aggregation": "secure"},
-    "private": {"privacy": ff.communication.AdaptivePrivacy(0.1), "aggregation": "secure"},
+    "private": {"privacy": ff.communication.AdaptiveClipping(0.1), "aggregation": "secure"},
     "top_k": {"compression": ff.communication.TopK(0.3)},
 }
 FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "little")]
