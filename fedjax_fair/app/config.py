@@ -151,13 +151,13 @@ class CommunicationConfig:
     """Bits of a number in an update, rounded at random."""
 
     clipping_norm: float | None = None
-    """Length that updates are shortened to, the first one if it adapts."""
+    """Norm that updates are clipped to, the first one if it adapts."""
 
     noise_multiplier: float | None = None
     """Standard deviation of the noise on the sum of updates, over the clip."""
 
     target_unclipped_quantile: float | None = None
-    """Part of the updates that is to be shorter than the clip, which then adapts."""
+    """Part of the updates that is to be unclipped, which then adapts."""
 
 
 @dataclass(frozen=True)

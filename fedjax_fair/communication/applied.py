@@ -1,9 +1,9 @@
 """How a round applies uploads: what members send of their updates, and what arrives.
 
-The order is fixed. A member compresses its update, then shortens it, so that what it sends is not
+The order is fixed. A member compresses its update, then clips it, so that what it sends is not
 longer than the clip that privacy relies on, then weighs it; the server learns the sum, masked or
 not, and adds noise. What a liar sends in place of it (`fedjax_fair.faults`) is not
-compressed and not shortened.
+compressed and not clipped.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def send(
         update, short = noise.clipped(result.update, _clip(settings.privacy, state))
         result = result._replace(update=update)
         if settings.privacy.adapt is not None:
-            shorter = {"shorter": short.astype(jnp.float32)}
-            result = result._replace(reports=result.reports | shorter)
+            unclipped = {"unclipped": short.astype(jnp.float32)}
+            result = result._replace(reports=result.reports | unclipped)
     return result, kept
 
 
@@ -197,8 +197,8 @@ def receive(
         results = results._replace(weighted_sum=mean)
         if settings.privacy.adapt is not None:
             own = jax.random.fold_in(key, _COUNT)
-            shorter = average(results.reports["shorter"])
-            state["clipping_norm"] = settings.privacy.adapt(own, clipping_norm, cohort, shorter)
+            unclipped = average(results.reports["unclipped"])
+            state["clipping_norm"] = settings.privacy.adapt(own, clipping_norm, cohort, unclipped)
             info["clipping_norm"] = clipping_norm
     if kept is not None:
         rows = context.map_clients(lambda client, own: own, cohort.clients, kept)

@@ -1,8 +1,8 @@
 r"""Differential privacy of clients: clipped updates, and Gaussian noise on their mean.
 
-Every member shortens its update to a length, and the server adds noise to the mean of a cohort
+Every member clips its update to a norm, and the server adds noise to the mean of a cohort
 whose members weigh the same. Replacing all data of one client moves the sum by at most twice
-the length, whatever the data were; `fedjax_fair.communication.epsilon` turns this into a guarantee.
+the norm, whatever the data were; `fedjax_fair.communication.epsilon` turns this into a guarantee.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class PrivacyMechanism(Tree):
 
     Attributes:
         adapt: None for a clip that stays. A mechanism whose clip changes defines a method
-            ``adapt(key, clipping_norm, cohort, shorter) -> clipping_norm``, from the part of those who answered whose
-            update was shorter.
+            ``adapt(key, clipping_norm, cohort, unclipped) -> clipping_norm``, from the part of those who answered whose
+            update was not clipped.
     """
 
     adapt: ClassVar[Callable[..., Float[Array, ""]] | None] = None
 
     @abstractmethod
     def init_clipping_norm(self) -> Float[Array, ""]:
-        """Returns the length that updates are shortened to in the first round."""
+        """Returns the norm that updates are clipped to in the first round."""
         raise NotImplementedError
 
     @abstractmethod
@@ -54,7 +54,7 @@ class PrivacyMechanism(Tree):
 
 
 class DifferentialPrivacy(PrivacyMechanism):
-    r"""Updates shortened to one length, and noise on their mean.
+    r"""Updates clipped to one norm, and noise on their mean.
 
     With the updates :math:`u_k` of :math:`m` members the server learns
 
@@ -66,8 +66,8 @@ class DifferentialPrivacy(PrivacyMechanism):
     ``Mean("uniform")``.
 
     Args:
-        clipping_norm: The length :math:`C` > 0.
-        noise_multiplier: :math:`z` >= 0. With 0 updates are only shortened.
+        clipping_norm: The norm :math:`C` > 0.
+        noise_multiplier: :math:`z` >= 0. With 0 updates are only clipped.
 
     Raises:
         ValueError: If a number is out of range.
@@ -98,9 +98,9 @@ class DifferentialPrivacy(PrivacyMechanism):
 
 
 class AdaptiveClipping(PrivacyMechanism):
-    r"""Updates shortened to a length that follows their lengths.
+    r"""Updates clipped to a norm that follows their norms.
 
-    Each member says whether its update was shorter than :math:`C`; the server learns the part
+    Each member says whether its update was not clipped than :math:`C`; the server learns the part
     :math:`b` of the :math:`m` members that say so, with noise :math:`N(0, (\sigma_b/m)^2)`, and
     :math:`C \leftarrow C \exp(-\eta (b - \gamma))`. The noise on updates is a little larger, so
     that both together are as private as the noise multiplier :math:`z` says:
@@ -159,14 +159,14 @@ class AdaptiveClipping(PrivacyMechanism):
         return self.noise_multiplier
 
     def adapt(
-        self, key: Key[Array, ""], clipping_norm: Float[Array, ""], cohort: Cohort, shorter: Float[Array, ""]
+        self, key: Key[Array, ""], clipping_norm: Float[Array, ""], cohort: Cohort, unclipped: Float[Array, ""]
     ) -> Float[Array, ""]:
-        """Returns the length of the next round.
+        """Returns the norm of the next round.
 
-        It stays where no member has answered, or the part of shorter updates is not known.
+        It stays where no member has answered, or the part of unclipped updates is not known.
         """
         noise = self._clipped_count_stddev(cohort) * jax.random.normal(key) / _answered(cohort)
-        moved = clipping_norm * jnp.exp(-self.learning_rate * (shorter + noise - self.target_unclipped_quantile))
+        moved = clipping_norm * jnp.exp(-self.learning_rate * (unclipped + noise - self.target_unclipped_quantile))
         known = jnp.isfinite(moved)
         if cohort.answers is not None:
             known &= jnp.any(cohort.answers)
@@ -204,15 +204,15 @@ def require_no_statistics(variables: Variables) -> None:
 
 
 def clipped(update: Variables, clipping_norm: Float[Array, ""]) -> tuple[Variables, Bool[Array, ""]]:
-    """An update shortened to a length, and whether it was shorter; zeros if it is not finite."""
+    """An update clipped to a norm, and whether it was not clipped; zeros if it is not finite."""
     # Scaled first: squares of numbers above 1e19 are infinite.
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(update)]))
     unit = jnp.where(largest > 0, largest, 1)
-    length = unit * optax.tree.norm(jax.tree.map(lambda leaf: leaf / unit, update))
-    factor = jnp.minimum(1, clipping_norm / jnp.where(length > 0, length, 1))
+    norm = unit * optax.tree.norm(jax.tree.map(lambda leaf: leaf / unit, update))
+    factor = jnp.minimum(1, clipping_norm / jnp.where(norm > 0, norm, 1))
     finite = all_finite(update)
     short = jax.tree.map(lambda leaf: jnp.where(finite, leaf * factor, 0), update)
-    return short, length <= clipping_norm
+    return short, norm <= clipping_norm
 
 
 def noisy(

@@ -122,16 +122,16 @@ def test_the_geometric_median_may_be_an_update():
 
 
 @pytest.mark.parametrize("weights", ["uniform", "cohort"])
-def test_updates_are_shortened_to_the_bound(weights):
+def test_updates_are_clipped_to_the_bound(weights):
     vectors, bound = drawn(), 2.5
-    lengths = np.linalg.norm(vectors, axis=1)
-    assert (lengths > bound).any()
-    assert (lengths < bound).any()
+    norms = np.linalg.norm(vectors, axis=1)
+    assert (norms > bound).any()
+    assert (norms < bound).any()
     shares = np.ones(NUM) if weights == "uniform" else np.linspace(1, 2, NUM)
-    expected = shares / shares.sum() * np.minimum(1, bound / lengths) @ vectors
+    expected = shares / shares.sum() * np.minimum(1, bound / norms) @ vectors
     update, _, info = found(aggregators.NormClipping(bound, weights), vectors)
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(info.info["length"], lengths, rtol=1e-5)
+    np.testing.assert_allclose(info.info["norm"], norms, rtol=1e-5)
 
 
 def test_centered_clipping_starts_from_the_last_update():
@@ -143,8 +143,8 @@ def test_centered_clipping_starts_from_the_last_update():
         update, state, _ = found(aggregator, vectors, state=state)
         for _ in range(2):
             apart = vectors - center
-            lengths = np.linalg.norm(apart, axis=1, keepdims=True)
-            center = center + (apart * np.minimum(1, bound / lengths)).mean(axis=0)
+            norms = np.linalg.norm(apart, axis=1, keepdims=True)
+            center = center + (apart * np.minimum(1, bound / norms)).mean(axis=0)
         np.testing.assert_allclose(update, center, rtol=1e-4, atol=1e-5)
 
 
@@ -159,16 +159,16 @@ def trusting(root):
 @pytest.mark.parametrize("answers", ANSWERS, ids=["all", "five", "four"])
 def test_trust_is_the_agreement_with_the_server_as_in_numpy(answers):
     vectors, root = drawn(shift=0.3), drawn(seed=9, shift=0.3)[0]
-    lengths = np.linalg.norm(vectors, axis=1)
-    trust = np.maximum(0, vectors @ root / lengths / np.linalg.norm(root))
+    norms = np.linalg.norm(vectors, axis=1)
+    trust = np.maximum(0, vectors @ root / norms / np.linalg.norm(root))
     trust *= 1 if answers is None else np.asarray(answers)
     assert 0 < (trust > 0).sum() < NUM
-    expected = trust @ (vectors / lengths[:, None]) * np.linalg.norm(root) / trust.sum()
+    expected = trust @ (vectors / norms[:, None]) * np.linalg.norm(root) / trust.sum()
     update, _, info = found(trusting(root), vectors, answers)
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(info.weights, trust / trust.sum(), rtol=1e-5)
     np.testing.assert_allclose(info.info["trust"], trust, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(info.info["root_length"], np.linalg.norm(root), rtol=1e-5)
+    np.testing.assert_allclose(info.info["root_norm"], np.linalg.norm(root), rtol=1e-5)
 
 
 @pytest.mark.parametrize("lie", [1e6, -1e6, np.nan, np.inf, 1e30, "all alike", "against"])

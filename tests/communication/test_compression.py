@@ -154,7 +154,7 @@ def test_what_is_sent_is_not_longer_than_the_clip(compression):
     result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
     result, kept = applied.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
     assert abs(jnp.linalg.norm(result.update.params["a"]) - 0.1) < 1e-6
-    if kept is not None:  # What was shortened away is not owed.
+    if kept is not None:  # What was clipped away is not owed.
         places = np.argsort(-np.abs(VECTOR))
         np.testing.assert_array_equal(kept[places[15:]], VECTOR[places[15:]])
         assert (kept[places[:15]] == 0).all()

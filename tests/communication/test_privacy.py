@@ -54,20 +54,20 @@ def tree(values):
     "values", [[3.0, 0, 0, 4], [0.1, 0.2, 0, 0], [0.0] * 4, [1e30, 1e30, 0, 0]]
 )
 @pytest.mark.parametrize("clip", [0.5, 5.0, 100.0])
-def test_an_update_is_shortened_to_the_clip(values, clip):
-    short, shorter = clipped(tree(values), jnp.float32(clip))
-    length = np.linalg.norm(np.asarray(values, np.float64))
-    expected = np.asarray(values) * min(1, clip / max(length, 1e-30))
+def test_an_update_is_clipped_to_the_norm(values, clip):
+    short, unclipped = clipped(tree(values), jnp.float32(clip))
+    norm = np.linalg.norm(np.asarray(values, np.float64))
+    expected = np.asarray(values) * min(1, clip / max(norm, 1e-30))
     found = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(short)])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert bool(shorter) == (length <= clip)
+    assert bool(unclipped) == (norm <= clip)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_an_update_that_is_not_finite_is_sent_as_zeros(bad):
-    short, shorter = clipped(tree([1.0, bad, 0, 0]), jnp.float32(1.0))
+    short, unclipped = clipped(tree([1.0, bad, 0, 0]), jnp.float32(1.0))
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(short))
-    assert not (bool(shorter) and np.isinf(bad))
+    assert not (bool(unclipped) and np.isinf(bad))
 
 
 @pytest.mark.parametrize("answers", [None, [True, False, True, True], [False] * 4])
@@ -112,7 +112,7 @@ def test_one_client_moves_the_model_by_at_most_twice_the_clip_over_the_cohort(ag
     neighbor = DATA._replace(train=DATA.train._replace(features=wild))
     one, other = (step(start, data)[0].variables.params for data in (DATA, neighbor))
     gap = optax.tree.norm(jax.tree.map(jnp.subtract, one, other))
-    # Nearly all of it: the other update points elsewhere, at the full length.
+    # Nearly all of it: the other update points elsewhere, at the full norm.
     assert clip / others / 2 < gap <= 2 * clip / others * (1 + 1e-5)
 
 
@@ -139,29 +139,29 @@ def test_the_clip_follows_the_lengths_as_a_loop_in_numpy_does(aggregation):
     clips = np.asarray(info.aggregator["clipping_norm"], np.float64)
     assert clips[0] == np.float32(first)
     answered = np.asarray(info.answers).sum(axis=1)
-    shorter = (quantile - np.log(clips[1:] / clips[:-1]) / rate) * answered[:-1]
-    # A whole number of members was shorter.
-    np.testing.assert_allclose(shorter, np.round(shorter), atol=0.02)
-    assert (np.round(shorter) >= 0).all()
-    assert (np.round(shorter) <= answered[:-1]).all()
-    assert np.unique(np.round(shorter)).size > 1
+    unclipped = (quantile - np.log(clips[1:] / clips[:-1]) / rate) * answered[:-1]
+    # A whole number of members was not clipped.
+    np.testing.assert_allclose(unclipped, np.round(unclipped), atol=0.02)
+    assert (np.round(unclipped) >= 0).all()
+    assert (np.round(unclipped) <= answered[:-1]).all()
+    assert np.unique(np.round(unclipped)).size > 1
 
 
 def test_the_clip_settles_at_the_quantile():
-    """Of a thousand lengths, seen 64 at a time."""
-    lengths = jnp.asarray(np.random.default_rng(0).lognormal(size=1000), jnp.float32)
+    """Of a thousand norms, seen 64 at a time."""
+    norms = jnp.asarray(np.random.default_rng(0).lognormal(size=1000), jnp.float32)
     settings = communication.AdaptiveClipping(1.0, target_unclipped_quantile=0.8, learning_rate=0.1)
     cohort = Cohort(jnp.arange(64, dtype=jnp.int32), jnp.full(64, 1 / 64))
 
     def step(clip, key):
         key_draw, key_noise = jax.random.split(key)
-        drawn = jax.random.choice(key_draw, lengths, (64,))
-        shorter = jnp.mean((drawn <= clip).astype(jnp.float32))
-        clip = settings.adapt(key_noise, clip, cohort, shorter)
+        drawn = jax.random.choice(key_draw, norms, (64,))
+        unclipped = jnp.mean((drawn <= clip).astype(jnp.float32))
+        clip = settings.adapt(key_noise, clip, cohort, unclipped)
         return clip, clip
 
     _, clips = jax.jit(lambda: jax.lax.scan(step, 0.1, jax.random.split(KEY, 800)))()
-    assert abs(np.mean(lengths <= np.exp(np.mean(np.log(clips[400:])))) - 0.8) < 0.02
+    assert abs(np.mean(norms <= np.exp(np.mean(np.log(clips[400:])))) - 0.8) < 0.02
 
 
 def test_noise_on_counts_is_paid_for_by_noise_on_updates():
