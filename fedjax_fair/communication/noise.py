@@ -100,7 +100,7 @@ class DifferentialPrivacy(PrivacyMechanism):
 class AdaptiveClipping(PrivacyMechanism):
     r"""Updates clipped to a norm that follows their norms.
 
-    Each member says whether its update was not clipped than :math:`C`; the server learns the part
+    Each member says whether its update norm was at most :math:`C`; the server learns the part
     :math:`b` of the :math:`m` members that say so, with noise :math:`N(0, (\sigma_b/m)^2)`, and
     :math:`C \leftarrow C \exp(-\eta (b - \gamma))`. The noise on updates is a little larger, so
     that both together are as private as the noise multiplier :math:`z` says:
