@@ -40,7 +40,7 @@ from fedjax_fair.tree import Tree
 from fedjax_fair.communication import applied as communication
 from fedjax_fair.communication.compression import Compression
 from fedjax_fair.communication.noise import PrivacyMechanism
-from fedjax_fair.communication.sealed import sealed_context, sealed_results
+from fedjax_fair.communication.opaque import restrict_context, restrict_results
 
 __all__ = [
     "BaseRound",
@@ -236,10 +236,10 @@ class Round(BaseRound):
 
     def _seen_by(self, role, context, add=None):
         secure = self._communication.secure
-        return context if secure is None else sealed_context(context, role.sees, add)
+        return context if secure is None else restrict_context(context, role.sees, add)
 
     def _shown_to(self, role, results):
-        return results if self._communication.secure is None else sealed_results(results, role.sees)
+        return results if self._communication.secure is None else restrict_results(results, role.sees)
 
     def bytes_up(self, variables: Variables) -> int:
         """Returns the bytes that a member sends in a round."""

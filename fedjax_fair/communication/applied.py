@@ -26,7 +26,7 @@ from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.communication import noise
 from fedjax_fair.communication.compression import Compression
 from fedjax_fair.communication.noise import PrivacyMechanism
-from fedjax_fair.communication.sealed import sums_of_round
+from fedjax_fair.communication.opaque import sums_of_round
 from fedjax_fair.communication.secure import require_sums
 
 __all__ = ["Received", "Communication", "bytes_up", "check", "init", "receive", "send"]
@@ -50,7 +50,7 @@ class Received(NamedTuple):
         results: Results of the cohort, with the sum that the server learns.
         state: State of the uploads after the round.
         info: What people look at.
-        add: Adds up sealed values with weights; None where nothing is sealed.
+        add: Adds up opaque values with weights; None where nothing is opaque.
     """
 
     results: LocalResult

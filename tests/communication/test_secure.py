@@ -224,7 +224,7 @@ def test_who_sends_nan_drops_out_if_asked():
 def test_every_sum_of_a_round_has_masks_of_its_own(monkeypatch):
     """drfa adds up snapshots as well as updates."""
     seen = []
-    module = ff.communication.sealed
+    module = ff.communication.opaque
     original = module.masked_sum
     monkeypatch.setattr(
         module, "masked_sum", lambda key, *rest: (seen.append(key), original(key, *rest))[1]

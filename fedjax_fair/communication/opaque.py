@@ -1,6 +1,6 @@
 """What the server can do with uploads that it only sees masked.
 
-Under secure aggregation a role is handed sealed updates. It can add them up with weights, which a
+Under secure aggregation a role is handed opaque updates. It can add them up with weights, which a
 secure sum does, and, as far as it says that it does (`fedjax_fair.base.Sees`), ask each client
 for numbers computed from its own. Anything else stops while a round is traced.
 """
@@ -21,10 +21,10 @@ from fedjax_fair.numerics.secure_sum import Secure
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 
-__all__ = ["Sealed", "masked_sum", "sealed_context", "sealed_results", "sums_of_round"]
+__all__ = ["Opaque", "masked_sum", "restrict_context", "restrict_results", "sums_of_round"]
 
 
-class Sealed:
+class Opaque:
     """Something of each member that the server cannot read.
 
     Attributes:
@@ -36,10 +36,10 @@ class Sealed:
     def __init__(self, inside: PyTree) -> None:
         self._inside = inside
 
-    def __getattr__(self, name: str) -> Sealed:
+    def __getattr__(self, name: str) -> Opaque:
         if name not in ("params", "state"):
             raise _refused("single updates")
-        return Sealed(getattr(self._inside, name))
+        return Opaque(getattr(self._inside, name))
 
 
 def masked_sum(
@@ -86,7 +86,7 @@ def masked_sum(
     return _unraveled(jnp.where(bounded, summed, jnp.nan), updates)
 
 
-def sealed_context(
+def restrict_context(
     context: Context,
     sees: Sees,
     add: Callable[[Float[Array, " cohort"], PyTree], PyTree] | None = None,
@@ -100,7 +100,7 @@ def sealed_context(
     """
 
     def weighted_sum(weights, updates):
-        if add is None or not isinstance(updates, Sealed):
+        if add is None or not isinstance(updates, Opaque):
             return context.weighted_sum(weights, updates)
         return add(weights, updates._inside)
 
@@ -124,12 +124,12 @@ def sealed_context(
     return context._replace(weighted_sum=weighted_sum, **limited)
 
 
-def sealed_results(results: LocalResult, sees: Sees) -> LocalResult:
+def restrict_results(results: LocalResult, sees: Sees) -> LocalResult:
     """Results whose updates a role cannot read, nor, if it sees sums alone, anything else."""
-    hidden: dict[str, Any] = {"update": Sealed(results.update)}
-    hidden["reports"] = {name: Sealed(report) for name, report in results.reports.items()}
+    hidden: dict[str, Any] = {"update": Opaque(results.update)}
+    hidden["reports"] = {name: Opaque(report) for name, report in results.reports.items()}
     if sees == "sum":
-        hidden |= {"loss": Sealed(results.loss), "steps": Sealed(results.steps)}
+        hidden |= {"loss": Opaque(results.loss), "steps": Opaque(results.steps)}
     return results._replace(**hidden)
 
 
@@ -149,9 +149,9 @@ def sums_of_round(
 def _opened(values: PyTree) -> PyTree:
     """What a function that runs on clients is given."""
     return jax.tree.map(
-        lambda leaf: leaf._inside if isinstance(leaf, Sealed) else leaf,
+        lambda leaf: leaf._inside if isinstance(leaf, Opaque) else leaf,
         values,
-        is_leaf=lambda leaf: isinstance(leaf, Sealed),
+        is_leaf=lambda leaf: isinstance(leaf, Opaque),
     )
 
 
