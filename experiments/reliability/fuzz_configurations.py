@@ -29,7 +29,7 @@ _TOGETHER = (
     *(("faults", "dropout"), ("faults", "stragglers", "deadline_steps")),
     *(("faults", "late", "late_rounds"), ("faults", "byzantine", "attack", "strength")),
     *(("faults", "byzantine", "attack"), ("faults", "period")),
-    *(("communication", "aggregation", "limit"), ("communication", "top_k"), ("communication", "bits")),
+    *(("communication", "aggregation", "max_abs_value"), ("communication", "top_k"), ("communication", "bits")),
     *(("communication", "clipping_norm", "noise_multiplier"), ("communication", "clipping_norm", "target_unclipped_quantile")),
     *(("communication", "aggregation"), ("training", "clients_per_batch"), ("training", "seeds")),
     *(("training", "rounds"), ("training", "eval_every"), ("data", "seed"), ("data", "per_run")),

@@ -51,11 +51,11 @@ def communication_of(config: Config) -> dict[str, Any]:
         ValueError: If a setting is out of range, or changes nothing.
     """
     own = config.communication
-    if own.limit is not None and own.aggregation != "secure":
-        raise ValueError(f"communication.limit={own.limit!r}: expected communication.aggregation='secure'.")
+    if own.max_abs_value is not None and own.aggregation != "secure":
+        raise ValueError(f"communication.max_abs_value={own.max_abs_value!r}: expected communication.aggregation='secure'.")
     given: dict[str, Any] = {"aggregation": own.aggregation}
-    if own.limit is not None:
-        given["aggregation"] = communication.Secure(own.limit)
+    if own.max_abs_value is not None:
+        given["aggregation"] = communication.Secure(own.max_abs_value)
     if own.top_k is not None and own.bits is not None:
         raise ValueError(f"communication.top_k={own.top_k!r}: expected it without communication.bits.")
     if own.top_k is not None:

@@ -141,7 +141,7 @@ class CommunicationConfig:
     aggregation: Literal["plain", "secure"] = "plain"
     """Whether the server sees single updates, or their masked sum alone."""
 
-    limit: float | None = None
+    max_abs_value: float | None = None
     """The largest number in an update that secure aggregation can encode; 16 by default."""
 
     top_k: float | None = None

@@ -64,18 +64,18 @@ def masked_sum(
         updates: Of each member, on the device that holds it.
 
     Returns:
-        The sum over those who answered; not a number where a value exceeds the limit, or the
+        The sum over those who answered; not a number where a value exceeds max_abs_value, or the
         weights add up to more than 1.
     """
     members = cohort.clients.shape[0]
-    step = secure_sum.quantization_step(secure.limit, members)
+    step = secure_sum.quantization_step(secure.max_abs_value, members)
     slots = jnp.arange(members, dtype=jnp.int32)
     answers = jnp.ones(members, bool) if cohort.answers is None else cohort.answers
 
     def send(client, own):
         slot, weight, answers, update = own
         values = weight * ravel(update).astype(jnp.float32)
-        sent = secure_sum.masked(key, slot, members, values, weight * secure.limit, step)
+        sent = secure_sum.masked(key, slot, members, values, weight * secure.max_abs_value, step)
         return (), jax.tree.map(lambda leaf: jnp.where(answers, leaf, 0), sent)
 
     ones = jnp.ones(members)

@@ -227,12 +227,12 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --communication.aggregation secure --methods divfl", "divfl: selector: it sees vectors"),
         ("run --communication.aggregation secure --methods krum", "krum: aggregator: it sees vectors"),
         (
-            "run --communication.limit 4 --methods fedavg",
-            "limit=4.0: expected communication.aggregation=",
+            "run --communication.max-abs-value 4 --methods fedavg",
+            "max_abs_value=4.0: expected communication.aggregation=",
         ),
         (
-            "run --communication.aggregation secure --communication.limit 0 --methods fedavg",
-            "limit=0.0: expected a number > 0",
+            "run --communication.aggregation secure --communication.max-abs-value 0 --methods fedavg",
+            "max_abs_value=0.0: expected a number > 0",
         ),
         ("run --communication.top-k 2 --methods fedavg", "fraction=2.0: expected a probability"),
         ("run --communication.bits 40 --methods fedavg", "bits=40: expected an integer"),

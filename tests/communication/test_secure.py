@@ -70,14 +70,14 @@ def test_the_model_is_the_same_to_the_step(selector, aggregator, fault):
 
 def test_a_coarse_step_rounds_the_update():
     """One member with weight 1 and one round: the model moves by whole steps."""
-    limit = 2.0**20
-    step = 2.0**-10  # The least power of two above ``limit / 2**31``.
+    max_abs_value = 2.0**20
+    step = 2.0**-10  # The least power of two above ``max_abs_value / 2**31``.
     round = Round(
         linear_model(),
         selectors.Uniform(1),
         solvers.SGD(0.1, 2, steps=3),
         aggregators.Mean(),
-        aggregation=communication.Secure(limit),
+        aggregation=communication.Secure(max_abs_value),
     )
     start = round.init(jax.random.key(0), DATA)
     state, _ = jax.jit(round.step)(start, DATA)
@@ -91,15 +91,15 @@ def test_a_coarse_step_rounds_the_update():
         assert (np.abs(np.asarray(new - near)) <= step / 2 + 1e-6).all()
 
 
-@pytest.mark.parametrize("limit", [1e-3, 2.0])
-def test_an_update_beyond_the_limit_is_not_applied(limit):
-    round = round_of(aggregation=communication.Secure(limit))
+@pytest.mark.parametrize("max_abs_value", [1e-3, 2.0])
+def test_an_update_beyond_the_limit_is_not_applied(max_abs_value):
+    round = round_of(aggregation=communication.Secure(max_abs_value))
     start = round.init(jax.random.key(0), DATA)
     state, info = jax.jit(round.step)(start, DATA)
-    assert info.finite == (limit > 1)
-    if limit < 1:
+    assert info.finite == (max_abs_value > 1)
+    if max_abs_value < 1:
         chex.assert_trees_all_equal(state.variables, start.variables)
-        with pytest.raises(ff.SimulationError, match=r"update of round 0 .*beyond the limit"):
+        with pytest.raises(ff.SimulationError, match=r"update of round 0 .*beyond max_abs_value"):
             ff.fit(round, FEDERATION, rounds=1)
 
 

@@ -286,7 +286,7 @@ COMMUNICATION = {
         aggregator=aggregators.Mean("size"), compression=communication.Quantized(4)
     ),
     "secure": lambda: roles(aggregator=aggregators.Mean("size"), aggregation="secure"),
-    "secure-limit-dropout": lambda: roles(
+    "secure-max_abs_value-dropout": lambda: roles(
         aggregation=communication.Secure(4.0), faults=faults.Dropout(0.3)
     ),
     "privacy": lambda: roles(privacy=communication.DifferentialPrivacy(0.1, 0.5)),

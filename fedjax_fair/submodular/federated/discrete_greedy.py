@@ -107,7 +107,7 @@ def discrete_greedy(
             which is what ``bounds.theorem_5_1`` is about.
         client_weights: ``p_i``, summing to 1; by default all equal.
         aggregation: As for ``fedcg``; clients that do not respond mask zeros. Where a number
-            exceeds the limit, values are not numbers from there on.
+            exceeds max_abs_value, values are not numbers from there on.
 
     Returns:
         The run. If no client responds, the first item that is allowed is added.

@@ -64,9 +64,9 @@ def fedcg(
         step: Step size, at most ``1 / rounds``, which is the default.
         send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for their mean.
         client_weights: ``p_i``, summing to 1; by default all equal.
-        aggregation: ``"secure"``, or ``Secure(limit)``, adds masked messages: the same sum up to
+        aggregation: ``"secure"``, or ``Secure(max_abs_value)``, adds masked messages: the same sum up to
             rounding, in time that grows with the square of the number of clients, and not a number
-            where a weighted number exceeds the limit.
+            where a weighted number exceeds max_abs_value.
 
     Returns:
         The run; ``rounding.swap(key, matroid, run.x)`` rounds its last point to a set.
