@@ -25,7 +25,7 @@ from fedjax_fair.submodular.federated.secure import (
     base_bits,
     protocol,
     secure_aggregate,
-    unless_beyond,
+    nan_if_out_of_range,
     vector_bits,
 )
 from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun, check_sizes
@@ -157,7 +157,7 @@ def _discrete_greedy(key, problem, matroid, weights, kappa, secure, *, resample)
         total = secure_aggregate(problem.gains(mask).messages(shares), size, hidden)
         best = jnp.argmax(jnp.where(matroid.addable(mask), total, -jnp.inf)).astype(jnp.int32)
         mask = mask.at[best].set(True)
-        value = unless_beyond(product(weights, problem.values(mask)), total, found.singles)
+        value = nan_if_out_of_range(product(weights, problem.values(mask)), total, found.singles)
         return mask, (best, value, jnp.sum(responds, dtype=jnp.int32))
 
     numbers = jnp.arange(rank, dtype=jnp.int32)

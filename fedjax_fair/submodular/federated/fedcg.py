@@ -24,7 +24,7 @@ from fedjax_fair.submodular.federated.secure import (
     base_bits,
     protocol,
     secure_aggregate,
-    unless_beyond,
+    nan_if_out_of_range,
     vector_bits,
 )
 from fedjax_fair.submodular.federated.trajectory import (
@@ -117,7 +117,7 @@ def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort, send
         if send == "gradient":
             mean = secure_aggregate(gradients.messages(shares), size, hidden)
             base = matroid.max_weight_base(mean)
-            direction = unless_beyond(base.astype(x.dtype), mean)
+            direction = nan_if_out_of_range(base.astype(x.dtype), mean)
             return Sent(direction, jnp.sum(mean, where=base), jnp.zeros(()))
         bases = gradients.bases(matroid)
         direction = secure_aggregate(bases.messages(shares), size, hidden)

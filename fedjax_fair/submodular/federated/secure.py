@@ -27,7 +27,7 @@ __all__ = [
     "base_bits",
     "protocol",
     "secure_aggregate",
-    "unless_beyond",
+    "nan_if_out_of_range",
     "vector_bits",
 ]
 
@@ -107,7 +107,7 @@ def secure_aggregate(
     return total
 
 
-def unless_beyond(value: Float[Array, "..."], *sums: Float[Array, "..."]) -> Float[Array, "..."]:
+def nan_if_out_of_range(value: Float[Array, "..."], *sums: Float[Array, "..."]) -> Float[Array, "..."]:
     """A value that follows from sums; not a number where one of them is none."""
     known = all_finite(sums)
     return jnp.where(known, value, jnp.nan)
