@@ -33,7 +33,7 @@ from fedjax_fair.faults import applied
 from fedjax_fair.local_training import occurrences_of, train_cohort
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.finite import all_finite
-from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 from fedjax_fair.tree import Tree
@@ -176,7 +176,7 @@ class Round(BaseRound):
         aggregator: Weighs their updates.
         faults: Failures of clients from `fedjax_fair.faults`, one or several, in this order. A
             round in which no member answers leaves the model and the aggregator as they were.
-        aggregation: ``"secure"``, or `fedjax_fair.communication.Secure` with its setting, hides single
+        aggregation: ``"secure"``, or `fedjax_fair.communication.SecureAggregation` with its setting, hides single
             updates from the server, and goes with roles that need their sum alone. The cohort's
             updates are then kept in memory at once.
         compression: Fewer bytes for updates, from `fedjax_fair.communication`.
@@ -209,7 +209,7 @@ class Round(BaseRound):
     aggregator: Aggregator
     _: KW_ONLY
     faults: Faults | Sequence[Faults] = ()
-    aggregation: Literal["plain", "secure"] | Secure = "plain"
+    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain"
     compression: Compression | None = None
     privacy: PrivacyMechanism | None = None
     clients_per_batch: int | None = None

@@ -132,7 +132,7 @@ CASES = {
         {"noise_multiplier": 1.0, "initial_clipping_norm": 0.2, "target_unclipped_quantile": 0.8, "clipped_count_stddev": 3.0},
         {"clipped_count_stddev": None},
     ),
-    "Secure": Case(lambda: communication.Secure(4.0), "Secure(max_abs_value=4.0)", structure={"max_abs_value": 2.0}),
+    "SecureAggregation": Case(lambda: communication.SecureAggregation(4.0), "SecureAggregation(max_abs_value=4.0)", structure={"max_abs_value": 2.0}),
 }
 
 

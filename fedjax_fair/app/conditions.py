@@ -55,7 +55,7 @@ def communication_of(config: Config) -> dict[str, Any]:
         raise ValueError(f"communication.max_abs_value={own.max_abs_value!r}: expected communication.aggregation='secure'.")
     given: dict[str, Any] = {"aggregation": own.aggregation}
     if own.max_abs_value is not None:
-        given["aggregation"] = communication.Secure(own.max_abs_value)
+        given["aggregation"] = communication.SecureAggregation(own.max_abs_value)
     if own.top_k is not None and own.bits is not None:
         raise ValueError(f"communication.top_k={own.top_k!r}: expected it without communication.bits.")
     if own.top_k is not None:

@@ -5,9 +5,9 @@ to the mean; secure aggregation hides single updates from the server; compressio
 bytes. `fedjax_fair.communication.applied` says in which order.
 """
 
-from fedjax_fair.numerics.secure_sum import Secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.communication.accounting import epsilon
 from fedjax_fair.communication.compression import Quantized, TopK
 from fedjax_fair.communication.noise import AdaptiveClipping, DifferentialPrivacy
 
-__all__ = ["AdaptiveClipping", "DifferentialPrivacy", "Quantized", "Secure", "TopK", "epsilon"]
+__all__ = ["AdaptiveClipping", "DifferentialPrivacy", "Quantized", "SecureAggregation", "TopK", "epsilon"]

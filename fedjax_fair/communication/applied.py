@@ -21,7 +21,7 @@ from fedjax_fair.base import Aggregator, Cohort, Context, Faults, LocalResult, S
 from fedjax_fair.faults.applied import among_answers
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.finite import all_finite
-from fedjax_fair.numerics.secure_sum import Secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.communication import noise
 from fedjax_fair.communication.compression import Compression
@@ -38,7 +38,7 @@ _MASKS, _NOISE, _COUNT, _ROUNDING = range(4)
 class Communication(NamedTuple):
     """Settings of what members send; None for nothing of the kind."""
 
-    secure: Secure | None = None
+    secure: SecureAggregation | None = None
     compression: Compression | None = None
     privacy: PrivacyMechanism | None = None
 

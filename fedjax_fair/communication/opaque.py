@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from fedjax_fair.base import Cohort, Context, LocalResult, Sees
 from fedjax_fair.numerics import secure_sum
-from fedjax_fair.numerics.secure_sum import Secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 
@@ -46,7 +46,7 @@ def masked_sum(
     key: Key[Array, ""],
     context: Context,
     cohort: Cohort,
-    secure: Secure,
+    secure: SecureAggregation,
     weights: Float[Array, " cohort"],
     updates: PyTree,
 ) -> PyTree:
@@ -134,7 +134,7 @@ def restrict_results(results: LocalResult, sees: Sees) -> LocalResult:
 
 
 def sums_of_round(
-    key: Key[Array, ""], context: Context, cohort: Cohort, secure: Secure
+    key: Key[Array, ""], context: Context, cohort: Cohort, secure: SecureAggregation
 ) -> Callable[[Float[Array, " cohort"], PyTree], PyTree]:
     """``add(weights, updates)`` for all secure sums of a round, each with a key of its own."""
     number = itertools.count()

@@ -25,7 +25,7 @@ from fedjax_fair.tree import Tree
 __all__ = [
     "SLACK",
     "Masked",
-    "Secure",
+    "SecureAggregation",
     "as_secure",
     "masked",
     "quantization_step",
@@ -38,12 +38,12 @@ _LEAST_EXPONENT = -100  # Float32 resolves no less.
 SLACK = 1e-3  # Weights that add up to 1 do so up to rounding.
 
 
-class Secure(Tree):
+class SecureAggregation(Tree):
     """Masked updates, of which the server learns the sum alone.
 
     Members multiply their update by their weight and round it to whole multiples of a step; masks
     of all pairs hide it, and cancel in the sum. Where members drop out, the masks that they leave
-    behind are recovered. ``Round(..., aggregation="secure")`` stands for ``Secure()``.
+    behind are recovered. ``Round(..., aggregation="secure")`` stands for ``SecureAggregation()``.
 
     Args:
         max_abs_value: The largest absolute value of a number in an update, > 0, before it is weighted. The
@@ -58,7 +58,7 @@ class Secure(Tree):
         2017, https://eprint.iacr.org/2017/281
 
     Examples:
-        >>> aggregation = Secure(max_abs_value=4.0)
+        >>> aggregation = SecureAggregation(max_abs_value=4.0)
     """
 
     max_abs_value: float = 16.0
@@ -67,16 +67,16 @@ class Secure(Tree):
         checks.positive("max_abs_value", self.max_abs_value)
 
 
-def as_secure(aggregation: str | Secure) -> Secure | None:
+def as_secure(aggregation: str | SecureAggregation) -> SecureAggregation | None:
     """What the word ``"secure"`` stands for; None for ``"plain"``.
 
     Raises:
-        ValueError: If it is neither one of the two words nor ``Secure``.
+        ValueError: If it is neither one of the two words nor ``SecureAggregation``.
     """
-    if isinstance(aggregation, Secure):
+    if isinstance(aggregation, SecureAggregation):
         return aggregation
     checks.one_of("aggregation", aggregation, ("plain", "secure"))
-    return Secure() if aggregation == "secure" else None
+    return SecureAggregation() if aggregation == "secure" else None
 
 
 class Masked(NamedTuple):

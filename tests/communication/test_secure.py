@@ -77,7 +77,7 @@ def test_a_coarse_step_rounds_the_update():
         selectors.Uniform(1),
         solvers.SGD(0.1, 2, steps=3),
         aggregators.Mean(),
-        aggregation=communication.Secure(max_abs_value),
+        aggregation=communication.SecureAggregation(max_abs_value),
     )
     start = round.init(jax.random.key(0), DATA)
     state, _ = jax.jit(round.step)(start, DATA)
@@ -93,7 +93,7 @@ def test_a_coarse_step_rounds_the_update():
 
 @pytest.mark.parametrize("max_abs_value", [1e-3, 2.0])
 def test_an_update_beyond_the_limit_is_not_applied(max_abs_value):
-    round = round_of(aggregation=communication.Secure(max_abs_value))
+    round = round_of(aggregation=communication.SecureAggregation(max_abs_value))
     start = round.init(jax.random.key(0), DATA)
     state, info = jax.jit(round.step)(start, DATA)
     assert info.finite == (max_abs_value > 1)
@@ -197,7 +197,7 @@ def test_what_roles_see_is_written_down():
         ({"selector": "divfl"}, "selector: it sees vectors .* such as Uniform"),
         ({"faults": [faults.Byzantine(0.5, "little")]}, "faults: a liar that knows all updates"),
         ({"aggregation": "masked"}, "aggregation='masked': expected one of 'plain', 'secure'"),
-        ({"aggregation": communication.Secure}, "aggregation=<class"),
+        ({"aggregation": communication.SecureAggregation}, "aggregation=<class"),
     ],
 )
 def test_what_contradicts_it_is_refused_by_name(settings, said, as_users_call):

@@ -287,7 +287,7 @@ COMMUNICATION = {
     ),
     "secure": lambda: roles(aggregator=aggregators.Mean("size"), aggregation="secure"),
     "secure-max_abs_value-dropout": lambda: roles(
-        aggregation=communication.Secure(4.0), faults=faults.Dropout(0.3)
+        aggregation=communication.SecureAggregation(4.0), faults=faults.Dropout(0.3)
     ),
     "privacy": lambda: roles(privacy=communication.DifferentialPrivacy(0.1, 0.5)),
     "adaptive_clipping": lambda: roles(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_fair.numerics.secure_sum import (
-    Secure,
+    SecureAggregation,
     as_secure,
     masked,
     quantization_step,
@@ -175,8 +175,8 @@ def test_recovery_takes_away_just_the_masks_of_pairs_with_one_answer():
     [
         (lambda: as_secure("masked"), "aggregation='masked': expected one of 'plain', 'secure'"),
         (lambda: as_secure(None), "aggregation=None"),
-        (lambda: Secure(0.0), r"max_abs_value=0\.0: expected a number > 0"),
-        (lambda: Secure(np.inf), "max_abs_value=inf"),
+        (lambda: SecureAggregation(0.0), r"max_abs_value=0\.0: expected a number > 0"),
+        (lambda: SecureAggregation(np.inf), "max_abs_value=inf"),
     ],
 )
 def test_what_is_no_aggregation_is_refused(call, said, as_users_call):
@@ -187,7 +187,7 @@ def test_what_is_no_aggregation_is_refused(call, said, as_users_call):
 def test_words_stand_for_aggregations():
     assert as_secure("plain") is None
     assert as_secure("secure").max_abs_value > 0
-    assert as_secure(Secure(2.0)).max_abs_value == 2
+    assert as_secure(SecureAggregation(2.0)).max_abs_value == 2
 
 
 def test_too_many_members_are_refused():

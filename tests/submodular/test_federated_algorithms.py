@@ -579,7 +579,7 @@ def test_masked_messages_have_the_same_sum(name):
         return (
             run(problem),
             run(problem, aggregation="secure"),
-            run(problem, aggregation=fed.Secure(1e-4)),
+            run(problem, aggregation=fed.SecureAggregation(1e-4)),
         )
 
     plain, secure, beyond = solve(runs)

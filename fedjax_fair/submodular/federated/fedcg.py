@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
 from fedjax_fair.submodular.federated.secure import (
     base_bits,
@@ -50,7 +50,7 @@ def fedcg(
     step: float | None = None,
     send: str = "base",
     client_weights: ArrayLike | None = None,
-    aggregation: Literal["plain", "secure"] | Secure = "plain",
+    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
 ) -> ContinuousRun:
     """Maximizes the multilinear extension over the matroid polytope.
 
@@ -64,7 +64,7 @@ def fedcg(
         step: Step size, at most ``1 / rounds``, which is the default.
         send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for their mean.
         client_weights: ``p_i``, summing to 1; by default all equal.
-        aggregation: ``"secure"``, or ``Secure(max_abs_value)``, adds masked messages: the same sum up to
+        aggregation: ``"secure"``, or ``SecureAggregation(max_abs_value)``, adds masked messages: the same sum up to
             rounding, in time that grows with the square of the number of clients, and not a number
             where a weighted number exceeds max_abs_value.
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key
 from fedjax_fair import checks
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import Secure, secure_sum
+from fedjax_fair.numerics.secure_sum import SecureAggregation, secure_sum
 from fedjax_fair.tree import Tree
 
 __all__ = [
@@ -66,7 +66,7 @@ class Protocol(Tree):
     max_abs_value: float
 
 
-def protocol(secure: Secure | None, key: Any, num_clients: int) -> Protocol | None:
+def protocol(secure: SecureAggregation | None, key: Any, num_clients: int) -> Protocol | None:
     """Returns the protocol of a sum; None for a plain one, whose key is not used."""
     if secure is None:
         return None
