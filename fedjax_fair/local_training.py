@@ -75,10 +75,10 @@ def train_cohort(
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
         start = applied.received(state.past, state.round, state.variables, instructions)
         result = solver.solve(key_client, start, member)
-        result, kept = leave(client, occurrence, result)
+        result, residual = leave(client, occurrence, result)
         if send is None:
-            return result, applied.Arrival(None, ~all_finite(result.update)), kept
-        return *send(client, result, answers), kept
+            return result, applied.Arrival(None, ~all_finite(result.update)), residual
+        return *send(client, result, answers), residual
 
     own = (occurrences, cohort.instructions, answers)
     size = collectives.per_device(examples, cohort.clients.shape[0])
@@ -89,7 +89,7 @@ def train_cohort(
     batch_size = side_by_side if side_by_side > 1 else None
     total = None
     if weights is None:
-        results, arrival, kept = collectives.map_local_clients(
+        results, arrival, residuals = collectives.map_local_clients(
             examples, train, cohort.clients, own, batch_size
         )
     else:
@@ -98,7 +98,7 @@ def train_cohort(
             trained = train(client, own)
             return trained, trained[0].update
 
-        (results, arrival, kept), total = collectives.map_and_sum(
+        (results, arrival, residuals), total = collectives.map_and_sum(
             examples, train_and_weigh, weights, cohort.clients, own, batch_size
         )
     loss, steps, counts = collectives.all_reduce(
@@ -106,7 +106,7 @@ def train_cohort(
     )
     results = results._replace(loss=loss, steps=steps, weighted_sum=total)
     arrival = jax.tree.map(lambda count: count > 0, counts)
-    return cohort._replace(answers=arrival.answers), results, arrival.nonfinite, kept
+    return cohort._replace(answers=arrival.answers), results, arrival.nonfinite, residuals
 
 
 def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:

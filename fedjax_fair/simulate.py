@@ -301,12 +301,12 @@ class Round(BaseRound):
         if self._plan or drop_nonfinite:
             cohort, answers = applied.befall(self._plan, key_faults, cohort, context)
             send = partial(applied.send, self._plan, key_faults, drop_nonfinite, context)
-            cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way, answers, send)
+            cohort, results, nonfinite, residuals = train(cohort, occurrences, on_the_way, answers, send)
             results = applied.collude(self._plan, cohort, results, on_the_way, context)
         else:
-            cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way)
+            cohort, results, nonfinite, residuals = train(cohort, occurrences, on_the_way)
         received = communication.receive(
-            settings, key_communication, state.communication, cohort, occurrences, weights, results, kept, context
+            settings, key_communication, state.communication, cohort, occurrences, weights, results, residuals, context
         )
         results, add = received.results, received.add
         update, aggregator_state, aggregated = aggregator.aggregate(

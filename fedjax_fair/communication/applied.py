@@ -92,8 +92,8 @@ def init(settings: Communication, num_clients: int, variables: Variables) -> Any
         noise.require_no_statistics(variables)
         if settings.privacy.adapt is not None:
             state["clipping_norm"] = settings.privacy.init_clipping_norm()
-    if settings.compression is not None and settings.compression.feedback:
-        state["kept"] = jnp.zeros((num_clients, ravel(variables).shape[0]))
+    if settings.compression is not None and settings.compression.error_feedback:
+        state["residual"] = jnp.zeros((num_clients, ravel(variables).shape[0]))
     return state or ()
 
 
@@ -132,25 +132,25 @@ def send(
         occurrence: How many earlier members are the same client.
         result: Of its training.
     """
-    kept = None
+    new_residual = None
     if settings.compression is not None:
         own = jax.random.fold_in(jax.random.fold_in(key, _ROUNDING), client)
         own = jax.random.fold_in(own, occurrence)
         vector, unravel = ravel_pytree(result.update)
-        owed = jnp.zeros_like(vector)
-        if settings.compression.feedback:  # Once, if a client is in the cohort more than once.
-            owed = jnp.where(occurrence == 0, state["kept"][client], 0)
-        sent = settings.compression.compress(own, vector + owed)
+        residual = jnp.zeros_like(vector)
+        if settings.compression.error_feedback:  # Once, if a client is in the cohort more than once.
+            residual = jnp.where(occurrence == 0, state["residual"][client], 0)
+        sent = settings.compression.compress(own, vector + residual)
         result = result._replace(update=unravel(sent))
-        if settings.compression.feedback:
-            kept = jnp.where(all_finite(vector), vector + owed - sent, owed)
+        if settings.compression.error_feedback:
+            new_residual = jnp.where(all_finite(vector), vector + residual - sent, residual)
     if settings.privacy is not None:
         update, short = noise.clipped(result.update, _clip(settings.privacy, state))
         result = result._replace(update=update)
         if settings.privacy.adapt is not None:
             unclipped = {"unclipped": short.astype(jnp.float32)}
             result = result._replace(reports=result.reports | unclipped)
-    return result, kept
+    return result, new_residual
 
 
 def receive(
@@ -161,7 +161,7 @@ def receive(
     occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
     results: LocalResult,
-    kept: Float[Array, "cohort width"] | None,
+    residuals: Float[Array, "cohort width"] | None,
     context: Context,
 ) -> Received:
     """What the server learns, from what members have sent.
@@ -174,7 +174,7 @@ def receive(
         occurrences: How many earlier members are the same client.
         weights: Of the members, if known beforehand.
         results: What they have sent.
-        kept: What they keep, on the devices of the members.
+        residuals: Their new residuals, on the devices of the members.
         context: That of the start of the round.
     """
     add = None
@@ -200,13 +200,13 @@ def receive(
             unclipped = average(results.reports["unclipped"])
             state["clipping_norm"] = settings.privacy.adapt(own, clipping_norm, cohort, unclipped)
             info["clipping_norm"] = clipping_norm
-    if kept is not None:
-        rows = context.map_clients(lambda client, own: own, cohort.clients, kept)
-        # What a client owed is settled by the first of its members, and all of them may owe anew.
+    if residuals is not None:
+        rows = context.map_clients(lambda client, own: own, cohort.clients, residuals)
+        # What a client has left is settled by the first of its members, and all of them may add to it again.
         none = jnp.iinfo(cohort.clients.dtype).max
         first = jnp.where(occurrences == 0, cohort.answered, none)
-        settled = state["kept"].at[first].set(0, mode="drop")
-        state["kept"] = settled.at[cohort.answered].add(rows, mode="drop")
+        settled = state["residual"].at[first].set(0, mode="drop")
+        state["residual"] = settled.at[cohort.answered].add(rows, mode="drop")
     return Received(results, state or (), info, add)
 
 

@@ -19,10 +19,10 @@ class Compression(Tree):
     """What a member sends in place of its update.
 
     Attributes:
-        feedback: Whether a member keeps what it could not send, and adds it to its next update.
+        error_feedback: Whether a member keeps what it could not send, and adds it to its next update.
     """
 
-    feedback: ClassVar[bool] = False
+    error_feedback: ClassVar[bool] = False
 
     @abstractmethod
     def compress(
@@ -63,7 +63,7 @@ class TopK(Compression):
         800
     """
 
-    feedback: ClassVar[bool] = True
+    error_feedback: ClassVar[bool] = True
 
     fraction: float
 

@@ -77,7 +77,7 @@ def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
     @jax.jit
     def program(key):
         state = applied.init(settings, DATA.num_clients, context.variables)
-        made, arrived = jnp.zeros_like(state["kept"]), jnp.zeros_like(state["kept"])
+        made, arrived = jnp.zeros_like(state["residual"]), jnp.zeros_like(state["residual"])
         for number in range(rounds):
             own = jax.random.fold_in(key, number)
             updates = jax.tree.map(
@@ -87,19 +87,19 @@ def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
 
             def one(client, occurrence, update, own=own, state=state):
                 result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
-                result, kept = applied.send(settings, own, state, client, occurrence, result)
-                return result.update, kept
+                result, residuals = applied.send(settings, own, state, client, occurrence, result)
+                return result.update, residuals
 
-            sent, kept = jax.vmap(one)(cohort.clients, occurrences, updates)
+            sent, residuals = jax.vmap(one)(cohort.clients, occurrences, updates)
             results = LocalResult(sent, jnp.zeros(3), jnp.ones(3, jnp.int32))
             received = applied.receive(
-                settings, own, state, cohort, occurrences, None, results, kept, context
+                settings, own, state, cohort, occurrences, None, results, residuals, context
             )
             counted = jnp.asarray(answers)[:, None]
             made = made.at[cohort.clients].add(jnp.where(counted, jax.vmap(ravel)(updates), 0))
             arrived = arrived.at[cohort.clients].add(jnp.where(counted, jax.vmap(ravel)(sent), 0))
             state = received.state
-        return made, arrived, state["kept"]
+        return made, arrived, state["residual"]
 
     return tuple(map(np.asarray, program(KEY)))
 
@@ -116,12 +116,12 @@ def kept_and_sent(answers, clients, rounds=4, fraction=0.2):
 )
 def test_what_is_not_sent_is_kept_for_later(answers, clients):
     """What members made is what arrived plus what they still keep."""
-    made, arrived, kept = kept_and_sent(answers, clients)
-    np.testing.assert_allclose(arrived + kept, made, atol=1e-5)
+    made, arrived, residual = kept_and_sent(answers, clients)
+    np.testing.assert_allclose(arrived + residual, made, atol=1e-5)
     took_part = np.unique(np.asarray(clients)[np.asarray(answers)])
-    assert (kept[took_part] != 0).any(axis=1).all()
+    assert (residual[took_part] != 0).any(axis=1).all()
     others = np.setdiff1d(np.arange(DATA.num_clients), took_part)
-    assert (kept[others] == 0).all()
+    assert (residual[others] == 0).all()
 
 
 def test_all_numbers_are_plain_training():
@@ -141,9 +141,9 @@ def test_aggregators_are_given_what_was_sent(aggregator):
     moved = jax.tree.map(lambda new, old: jnp.sum(new != old), state.variables, start.variables)
     members = int((info.weights > 0).sum())
     assert 0 < sum(jax.tree.leaves(moved)) <= 2 * members
-    kept = np.asarray(state.communication["kept"])
-    assert ((kept != 0).sum(axis=1) <= 13).all()
-    assert (kept != 0).any(axis=1).all()
+    residual = np.asarray(state.communication["residual"])
+    assert ((residual != 0).sum(axis=1) <= 13).all()
+    assert (residual != 0).any(axis=1).all()
 
 
 @pytest.mark.parametrize("compression", [communication.TopK(0.3), communication.Quantized(4)], ids=["k", "b"])
@@ -152,22 +152,22 @@ def test_what_is_sent_is_not_longer_than_the_clip(compression):
     update = Variables({"a": jnp.asarray(VECTOR)}, {})
     state = applied.init(settings, 3, update)
     result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
-    result, kept = applied.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
+    result, residual = applied.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
     assert abs(jnp.linalg.norm(result.update.params["a"]) - 0.1) < 1e-6
-    if kept is not None:  # What was clipped away is not owed.
+    if residual is not None:  # What was clipped away is not in the residual.
         places = np.argsort(-np.abs(VECTOR))
-        np.testing.assert_array_equal(kept[places[15:]], VECTOR[places[15:]])
-        assert (kept[places[:15]] == 0).all()
+        np.testing.assert_array_equal(residual[places[15:]], VECTOR[places[15:]])
+        assert (residual[places[:15]] == 0).all()
 
 
 def test_an_update_that_is_not_finite_leaves_what_is_kept():
     settings = applied.Communication(compression=communication.TopK(0.1))
-    state = {"kept": jnp.ones((3, 4))}
+    state = {"residual": jnp.ones((3, 4))}
     update = Variables({"a": jnp.array([jnp.nan, 1.0, 1.0, 1.0])}, {})
     result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
-    sent, kept = applied.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
+    sent, residual = applied.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
     assert np.isnan(sent.update.params["a"]).any()
-    np.testing.assert_array_equal(kept, np.ones(4))
+    np.testing.assert_array_equal(residual, np.ones(4))
 
 
 def test_results_count_what_was_sent():
