@@ -119,7 +119,7 @@ CASES = {
         {"deadline_steps": 6},
     ),
     "TopK": Case(lambda: communication.TopK(0.1), "TopK(fraction=0.1)", structure={"fraction": 0.2}),
-    "Quantized": Case(lambda: communication.Quantized(4), "Quantized(bits=4)", structure={"bits": 8}),
+    "StochasticQuantization": Case(lambda: communication.StochasticQuantization(4), "StochasticQuantization(bits=4)", structure={"bits": 8}),
     "DifferentialPrivacy": Case(
         lambda: communication.DifferentialPrivacy(1.0, 0.5),
         "DifferentialPrivacy(clipping_norm=1.0, noise_multiplier=0.5)",

@@ -61,7 +61,7 @@ def communication_of(config: Config) -> dict[str, Any]:
     if own.top_k is not None:
         given["compression"] = _named("communication.top_k", communication.TopK, own.top_k)
     if own.bits is not None:
-        given["compression"] = communication.Quantized(own.bits)
+        given["compression"] = communication.StochasticQuantization(own.bits)
     for name in ("noise_multiplier", "target_unclipped_quantile"):
         if getattr(own, name) is not None and own.clipping_norm is None:
             raise ValueError(f"communication.{name}={getattr(own, name)!r}: expected communication.clipping_norm.")

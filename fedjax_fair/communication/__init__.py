@@ -7,7 +7,7 @@ bytes. `fedjax_fair.communication.applied` says in which order.
 
 from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.communication.accounting import epsilon
-from fedjax_fair.communication.compression import Quantized, TopK
+from fedjax_fair.communication.compression import StochasticQuantization, TopK
 from fedjax_fair.communication.noise import AdaptiveClipping, DifferentialPrivacy
 
-__all__ = ["AdaptiveClipping", "DifferentialPrivacy", "Quantized", "SecureAggregation", "TopK", "epsilon"]
+__all__ = ["AdaptiveClipping", "DifferentialPrivacy", "StochasticQuantization", "SecureAggregation", "TopK", "epsilon"]

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from fedjax_fair import checks
 from fedjax_fair.tree import Tree
 
-__all__ = ["Compression", "Quantized", "TopK"]
+__all__ = ["Compression", "StochasticQuantization", "TopK"]
 
 
 class Compression(Tree):
@@ -84,7 +84,7 @@ class TopK(Compression):
         return 8 * self._count(size)
 
 
-class Quantized(Compression):
+class StochasticQuantization(Compression):
     r"""Rounds numbers up or down at random, so that they are right on average.
 
     With the largest absolute value :math:`s` of an update and :math:`L = 2^{b - 1} - 1`, a
@@ -102,7 +102,7 @@ class Quantized(Compression):
         Quantization and Encoding*, 2017, https://arxiv.org/abs/1610.02132
 
     Examples:
-        >>> compression = Quantized(2)
+        >>> compression = StochasticQuantization(2)
         >>> compression.compress(jax.random.key(0), jnp.array([4.0, 0.0, -4.0])).tolist()
         [4.0, 0.0, -4.0]
         >>> compression.num_bytes(1000)

@@ -43,7 +43,7 @@ def test_the_largest_numbers_are_sent(fraction, count):
 
 @pytest.mark.parametrize("bits", [2, 3, 8, 16])
 def test_rounding_is_right_on_average_and_takes_its_bits(bits):
-    compression = communication.Quantized(bits)
+    compression = communication.StochasticQuantization(bits)
     keys = jax.random.split(KEY, 4000)
     sent = np.asarray(jax.jit(jax.vmap(compression.compress, (0, None)))(keys, VECTOR), np.float64)
     unit = np.abs(VECTOR).max() / (2 ** (bits - 1) - 1)
@@ -57,7 +57,7 @@ def test_rounding_is_right_on_average_and_takes_its_bits(bits):
 
 
 def test_zeros_are_sent_as_zeros_and_nan_as_such():
-    for compression in (communication.TopK(0.1), communication.Quantized(4)):
+    for compression in (communication.TopK(0.1), communication.StochasticQuantization(4)):
         zeros = compression.compress(KEY, jnp.zeros(20))
         assert (zeros == 0).all()
         assert np.isnan(compression.compress(KEY, jnp.zeros(20).at[3].set(jnp.nan))).any()
@@ -146,7 +146,7 @@ def test_aggregators_are_given_what_was_sent(aggregator):
     assert (residual != 0).any(axis=1).all()
 
 
-@pytest.mark.parametrize("compression", [communication.TopK(0.3), communication.Quantized(4)], ids=["k", "b"])
+@pytest.mark.parametrize("compression", [communication.TopK(0.3), communication.StochasticQuantization(4)], ids=["k", "b"])
 def test_what_is_sent_is_not_longer_than_the_clip(compression):
     settings = applied.Communication(compression=compression, privacy=communication.DifferentialPrivacy(0.1, 1.0))
     update = Variables({"a": jnp.asarray(VECTOR)}, {})
@@ -174,7 +174,7 @@ def test_results_count_what_was_sent():
     size, members = 15, 3
     for settings, sent in (
         ({"compression": communication.TopK(0.2)}, 3 * 8),
-        ({"compression": communication.Quantized(3)}, 6 + 4),
+        ({"compression": communication.StochasticQuantization(3)}, 6 + 4),
         ({"aggregation": "secure"}, 4 * size),
         ({}, 4 * size),
     ):
@@ -196,8 +196,8 @@ def test_results_count_what_was_sent():
     [
         (lambda: communication.TopK(0.0), "fraction=0.0: expected a number > 0"),
         (lambda: communication.TopK(1.5), "fraction=1.5: expected a probability"),
-        (lambda: communication.Quantized(1), "bits=1: expected an integer >= 2"),
-        (lambda: communication.Quantized(17), "bits=17: expected an integer >= 1 and <= 16"),
+        (lambda: communication.StochasticQuantization(1), "bits=1: expected an integer >= 2"),
+        (lambda: communication.StochasticQuantization(17), "bits=17: expected an integer >= 1 and <= 16"),
         (lambda: round_of(compression=0.1), "compression is a float: expected a Compression"),
         (lambda: round_of(compression=communication.TopK(0.1), aggregation="secure"),
          "compression: masks of aggregation='secure' take four bytes"),

@@ -282,8 +282,8 @@ FAULTS = {
 
 COMMUNICATION = {
     "top_k": lambda: roles(compression=communication.TopK(0.1)),
-    "quantized": lambda: roles(
-        aggregator=aggregators.Mean("size"), compression=communication.Quantized(4)
+    "stochastic_quantization": lambda: roles(
+        aggregator=aggregators.Mean("size"), compression=communication.StochasticQuantization(4)
     ),
     "secure": lambda: roles(aggregator=aggregators.Mean("size"), aggregation="secure"),
     "secure-max_abs_value-dropout": lambda: roles(
@@ -293,8 +293,8 @@ COMMUNICATION = {
     "adaptive_clipping": lambda: roles(
         privacy=communication.AdaptiveClipping(0.5, initial_clipping_norm=0.2, target_unclipped_quantile=0.6, clipped_count_stddev=0.3)
     ),
-    "privacy-quantized": lambda: roles(
-        privacy=communication.DifferentialPrivacy(0.1, 0.5), compression=communication.Quantized(6)
+    "privacy-stochastic_quantization": lambda: roles(
+        privacy=communication.DifferentialPrivacy(0.1, 0.5), compression=communication.StochasticQuantization(6)
     ),
     "privacy-secure": lambda: roles(privacy=communication.DifferentialPrivacy(0.1, 0.5), aggregation="secure"),
 }
