@@ -64,7 +64,7 @@ def test_what_never_happens_changes_no_bit(selector, aggregator):
         faults.Stragglers(0.0, deadline_steps=1),
         faults.Byzantine(0.0, "nan"),
         faults.Byzantine([], "little"),
-        faults.Late(0.0, rounds=2),
+        faults.Staleness(0.0, max_staleness=2),
     ]
     _, plain, info = make()
     _, state, same = make(nothing, drop_nonfinite=True)
@@ -233,7 +233,7 @@ def softmax_step(model, features, labels, rate):
 
 
 def test_late_members_train_from_models_of_the_past_as_in_numpy():
-    fault = faults.Late(0.8, rounds=2)
+    fault = faults.Staleness(0.8, max_staleness=2)
     start, state, info = run_with(
         [fault], solver=solvers.SGD(0.5, 16, steps=1), aggregator=aggregators.Mean("uniform")
     )
@@ -259,7 +259,7 @@ def test_late_members_train_from_models_of_the_past_as_in_numpy():
 
 
 def test_models_are_as_old_as_they_may_be():
-    fault = faults.Late(0.75, rounds=3)
+    fault = faults.Staleness(0.75, max_staleness=3)
     drawn = np.concatenate([ages_of(fault, 7, range(NUM), seed) for seed in range(200)])
     share = np.bincount(drawn, minlength=4) / drawn.size
     assert np.abs(share - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / drawn.size)
@@ -410,8 +410,8 @@ def test_days_are_as_bright_as_they_should_be():
         (lambda: faults.Dropout(1.5), "probability=1.5: expected a probability"),
         (lambda: faults.Dropout([0.1, np.nan]), "probability=.*nan.*: expected a probability"),
         (lambda: faults.Stragglers(0.1, deadline_steps=0), "deadline_steps=0"),
-        (lambda: faults.Late(1.5, rounds=1), "probability=1.5"),
-        (lambda: faults.Late(0.5, rounds=0), "rounds=0"),
+        (lambda: faults.Staleness(1.5, max_staleness=1), "probability=1.5"),
+        (lambda: faults.Staleness(0.5, max_staleness=0), "max_staleness=0"),
         (lambda: faults.Byzantine(1.2, "nan"), "clients=1.2"),
         (lambda: faults.Byzantine([1, 1], "nan"), "different"),
         (lambda: faults.Byzantine(0.1, "noise", -1.0), "strength=-1.0"),

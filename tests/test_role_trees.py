@@ -106,9 +106,9 @@ CASES = {
     "Dropout": Case(
         lambda: faults.Dropout(0.1), "Dropout(probability=0.1)", {"probability": np.float32(0.2)}
     ),
-    "Late": Case(
-        lambda: faults.Late(0.1, rounds=2),
-        "Late(probability=0.1, rounds=2)",
+    "Staleness": Case(
+        lambda: faults.Staleness(0.1, max_staleness=2),
+        "Staleness(probability=0.1, max_staleness=2)",
         {"probability": 0.2},
         {"rounds": 3},
     ),

@@ -27,7 +27,7 @@ _COMBINED = ("subtrunc+equitable", "divfl+tilted", "power_of_choice+median", "fe
 # Settings of a run that are given together, or that stand alone.
 _TOGETHER = (
     *(("faults", "dropout"), ("faults", "stragglers", "deadline_steps")),
-    *(("faults", "late", "late_rounds"), ("faults", "byzantine", "attack", "strength")),
+    *(("faults", "staleness", "max_staleness"), ("faults", "byzantine", "attack", "strength")),
     *(("faults", "byzantine", "attack"), ("faults", "period")),
     *(("communication", "aggregation", "max_abs_value"), ("communication", "top_k"), ("communication", "bits")),
     *(("communication", "clipping_norm", "noise_multiplier"), ("communication", "clipping_norm", "target_unclipped_quantile")),

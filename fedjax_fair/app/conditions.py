@@ -19,11 +19,11 @@ def faults_of(config: Config) -> list[Faults]:
         ValueError: If a setting is out of range, is missing, or changes nothing.
     """
     own, found = config.faults, []
-    for name in ("dropout", "stragglers", "late", "byzantine"):
+    for name in ("dropout", "stragglers", "staleness", "byzantine"):
         checks.probability(f"faults.{name}", getattr(own, name))
     if own.dropout:
         found.append(faults.Dropout(own.dropout))
-    needed = {"deadline_steps": "stragglers", "late_rounds": "late", "attack": "byzantine"}
+    needed = {"deadline_steps": "stragglers", "max_staleness": "staleness", "attack": "byzantine"}
     for name, of in needed.items():
         amount = getattr(own, of)
         if bool(amount) != (getattr(own, name) is not None):
@@ -35,8 +35,8 @@ def faults_of(config: Config) -> list[Faults]:
         raise ValueError(f"faults.strength={own.strength!r}: expected faults.byzantine above 0.")
     if own.deadline_steps is not None:
         found.append(faults.Stragglers(own.stragglers, deadline_steps=own.deadline_steps))
-    if own.late_rounds is not None:
-        found.append(_named("faults.late_rounds", faults.Late, own.late, rounds=own.late_rounds))
+    if own.max_staleness is not None:
+        found.append(_named("faults.max_staleness", faults.Staleness, own.staleness, max_staleness=own.max_staleness))
     if own.attack is not None:
         found.append(faults.Byzantine(own.byzantine, own.attack, own.strength))
     if own.period is not None:

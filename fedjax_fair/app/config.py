@@ -115,10 +115,10 @@ class FaultsConfig:
     deadline_steps: int | None = None
     """Local steps of a slow member, at most."""
 
-    late: float = 0.0
+    staleness: float = 0.0
     """Probability that a member trains from an older model."""
 
-    late_rounds: int | None = None
+    max_staleness: int | None = None
     """Rounds that such a model is old, at most."""
 
     byzantine: float = 0.0

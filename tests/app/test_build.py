@@ -317,7 +317,7 @@ def test_widths_of_the_mlp_are_those_of_the_configuration():
             {"communication": CommunicationConfig(clipping_norm=-1.0, noise_multiplier=1.0, target_unclipped_quantile=0.5)},
             r"communication\.clipping_norm .*initial_clipping_norm=-1\.0",
         ),
-        ({"faults": FaultsConfig(late=0.5, late_rounds=0)}, r"faults\.late_rounds: rounds=0"),
+        ({"faults": FaultsConfig(staleness=0.5, max_staleness=0)}, r"faults\.max_staleness: max_staleness=0"),
     ],
 )
 def test_a_bad_setting_is_named(changed, message):

@@ -172,8 +172,8 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --model.hidden 5 wide", "--model.hidden 5 wide: expected integers."),
         ("run --distributed maybe", "--distributed maybe: expected no value"),
         ("run --faults.dropout nan", "faults.dropout=nan: expected a probability"),
-        ("run --faults.late 2 --faults.late-rounds 3", "faults.late=2.0: expected a probability"),
-        ("run --faults.late 0.5", "faults.late_rounds=None: expected it together with faults.late"),
+        ("run --faults.staleness 2 --faults.max-staleness 3", "faults.staleness=2.0: expected a probability"),
+        ("run --faults.staleness 0.5", "faults.max_staleness=None: expected it together with faults.staleness"),
         (
             "run --training.on-nonfinite skip",
             "on-nonfinite skip: expected 'raise' or 'drop' or 'keep'",

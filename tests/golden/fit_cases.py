@@ -251,7 +251,7 @@ FAULTS = {
         selectors.UnionFL(5, 0.5, 2), faults=faults.Dropout(np.linspace(0, 0.9, 12))
     ),
     "stragglers": lambda: roles(faults=faults.Stragglers(0.5, deadline_steps=1)),
-    "late": lambda: roles(faults=faults.Late(0.6, rounds=2)),
+    "staleness": lambda: roles(faults=faults.Staleness(0.6, max_staleness=2)),
     "byzantine-sign_flip": lambda: roles(faults=faults.Byzantine(0.4, "sign_flip", seed=1)),
     "byzantine-scaling": lambda: roles(faults=faults.Byzantine([0, 3, 7], "scaling", 3.0)),
     "byzantine-noise": lambda: roles(faults=faults.Byzantine(0.4, "noise")),
@@ -273,7 +273,7 @@ FAULTS = {
     "several-faults": lambda: roles(
         faults=[
             faults.Diurnal(4, lowest=0.5),
-            faults.Late(0.5, rounds=2),
+            faults.Staleness(0.5, max_staleness=2),
             faults.Stragglers(0.5, deadline_steps=2),
             faults.Dropout(0.2),
         ]
