@@ -44,7 +44,7 @@ AGGREGATORS: dict[str, Callable[[], Aggregator]] = {
     "centered_clipping": ff.aggregators.CenteredClipping,
 }
 """Three of ten members may lie, for those that have to know."""
-ATTACKS = ("sign_flip", "scaling", "noise", "nan", "little", "inner_product")
+ATTACKS = ("sign_flip", "scaling", "noise", "nan", "alie", "ipm")
 METRICS = {"accuracy": "accuracy_mean_clients", "worst": "accuracy_worst_tenth_by_mix"}
 KEYS = ["method", "attack", "level", "seed"]
 

@@ -63,7 +63,7 @@ def test_what_never_happens_changes_no_bit(selector, aggregator):
         faults.Dropout(0.0),
         faults.Stragglers(0.0, deadline_steps=1),
         faults.Byzantine(0.0, "nan"),
-        faults.Byzantine([], "little"),
+        faults.Byzantine([], "alie"),
         faults.Staleness(0.0, max_staleness=2),
     ]
     _, plain, info = make()
@@ -282,7 +282,7 @@ def told(attack, updates, clients, liars, answers=None, **settings):
 
 
 @pytest.mark.parametrize(
-    "attack", ["sign_flip", "scaling", "noise", "nan", "little", "inner_product"]
+    "attack", ["sign_flip", "scaling", "noise", "nan", "alie", "ipm"]
 )
 def test_attacks_are_their_formulas(attack):
     clients, liars = [0, 3, 4, 1, 5], [3, 5, 2]
@@ -298,8 +298,8 @@ def test_attacks_are_their_formulas(attack):
             "scaling": 1.5 * own[lies],
             "noise": own[lies],
             "nan": np.full_like(own[lies], np.nan),
-            "little": np.broadcast_to(honest.mean(0) - 1.5 * honest.std(0), own[lies].shape),
-            "inner_product": np.broadcast_to(-1.5 * honest.mean(0), own[lies].shape),
+            "alie": np.broadcast_to(honest.mean(0) - 1.5 * honest.std(0), own[lies].shape),
+            "ipm": np.broadcast_to(-1.5 * honest.mean(0), own[lies].shape),
         }[attack]
         if attack == "noise":
             apart = np.asarray(sent[lies] - expected) / 1.5

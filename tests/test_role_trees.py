@@ -101,7 +101,7 @@ CASES = {
         lambda: faults.Byzantine([3, 7], "noise", 2.0),
         "Byzantine(clients=[3, 7], attack='noise', strength=2.0)",
         {"clients": [1, 2], "strength": 1.5},
-        {"attack": "little", "seed": 1},
+        {"attack": "alie", "seed": 1},
     ),
     "Dropout": Case(
         lambda: faults.Dropout(0.1), "Dropout(probability=0.1)", {"probability": np.float32(0.2)}
@@ -234,7 +234,7 @@ def test_a_liar_of_its_own_does_not_collude(attack):
     assert faults.Byzantine(0.5, attack).send is not None
 
 
-@pytest.mark.parametrize("attack", ["little", "inner_product"])
+@pytest.mark.parametrize("attack", ["alie", "ipm"])
 def test_liars_who_collude_send_together(attack):
     assert faults.Byzantine(0.5, attack).collude is not None
     assert faults.Byzantine(0.5, attack).send is None

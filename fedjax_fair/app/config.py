@@ -124,7 +124,7 @@ class FaultsConfig:
     byzantine: float = 0.0
     """Fraction of clients that lie."""
 
-    attack: Literal["sign_flip", "scaling", "noise", "nan", "little", "inner_product"] | None = None
+    attack: Literal["sign_flip", "scaling", "noise", "nan", "alie", "ipm"] | None = None
     """What they send."""
 
     strength: float | None = None

@@ -24,10 +24,10 @@ _STRENGTHS = {
     "scaling": 10.0,
     "noise": 1.0,
     "nan": 0.0,
-    "little": 1.0,
-    "inner_product": 0.5,
+    "alie": 1.0,
+    "ipm": 0.5,
 }
-_COLLUDING = ("little", "inner_product")
+_COLLUDING = ("alie", "ipm")
 
 
 class Byzantine(Faults):
@@ -44,8 +44,8 @@ class Byzantine(Faults):
     ``scaling``       :math:`a\,u`                                   10
     ``noise``         :math:`u + a\,z`, :math:`z \sim N(0, I)`       1
     ``nan``           not a number, everywhere                       (none)
-    ``little``        :math:`\bar u - a\,s` (a little is enough)     1
-    ``inner_product`` :math:`-a\,\bar u`                             0.5
+    ``alie``          :math:`\bar u - a\,s` (a little is enough)     1
+    ``ipm``           :math:`-a\,\bar u`                             0.5
     ================= ============================================== ============
 
     The last two know what all others send, which keeps the updates of a cohort in memory at once.
@@ -70,11 +70,11 @@ class Byzantine(Faults):
 
     Examples:
         >>> liars = Byzantine(0.2, "sign_flip")
-        >>> two = Byzantine([3, 7], "little", strength=1.5)
+        >>> two = Byzantine([3, 7], "alie", strength=1.5)
     """
 
     clients: Number | Int[Array | np.ndarray, " liars"] | Sequence[int]
-    attack: Literal["sign_flip", "scaling", "noise", "nan", "little", "inner_product"]
+    attack: Literal["sign_flip", "scaling", "noise", "nan", "alie", "ipm"]
     strength: Number | None = None
     _: KW_ONLY
     seed: int = 0
@@ -127,7 +127,7 @@ class Byzantine(Faults):
         shares = honest / jnp.maximum(jnp.sum(honest), 1)
         mean = context.weighted_sum(shares, updates)
         strength = self._amount
-        if self.attack == "inner_product":
+        if self.attack == "ipm":
             crafted = jax.tree.map(lambda leaf: -strength * leaf, mean)
         else:
             squares = jax.tree.map(lambda own, leaf: (own - leaf[None]) ** 2, updates, mean)

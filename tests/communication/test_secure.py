@@ -195,7 +195,7 @@ def test_what_roles_see_is_written_down():
         ({"aggregator": "krum"}, "aggregator: it sees vectors .* such as Mean"),
         ({"aggregator": "median"}, "aggregator: it sees vectors"),
         ({"selector": "divfl"}, "selector: it sees vectors .* such as Uniform"),
-        ({"faults": [faults.Byzantine(0.5, "little")]}, "faults: a liar that knows all updates"),
+        ({"faults": [faults.Byzantine(0.5, "alie")]}, "faults: a liar that knows all updates"),
         ({"aggregation": "masked"}, "aggregation='masked': expected one of 'plain', 'secure'"),
         ({"aggregation": communication.SecureAggregation}, "aggregation=<class"),
     ],

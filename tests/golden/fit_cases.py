@@ -259,11 +259,11 @@ FAULTS = {
     "byzantine-nan-keep": lambda: roles(
         selectors.DivFL(5), faults=faults.Byzantine([2], "nan"), on_nonfinite="keep"
     ),
-    "byzantine-little": lambda: roles(
-        aggregator=aggregators.Median(), faults=faults.Byzantine(0.4, "little")
+    "byzantine-alie": lambda: roles(
+        aggregator=aggregators.Median(), faults=faults.Byzantine(0.4, "alie")
     ),
-    "byzantine-inner_product": lambda: roles(
-        aggregator=aggregators.Krum(1), faults=faults.Byzantine(0.4, "inner_product", 0.5)
+    "byzantine-ipm": lambda: roles(
+        aggregator=aggregators.Krum(1), faults=faults.Byzantine(0.4, "ipm", 0.5)
     ),
     "diurnal": lambda: roles(faults=faults.Diurnal(4, lowest=0.2, highest=0.9)),
     "trace": lambda: roles(selectors.DivFL(3), faults=faults.Trace(AVAILABLE)),

@@ -74,7 +74,7 @@ COMMUNICATION = {
     "private": {"privacy": ff.communication.AdaptiveClipping(0.1), "aggregation": "secure"},
     "top_k": {"compression": ff.communication.TopK(0.3)},
 }
-FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "little")]
+FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "alie")]
 """What goes wrong with clients whose selector measures nothing."""
 
 
