@@ -1,4 +1,4 @@
-"""Clients that drop out, are slow, lie or are not there: laws that hold with every role."""
+"""Clients that drop out, are slow, Byzantine or are not there: laws that hold with every role."""
 
 from functools import cache, partial
 
@@ -269,8 +269,8 @@ def test_models_are_as_old_as_they_may_be():
     assert (ages_of(fault, 0, range(NUM)) == 0).all()
 
 
-def told(attack, updates, clients, liars, answers=None, **settings):
-    fault = faults.Byzantine(liars, attack, **settings)
+def told(attack, updates, clients, byzantine, answers=None, **settings):
+    fault = faults.Byzantine(byzantine, attack, **settings)
     cohort = cohort_of(clients)._replace(answers=answers)
     if fault.collude is not None:
         return jax.jit(lambda own: fault.collude(cohort, own, context()))(updates)
@@ -285,32 +285,32 @@ def told(attack, updates, clients, liars, answers=None, **settings):
     "attack", ["sign_flip", "scaling", "noise", "nan", "alie", "ipm"]
 )
 def test_attacks_are_their_formulas(attack):
-    clients, liars = [0, 3, 4, 1, 5], [3, 5, 2]
+    clients, byzantine = [0, 3, 4, 1, 5], [3, 5, 2]
     answers = np.array([True, True, False, True, True])
     updates = drawn_results(np.random.default_rng(1), len(clients)).update
-    found = told(attack, updates, clients, liars, answers, strength=1.5)
-    lies = np.isin(clients, liars)
+    found = told(attack, updates, clients, byzantine, answers, strength=1.5)
+    is_byzantine = np.isin(clients, byzantine)
     for own, sent in zip(jax.tree.leaves(updates), jax.tree.leaves(found), strict=True):
-        honest = own[answers & ~lies].astype(np.float64)
-        np.testing.assert_array_equal(sent[~lies], own[~lies])
+        honest = own[answers & ~is_byzantine].astype(np.float64)
+        np.testing.assert_array_equal(sent[~is_byzantine], own[~is_byzantine])
         expected = {
-            "sign_flip": -1.5 * own[lies],
-            "scaling": 1.5 * own[lies],
-            "noise": own[lies],
-            "nan": np.full_like(own[lies], np.nan),
-            "alie": np.broadcast_to(honest.mean(0) - 1.5 * honest.std(0), own[lies].shape),
-            "ipm": np.broadcast_to(-1.5 * honest.mean(0), own[lies].shape),
+            "sign_flip": -1.5 * own[is_byzantine],
+            "scaling": 1.5 * own[is_byzantine],
+            "noise": own[is_byzantine],
+            "nan": np.full_like(own[is_byzantine], np.nan),
+            "alie": np.broadcast_to(honest.mean(0) - 1.5 * honest.std(0), own[is_byzantine].shape),
+            "ipm": np.broadcast_to(-1.5 * honest.mean(0), own[is_byzantine].shape),
         }[attack]
         if attack == "noise":
-            apart = np.asarray(sent[lies] - expected) / 1.5
+            apart = np.asarray(sent[is_byzantine] - expected) / 1.5
             assert np.unique(apart).size == apart.size
             assert np.abs(apart).max() < 6
         else:
-            np.testing.assert_allclose(sent[lies], expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(sent[is_byzantine], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.2, 0.5, 1.0])
-def test_a_fraction_of_clients_lies(fraction):
+def test_a_fraction_of_clients_is_byzantine(fraction):
     updates = drawn_results(np.random.default_rng(1), NUM).update
     found = told("sign_flip", updates, range(NUM), fraction)
     leaf, sent = (np.asarray(jax.tree.leaves(tree)[0]) for tree in (updates, found))
@@ -318,16 +318,16 @@ def test_a_fraction_of_clients_lies(fraction):
 
 
 def test_updates_that_are_not_finite_can_be_dropped():
-    lie = faults.Byzantine([0, 2, 4], "nan")
+    attack = faults.Byzantine([0, 2, 4], "nan")
     silent = faults.Dropout(np.isin(np.arange(NUM), [0, 2, 4]).astype(np.float32))
-    _, state, info = run_with([lie], drop_nonfinite=True)
+    _, state, info = run_with([attack], drop_nonfinite=True)
     _, expected, _ = run_with([silent])
     chex.assert_trees_all_equal(state.variables, expected.variables)
-    lied = np.isin(info.clients, [0, 2, 4])
-    np.testing.assert_array_equal(info.answers, ~lied)
-    np.testing.assert_array_equal(info.nonfinite, lied)
+    byzantine = np.isin(info.clients, [0, 2, 4])
+    np.testing.assert_array_equal(info.answers, ~byzantine)
+    np.testing.assert_array_equal(info.nonfinite, byzantine)
     assert info.finite.all()
-    _, _, info = run_with([lie])
+    _, _, info = run_with([attack])
     assert not info.finite.all()
     np.testing.assert_array_equal(info.nonfinite, np.isin(info.clients, [0, 2, 4]))
 

@@ -33,7 +33,7 @@ class FLTrust(Aggregator):
         \qquad s_k = \max\left(0, \frac{u_0 \cdot u_k}
         {\lVert u_0 \rVert \lVert u_k \rVert}\right).
 
-    Whoever lies, and however many do, the model moves by no more than the norm of :math:`u_0`,
+    Whichever clients are Byzantine, and however many, the model moves by no more than the norm of :math:`u_0`,
     and never against it. It does not move where no member agrees with the server.
 
     It takes memory for the updates of the whole cohort. The root examples are arrays, so that this

@@ -60,7 +60,7 @@ class OrderStatistic(Aggregator):
 class Median(OrderStatistic):
     """The median of every coordinate.
 
-    While fewer than half of the members lie, it lies between the honest values. The weights it
+    While fewer than half of the members are Byzantine, it lies between the honest values. The weights it
     reports are uniform over the members that count.
 
     References:
@@ -78,7 +78,7 @@ class Median(OrderStatistic):
 class TrimmedMean(OrderStatistic):
     """The mean of every coordinate without its smallest and largest values.
 
-    While at most ``floor(trim * members)`` members lie, it lies between the honest values. The
+    While at most ``floor(trim * members)`` members are Byzantine, it lies between the honest values. The
     weights it reports are uniform over the members that count.
 
     Args:
@@ -116,11 +116,11 @@ class Krum(Aggregator):
 
     The score of an update is the sum of squared distances to the nearest :math:`n - f - 2` others
     of the :math:`n` that count; those with the smallest scores are averaged. It tolerates
-    :math:`f` liars of :math:`n \ge 2 f + 3`. Its weights are uniform over those selected. Info: the
+    :math:`f` Byzantine clients of :math:`n \ge 2 f + 3`. Its weights are uniform over those selected. Info: the
     ``score`` of every member, infinite for one that does not count.
 
     Args:
-        byzantine: Liars :math:`f` in a cohort, at most.
+        byzantine: Byzantine clients :math:`f` in a cohort, at most.
         selected: Updates to average; more than one is *multi-Krum*.
 
     Raises:
@@ -167,9 +167,9 @@ class Krum(Aggregator):
 class GeometricMedian(Aggregator):
     """The point with the smallest sum of distances to the updates.
 
-    While those who lie weigh less than half, it stays near the honest updates. It is approached by
-    Weiszfeld's iterations from the median of every coordinate; from the mean, which a liar moves
-    anywhere, they would take as many more as the liar likes. The weights it reports are those of
+    While Byzantine clients weigh less than half, it stays near the honest updates. It is approached by
+    Weiszfeld's iterations from the median of every coordinate; from the mean, which a Byzantine client moves
+    anywhere, they would take as many more as it likes. The weights it reports are those of
     the last iteration.
 
     Args:
@@ -217,7 +217,7 @@ class GeometricMedian(Aggregator):
 class NormClipping(Aggregator):
     """The mean of updates that are clipped to a norm.
 
-    A liar moves the mean by its weight times the bound, at most. Info: the ``norm`` of every
+    A Byzantine client moves the mean by its weight times the bound, at most. Info: the ``norm`` of every
     update before it was clipped.
 
     Args:

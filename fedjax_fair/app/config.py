@@ -122,7 +122,7 @@ class FaultsConfig:
     """Rounds that such a model is old, at most."""
 
     byzantine: float = 0.0
-    """Fraction of clients that lie."""
+    """Fraction of clients that are Byzantine."""
 
     attack: Literal["sign_flip", "scaling", "noise", "nan", "alie", "ipm"] | None = None
     """What they send."""

@@ -98,7 +98,7 @@ METHODS: dict[str, Method] = {
         aggregator=aggregators.Tilted,
     ),
     "median": Method(
-        "The median of every coordinate, whoever lies (Yin et al., 2018)",
+        "The median of every coordinate, robust to Byzantine clients (Yin et al., 2018)",
         aggregator=aggregators.Median,
     ),
     "trimmed_mean": Method(

@@ -2,7 +2,7 @@
 
 The order is fixed. A member compresses its update, then clips it, so that what it sends is not
 longer than the clip that privacy relies on, then weighs it; the server learns the sum, masked or
-not, and adds noise. What a liar sends in place of it (`fedjax_fair.faults`) is not
+not, and adds noise. What a Byzantine client sends in place of it (`fedjax_fair.faults`) is not
 compressed and not clipped.
 """
 

@@ -1,4 +1,4 @@
-"""What goes wrong with clients: they drop out, are slow or late, lie, or are not there.
+"""What goes wrong with clients: they drop out, are slow or stale, Byzantine, or are not there.
 
 Faults are given to `fedjax_fair.Round` as a list, and go with every selector, solver and
 aggregator. Weights are renormalized over those who answer; states, histories and participation

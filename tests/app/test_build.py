@@ -64,7 +64,7 @@ def distance(one, other) -> float:
 
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_every_method_trains(name):
-    # Of four members none may lie for Krum.
+    # Of four members none may be Byzantine for Krum.
     written = "krum:byzantine=0" if name == "krum" else name
     before, after, info = trained(PLANTED if name == "gifair" else SMALL, written)
     assert distance(before, after) > 0

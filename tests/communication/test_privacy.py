@@ -101,7 +101,7 @@ def test_the_mean_of_a_round_is_that_of_clipped_updates():
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 def test_one_client_moves_the_model_by_at_most_twice_the_clip_over_the_cohort(aggregation):
-    """A liar of any strength, who does not clip, aside: what a client *has* is bounded."""
+    """A Byzantine client of any strength, who does not clip, aside: what a client *has* is bounded."""
     clip, others = 0.5, DATA.num_clients
     private = round_of(
         selectors.Full(), privacy=communication.DifferentialPrivacy(clip, 0.5), aggregation=aggregation

@@ -195,7 +195,7 @@ def test_what_roles_see_is_written_down():
         ({"aggregator": "krum"}, "aggregator: it sees vectors .* such as Mean"),
         ({"aggregator": "median"}, "aggregator: it sees vectors"),
         ({"selector": "divfl"}, "selector: it sees vectors .* such as Uniform"),
-        ({"faults": [faults.Byzantine(0.5, "alie")]}, "faults: a liar that knows all updates"),
+        ({"faults": [faults.Byzantine(0.5, "alie")]}, "faults: a Byzantine client that knows all updates"),
         ({"aggregation": "masked"}, "aggregation='masked': expected one of 'plain', 'secure'"),
         ({"aggregation": communication.SecureAggregation}, "aggregation=<class"),
     ],
@@ -206,18 +206,18 @@ def test_what_contradicts_it_is_refused_by_name(settings, said, as_users_call):
 
 
 def test_a_liar_of_its_own_lies_on():
-    lie = [faults.Byzantine([0, 2, 4], "sign_flip")]
-    plain, _ = run_with(faults=lie)
-    secure, _ = run_with(faults=lie, aggregation="secure")
+    attack = [faults.Byzantine([0, 2, 4], "sign_flip")]
+    plain, _ = run_with(faults=attack)
+    secure, _ = run_with(faults=attack, aggregation="secure")
     chex.assert_trees_all_close(secure.variables, plain.variables, rtol=1e-5, atol=1e-6)
 
 
 def test_who_sends_nan_drops_out_if_asked():
-    lie = [faults.Byzantine([0, 2, 4], "nan")]
-    _, info = run_with(faults=lie, drop_nonfinite=True, aggregation="secure")
+    attack = [faults.Byzantine([0, 2, 4], "nan")]
+    _, info = run_with(faults=attack, drop_nonfinite=True, aggregation="secure")
     np.testing.assert_array_equal(info.answers, ~np.isin(info.clients, [0, 2, 4]))
     assert info.finite.all()
-    _, info = run_with(faults=lie, aggregation="secure")
+    _, info = run_with(faults=attack, aggregation="secure")
     assert not info.finite.all()
 
 
