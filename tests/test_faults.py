@@ -394,7 +394,7 @@ def test_who_is_not_available_does_not_answer():
 
 
 def test_days_are_as_bright_as_they_should_be():
-    fault = faults.Diurnal(4, lowest=0.2, highest=0.8)
+    fault = faults.Diurnal(4, min_availability=0.2, max_availability=0.8)
     table = jax.jit(jax.vmap(lambda round: fault.available(jax.random.key(round), round, 8)))(
         jnp.arange(4000, dtype=jnp.int32)
     )
@@ -418,7 +418,7 @@ def test_days_are_as_bright_as_they_should_be():
         (lambda: faults.Trace([1, 0]), "table=.*rounds, clients"),
         (lambda: faults.Trace([[2, 0]]), "table="),
         (lambda: faults.Diurnal(0), "period=0"),
-        (lambda: faults.Diurnal(3, lowest=-0.1), "lowest=-0.1"),
+        (lambda: faults.Diurnal(3, min_availability=-0.1), "min_availability=-0.1"),
         (lambda: run_with([faults.Trace([[1, 0]])]), "expected 6 clients, got 2"),
     ],
 )

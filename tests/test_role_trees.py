@@ -87,9 +87,9 @@ CASES = {
         {"weights": "size", "iterations": 1},
     ),
     "Diurnal": Case(
-        lambda: faults.Diurnal(24, lowest=0.1),
-        "Diurnal(period=24, lowest=0.1)",
-        {"lowest": 0.2, "highest": 0.9},
+        lambda: faults.Diurnal(24, min_availability=0.1),
+        "Diurnal(period=24, min_availability=0.1)",
+        {"min_availability": 0.2, "max_availability": 0.9},
         {"period": 12},
     ),
     "Trace": Case(

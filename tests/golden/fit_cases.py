@@ -265,14 +265,14 @@ FAULTS = {
     "byzantine-ipm": lambda: roles(
         aggregator=aggregators.Krum(1), faults=faults.Byzantine(0.4, "ipm", 0.5)
     ),
-    "diurnal": lambda: roles(faults=faults.Diurnal(4, lowest=0.2, highest=0.9)),
+    "diurnal": lambda: roles(faults=faults.Diurnal(4, min_availability=0.2, max_availability=0.9)),
     "trace": lambda: roles(selectors.DivFL(3), faults=faults.Trace(AVAILABLE)),
     "trace-power_of_choice": lambda: roles(
         selectors.PowerOfChoice(3, 5), faults=faults.Trace(AVAILABLE)
     ),
     "several-faults": lambda: roles(
         faults=[
-            faults.Diurnal(4, lowest=0.5),
+            faults.Diurnal(4, min_availability=0.5),
             faults.Staleness(0.5, max_staleness=2),
             faults.Stragglers(0.5, deadline_steps=2),
             faults.Dropout(0.2),
