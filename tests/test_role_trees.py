@@ -110,7 +110,7 @@ CASES = {
         lambda: faults.Staleness(0.1, max_staleness=2),
         "Staleness(probability=0.1, max_staleness=2)",
         {"probability": 0.2},
-        {"rounds": 3},
+        {"max_staleness": 3},
     ),
     "Stragglers": Case(
         lambda: faults.Stragglers(0.1, deadline_steps=5),

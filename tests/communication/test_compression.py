@@ -215,6 +215,6 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path):
     whole = ff.fit(round, FEDERATION, rounds=3, **settings)
     ff.fit(round, FEDERATION, rounds=1, checkpoints=tmp_path, **settings)
     resumed = ff.fit(round, FEDERATION, rounds=3, checkpoints=tmp_path, **settings)
-    assert whole["aggregation_clip"].values.std() > 0
-    for name in ("aggregation_clip", "test_loss", "cohort_loss"):
+    assert whole["aggregation_clipping_norm"].values.std() > 0
+    for name in ("aggregation_clipping_norm", "test_loss", "cohort_loss"):
         np.testing.assert_array_equal(resumed[name], whole[name])
