@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         selectors,
         solvers,
         submodular,
-        uploads,
+        communication,
     )
     from fedjax_fair.app.sweep import sweep
     from fedjax_fair.base import (
@@ -77,7 +77,7 @@ __all__ = [
     "submodular",
     "sweep",
     "train",
-    "uploads",
+    "communication",
 ]
 
 _MODULE_OF = {

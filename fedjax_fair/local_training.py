@@ -75,10 +75,10 @@ def train_cohort(
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
         start = apply.received(state.model_history, state.round, state.variables, instructions)
         result = solver.solve(key_client, start, participant)
-        result, kept = encode_update(client, occurrence, result)
+        result, residual = encode_update(client, occurrence, result)
         if send is None:
-            return result, apply.UploadStatus(None, ~all_finite(result.update)), kept
-        return *send(client, result, responded), kept
+            return result, apply.UploadStatus(None, ~all_finite(result.update)), residual
+        return *send(client, result, responded), residual
 
     own = (occurrences, cohort.instructions, responded)
     size = collectives.per_device(examples, cohort.clients.shape[0])
@@ -89,7 +89,7 @@ def train_cohort(
     batch_size = side_by_side if side_by_side > 1 else None
     total = None
     if weights is None:
-        results, status, kept = collectives.map_local_clients(
+        results, status, residuals = collectives.map_local_clients(
             examples, train, cohort.clients, own, batch_size
         )
     else:
@@ -98,7 +98,7 @@ def train_cohort(
             trained = train(client, own)
             return trained, trained[0].update
 
-        (results, status, kept), total = collectives.map_and_sum(
+        (results, status, residuals), total = collectives.map_and_sum(
             examples, train_and_weigh, weights, cohort.clients, own, batch_size
         )
     loss, steps, counts = collectives.all_reduce(
@@ -106,7 +106,7 @@ def train_cohort(
     )
     results = results._replace(loss=loss, steps=steps, weighted_sum=total)
     status = jax.tree.map(lambda count: count > 0, counts)
-    return cohort._replace(responded=status.responded), results, status.nonfinite, kept
+    return cohort._replace(responded=status.responded), results, status.nonfinite, residuals
 
 
 def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:

@@ -33,14 +33,14 @@ from fedjax_fair.faults import apply
 from fedjax_fair.local_training import occurrences_of, train_cohort
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.finite import all_finite
-from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 from fedjax_fair.tree import Tree
-from fedjax_fair.uploads import applied as uploads
-from fedjax_fair.uploads.compression import Compression
-from fedjax_fair.uploads.noise import PrivacyMechanism
-from fedjax_fair.uploads.sealed import sealed_context, sealed_results
+from fedjax_fair.communication import applied as communication
+from fedjax_fair.communication.compression import Compression
+from fedjax_fair.communication.noise import PrivacyMechanism
+from fedjax_fair.communication.opaque import restrict_context, restrict_results
 
 __all__ = [
     "BaseRound",
@@ -61,7 +61,7 @@ class Purpose(IntEnum):
     SELECT = 1
     SOLVE = 2
     FAULTS = 3
-    UPLOAD = 4
+    COMMUNICATION = 4
 
 
 class RoundState(NamedTuple):
@@ -74,7 +74,7 @@ class RoundState(NamedTuple):
         selector: State of the selector.
         aggregator: State of the aggregator.
         participation: Rounds each client has trained in, ``[clients]``.
-        upload: State of what participants send, empty if they send their update as it is.
+        communication: State of what participants send, empty if they send their update as it is.
         model_history: The global models of some rounds before this one, ``[history_length, ...]``, that of round
             ``r`` in place ``r % history_length``; empty unless a fault needs them.
     """
@@ -85,7 +85,7 @@ class RoundState(NamedTuple):
     selector: PyTree
     aggregator: PyTree
     participation: Int[Array, " clients"]
-    upload: PyTree = ()
+    communication: PyTree = ()
     model_history: Variables | tuple[()] = ()
 
 
@@ -176,11 +176,11 @@ class Round(BaseRound):
         aggregator: Weighs their updates.
         faults: Failures of clients from `fedjax_fair.faults`, one or several, in this order. A
             round in which no participant answers leaves the model and the aggregator as they were.
-        aggregation: ``"secure"``, or `fedjax_fair.uploads.Secure` with its setting, hides single
+        aggregation: ``"secure"``, or `fedjax_fair.communication.SecureAggregation` with its setting, hides single
             updates from the server, and goes with roles that need their sum alone. The cohort's
             updates are then kept in memory at once.
-        compression: Fewer bytes for updates, from `fedjax_fair.uploads`.
-        privacy: Clipping and noise, from `fedjax_fair.uploads`, for the mean with equal weights.
+        compression: Fewer bytes for updates, from `fedjax_fair.communication`.
+        privacy: Clipping and noise, from `fedjax_fair.communication`, for the mean with equal weights.
         clients_per_batch: Clients that train in parallel (in a ``vmap``); such batches follow
             each other. More use more memory. It changes results only by floating-point
             reassociation. The default is all of them on a GPU, and on a TPU as many as have models
@@ -209,7 +209,7 @@ class Round(BaseRound):
     aggregator: Aggregator
     _: KW_ONLY
     faults: Faults | Sequence[Faults] = ()
-    aggregation: Literal["plain", "secure"] | Secure = "plain"
+    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain"
     compression: Compression | None = None
     privacy: PrivacyMechanism | None = None
     clients_per_batch: int | None = None
@@ -224,26 +224,26 @@ class Round(BaseRound):
         self._convert(faults=self._plan)
         for fault in self._plan:
             checks.instance("faults: one of them", fault, Faults, "faults.Dropout(0.1)")
-        uploads.check(self._uploads, self.selector, self.aggregator, self._plan)
+        communication.check(self._communication, self.selector, self.aggregator, self._plan)
 
     @property
     def _plan(self) -> tuple[Faults, ...]:
         return (self.faults,) if isinstance(self.faults, Faults) else tuple(self.faults)
 
     @property
-    def _uploads(self) -> uploads.Uploads:
-        return uploads.Uploads(as_secure(self.aggregation), self.compression, self.privacy)
+    def _communication(self) -> communication.Communication:
+        return communication.Communication(as_secure(self.aggregation), self.compression, self.privacy)
 
     def _seen_by(self, role, context, add=None):
-        secure = self._uploads.secure
-        return context if secure is None else sealed_context(context, role.server_view, add)
+        secure = self._communication.secure
+        return context if secure is None else restrict_context(context, role.server_view, add)
 
     def _shown_to(self, role, results):
-        return results if self._uploads.secure is None else sealed_results(results, role.server_view)
+        return results if self._communication.secure is None else restrict_results(results, role.server_view)
 
     def bytes_up(self, variables: Variables) -> int:
         """Returns the bytes that a participant sends in a round."""
-        return uploads.bytes_up(self._uploads, variables)
+        return communication.bytes_up(self._communication, variables)
 
     def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:
         """Returns the state before the first round."""
@@ -258,7 +258,7 @@ class Round(BaseRound):
             selector=self.selector.init(self._seen_by(self.selector, context)),
             aggregator=self.aggregator.init(self._seen_by(self.aggregator, context)),
             participation=jnp.zeros(data.num_clients, jnp.int32),
-            upload=uploads.init(self._uploads, data.num_clients, variables),
+            communication=communication.init(self._communication, data.num_clients, variables),
             model_history=apply.init_model_history(self._plan, variables),
         )
 
@@ -266,7 +266,7 @@ class Round(BaseRound):
         self, state: RoundState, data: FederatedData, drop_nonfinite: bool = False
     ) -> tuple[RoundState, RoundInfo]:
         """Returns the state after one more round, and what the round recorded."""
-        selector, aggregator, settings = self.selector, self.aggregator, self._uploads
+        selector, aggregator, settings = self.selector, self.aggregator, self._communication
         data = jax.tree.map(jnp.asarray, data)
         key_faults = derive_key(state.key, Purpose.FAULTS, state.round)
         context = make_context(self.model, state.round, state.variables, data)._replace(
@@ -284,7 +284,7 @@ class Round(BaseRound):
         if aggregator.compute_weights is not None:
             weights = aggregator.compute_weights(state.aggregator, cohort, known)
         key_solve = derive_key(state.key, Purpose.SOLVE, state.round)
-        key_upload = derive_key(state.key, Purpose.UPLOAD, state.round)
+        key_communication = derive_key(state.key, Purpose.COMMUNICATION, state.round)
         train = partial(
             train_cohort,
             self.model,
@@ -293,7 +293,7 @@ class Round(BaseRound):
             state,
             data,
             self.clients_per_batch,
-            partial(uploads.send, settings, key_upload, state.upload),
+            partial(communication.send, settings, key_communication, state.communication),
         )
         occurrences = occurrences_of(cohort.clients)
         # Masked updates are summed once it is known who answered.
@@ -301,12 +301,12 @@ class Round(BaseRound):
         if self._plan or drop_nonfinite:
             cohort, responded = apply.apply_faults(self._plan, key_faults, cohort, context)
             send = partial(apply.send, self._plan, key_faults, drop_nonfinite, context)
-            cohort, results, nonfinite, kept = train(cohort, occurrences, streaming_weights, responded, send)
+            cohort, results, nonfinite, residuals = train(cohort, occurrences, streaming_weights, responded, send)
             results = apply.collude(self._plan, cohort, results, streaming_weights, context)
         else:
-            cohort, results, nonfinite, kept = train(cohort, occurrences, streaming_weights)
-        received = uploads.receive(
-            settings, key_upload, state.upload, cohort, occurrences, weights, results, kept, context
+            cohort, results, nonfinite, residuals = train(cohort, occurrences, streaming_weights)
+        received = communication.receive(
+            settings, key_communication, state.communication, cohort, occurrences, weights, results, residuals, context
         )
         results, add = received.results, received.add
         update, aggregator_state, aggregated = aggregator.aggregate(
@@ -335,7 +335,7 @@ class Round(BaseRound):
             ),
             aggregator=aggregator_state,
             participation=state.participation.at[cohort.responder_ids].add(1, mode="drop"),
-            upload=received.state,
+            communication=received.state,
             model_history=apply.append_model(state.model_history, state.round, state.variables),
         )
         return new_state, RoundInfo(

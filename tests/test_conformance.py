@@ -232,7 +232,7 @@ def test_state_keeps_its_structure_and_types(names):
 
 def test_faults_that_need_older_models_keep_the_structure_of_the_state(names):
     make = (roles[name] for roles, name in zip(ROLES, names, strict=True))
-    late = [faults.Late(0.5, rounds=2), faults.Dropout(0.5)]
+    late = [faults.Staleness(0.5, max_staleness=2), faults.Dropout(0.5)]
     round = Round(linear_model(), *(role() for role in make), faults=late)
 
     def program(key, data):

@@ -1,4 +1,4 @@
-"""Clients that drop out, are slow, lie or are not there: laws that hold with every role."""
+"""Clients that drop out, are slow, Byzantine or are not there: laws that hold with every role."""
 
 from functools import cache, partial
 
@@ -63,8 +63,8 @@ def test_what_never_happens_changes_no_bit(selector, aggregator):
         faults.Dropout(0.0),
         faults.Stragglers(0.0, deadline_steps=1),
         faults.Byzantine(0.0, "nan"),
-        faults.Byzantine([], "little"),
-        faults.Late(0.0, rounds=2),
+        faults.Byzantine([], "alie"),
+        faults.Staleness(0.0, max_staleness=2),
     ]
     _, plain, info = make()
     _, state, same = make(nothing, drop_nonfinite=True)
@@ -233,7 +233,7 @@ def softmax_step(model, features, labels, rate):
 
 
 def test_late_participants_train_from_models_of_the_past_as_in_numpy():
-    fault = faults.Late(0.8, rounds=2)
+    fault = faults.Staleness(0.8, max_staleness=2)
     start, state, info = run_with(
         [fault], solver=solvers.SGD(0.5, 16, steps=1), aggregator=aggregators.Mean("uniform")
     )
@@ -259,7 +259,7 @@ def test_late_participants_train_from_models_of_the_past_as_in_numpy():
 
 
 def test_models_are_as_old_as_they_may_be():
-    fault = faults.Late(0.75, rounds=3)
+    fault = faults.Staleness(0.75, max_staleness=3)
     drawn = np.concatenate([ages_of(fault, 7, range(NUM), seed) for seed in range(200)])
     share = np.bincount(drawn, minlength=4) / drawn.size
     assert np.abs(share - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / drawn.size)
@@ -269,8 +269,8 @@ def test_models_are_as_old_as_they_may_be():
     assert (ages_of(fault, 0, range(NUM)) == 0).all()
 
 
-def told(attack, updates, clients, liars, responded=None, **settings):
-    fault = faults.Byzantine(liars, attack, **settings)
+def told(attack, updates, clients, byzantine, responded=None, **settings):
+    fault = faults.Byzantine(byzantine, attack, **settings)
     cohort = cohort_of(clients)._replace(responded=responded)
     if fault.collude is not None:
         return jax.jit(lambda own: fault.collude(cohort, own, context()))(updates)
@@ -282,35 +282,35 @@ def told(attack, updates, clients, liars, responded=None, **settings):
 
 
 @pytest.mark.parametrize(
-    "attack", ["sign_flip", "scaling", "noise", "nan", "little", "inner_product"]
+    "attack", ["sign_flip", "scaling", "noise", "nan", "alie", "ipm"]
 )
 def test_attacks_are_their_formulas(attack):
-    clients, liars = [0, 3, 4, 1, 5], [3, 5, 2]
+    clients, byzantine = [0, 3, 4, 1, 5], [3, 5, 2]
     responded = np.array([True, True, False, True, True])
     updates = drawn_results(np.random.default_rng(1), len(clients)).update
-    found = told(attack, updates, clients, liars, responded, strength=1.5)
-    lies = np.isin(clients, liars)
+    found = told(attack, updates, clients, byzantine, responded, strength=1.5)
+    is_byzantine = np.isin(clients, byzantine)
     for own, sent in zip(jax.tree.leaves(updates), jax.tree.leaves(found), strict=True):
-        honest = own[responded & ~lies].astype(np.float64)
-        np.testing.assert_array_equal(sent[~lies], own[~lies])
+        honest = own[responded & ~is_byzantine].astype(np.float64)
+        np.testing.assert_array_equal(sent[~is_byzantine], own[~is_byzantine])
         expected = {
-            "sign_flip": -1.5 * own[lies],
-            "scaling": 1.5 * own[lies],
-            "noise": own[lies],
-            "nan": np.full_like(own[lies], np.nan),
-            "little": np.broadcast_to(honest.mean(0) - 1.5 * honest.std(0), own[lies].shape),
-            "inner_product": np.broadcast_to(-1.5 * honest.mean(0), own[lies].shape),
+            "sign_flip": -1.5 * own[is_byzantine],
+            "scaling": 1.5 * own[is_byzantine],
+            "noise": own[is_byzantine],
+            "nan": np.full_like(own[is_byzantine], np.nan),
+            "alie": np.broadcast_to(honest.mean(0) - 1.5 * honest.std(0), own[is_byzantine].shape),
+            "ipm": np.broadcast_to(-1.5 * honest.mean(0), own[is_byzantine].shape),
         }[attack]
         if attack == "noise":
-            apart = np.asarray(sent[lies] - expected) / 1.5
+            apart = np.asarray(sent[is_byzantine] - expected) / 1.5
             assert np.unique(apart).size == apart.size
             assert np.abs(apart).max() < 6
         else:
-            np.testing.assert_allclose(sent[lies], expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(sent[is_byzantine], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.2, 0.5, 1.0])
-def test_a_fraction_of_clients_lies(fraction):
+def test_a_fraction_of_clients_is_byzantine(fraction):
     updates = drawn_results(np.random.default_rng(1), NUM).update
     found = told("sign_flip", updates, range(NUM), fraction)
     leaf, sent = (np.asarray(jax.tree.leaves(tree)[0]) for tree in (updates, found))
@@ -318,16 +318,16 @@ def test_a_fraction_of_clients_lies(fraction):
 
 
 def test_updates_that_are_not_finite_can_be_dropped():
-    lie = faults.Byzantine([0, 2, 4], "nan")
+    attack = faults.Byzantine([0, 2, 4], "nan")
     silent = faults.Dropout(np.isin(np.arange(NUM), [0, 2, 4]).astype(np.float32))
-    _, state, info = run_with([lie], drop_nonfinite=True)
+    _, state, info = run_with([attack], drop_nonfinite=True)
     _, expected, _ = run_with([silent])
     chex.assert_trees_all_equal(state.variables, expected.variables)
-    lied = np.isin(info.clients, [0, 2, 4])
-    np.testing.assert_array_equal(info.responded, ~lied)
-    np.testing.assert_array_equal(info.nonfinite, lied)
+    byzantine = np.isin(info.clients, [0, 2, 4])
+    np.testing.assert_array_equal(info.responded, ~byzantine)
+    np.testing.assert_array_equal(info.nonfinite, byzantine)
     assert info.finite.all()
-    _, _, info = run_with([lie])
+    _, _, info = run_with([attack])
     assert not info.finite.all()
     np.testing.assert_array_equal(info.nonfinite, np.isin(info.clients, [0, 2, 4]))
 
@@ -394,7 +394,7 @@ def test_who_is_not_available_does_not_answer():
 
 
 def test_days_are_as_bright_as_they_should_be():
-    fault = faults.Diurnal(4, lowest=0.2, highest=0.8)
+    fault = faults.Diurnal(4, min_availability=0.2, max_availability=0.8)
     table = jax.jit(jax.vmap(lambda round: fault.available(jax.random.key(round), round, 8)))(
         jnp.arange(4000, dtype=jnp.int32)
     )
@@ -410,15 +410,15 @@ def test_days_are_as_bright_as_they_should_be():
         (lambda: faults.Dropout(1.5), "probability=1.5: expected a probability"),
         (lambda: faults.Dropout([0.1, np.nan]), "probability=.*nan.*: expected a probability"),
         (lambda: faults.Stragglers(0.1, deadline_steps=0), "deadline_steps=0"),
-        (lambda: faults.Late(1.5, rounds=1), "probability=1.5"),
-        (lambda: faults.Late(0.5, rounds=0), "rounds=0"),
+        (lambda: faults.Staleness(1.5, max_staleness=1), "probability=1.5"),
+        (lambda: faults.Staleness(0.5, max_staleness=0), "max_staleness=0"),
         (lambda: faults.Byzantine(1.2, "nan"), "clients=1.2"),
         (lambda: faults.Byzantine([1, 1], "nan"), "different"),
         (lambda: faults.Byzantine(0.1, "noise", -1.0), "strength=-1.0"),
         (lambda: faults.Trace([1, 0]), "table=.*rounds, clients"),
         (lambda: faults.Trace([[2, 0]]), "table="),
         (lambda: faults.Diurnal(0), "period=0"),
-        (lambda: faults.Diurnal(3, lowest=-0.1), "lowest=-0.1"),
+        (lambda: faults.Diurnal(3, min_availability=-0.1), "min_availability=-0.1"),
         (lambda: run_with([faults.Trace([[1, 0]])]), "expected 6 clients, got 2"),
     ],
 )

@@ -28,7 +28,7 @@ from fedjax_fair import (
     solvers,
     sweep,
     train,
-    uploads,
+    communication,
 )
 from fedjax_fair import submodular as sets
 from fedjax_fair.app.config import Config
@@ -51,7 +51,7 @@ _MODULES = (
     data,
     sets,
     federated,
-    uploads,
+    communication,
 )
 _OTHERS = (
     matroids.Uniform,
@@ -168,7 +168,7 @@ def given() -> dict[str, Any]:
         "client_data": np.ones(2, np.float32),
         "client_indices": [[0, 1], [2, 3]],
         "clients": [0],
-        "clip": 1.0,
+        "clipping_norm": 1.0,
         "cohort_size": 2,
         "costs": np.ones(3, np.float32),
         "data": None,
@@ -199,7 +199,7 @@ def given() -> dict[str, Any]:
         "num_classes": 2,
         "num_clients": 2,
         "num_items": 2,
-        "privacy": uploads.Privacy(1.0, 1.0),
+        "privacy": communication.DifferentialPrivacy(1.0, 1.0),
         "period": 2,
         "probability": 0.5,
         "problem": problem,

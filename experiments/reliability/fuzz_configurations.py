@@ -27,11 +27,11 @@ _COMBINED = ("subtrunc+equitable", "divfl+tilted", "power_of_choice+median", "fe
 # Settings of a run that are given together, or that stand alone.
 _TOGETHER = (
     *(("faults", "dropout"), ("faults", "stragglers", "deadline_steps")),
-    *(("faults", "late", "late_rounds"), ("faults", "byzantine", "attack", "strength")),
+    *(("faults", "staleness", "max_staleness"), ("faults", "byzantine", "attack", "strength")),
     *(("faults", "byzantine", "attack"), ("faults", "period")),
-    *(("upload", "aggregation", "limit"), ("upload", "top_k"), ("upload", "bits")),
-    *(("upload", "clip", "noise_multiplier"), ("upload", "clip", "clip_quantile")),
-    *(("upload", "aggregation"), ("training", "clients_per_batch"), ("training", "seeds")),
+    *(("communication", "aggregation", "max_abs_value"), ("communication", "top_k"), ("communication", "bits")),
+    *(("communication", "clipping_norm", "noise_multiplier"), ("communication", "clipping_norm", "target_unclipped_quantile")),
+    *(("communication", "aggregation"), ("training", "clients_per_batch"), ("training", "seeds")),
     *(("training", "rounds"), ("training", "eval_every"), ("data", "seed"), ("data", "partition_per_seed")),
     *(("data", "validation_fraction"), ("solver", "epochs"), ("model", "compute")),
 )

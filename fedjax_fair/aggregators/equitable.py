@@ -60,7 +60,7 @@ class Equitable(Aggregator):
         examples: Whether to average over all training examples of the client, or over the
             ``"last_batch"`` it trained on.
         center: Whether to subtract the mean over the cohort from the vectors.
-        cosine: Whether to scale vectors to unit length, so that similarities are cosines.
+        cosine: Whether to scale vectors to unit norm, so that similarities are cosines.
 
     Raises:
         ValueError: If a setting is not one of those listed, or (at ``init``) if the federation has
@@ -191,8 +191,8 @@ def _similarity(
         mean = jnp.sum(vectors, axis=0) / number
         vectors = counts[:, None] * (vectors - mean[None, :])
     if cosine:
-        length = jnp.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = vectors / jnp.where(length > 0, length, 1)
+        norm = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = vectors / jnp.where(norm > 0, norm, 1)
     similarity = product(vectors, vectors.T)
     if center:
         # Centering took the constant eigenvector away, and what is left of C groups is C - 1

@@ -33,14 +33,14 @@ class FLTrust(Aggregator):
         \qquad s_k = \max\left(0, \frac{u_0 \cdot u_k}
         {\lVert u_0 \rVert \lVert u_k \rVert}\right).
 
-    Whoever lies, and however many do, the model moves by no more than the length of :math:`u_0`,
+    Whichever clients are Byzantine, and however many, the model moves by no more than the norm of :math:`u_0`,
     and never against it. It does not move where no participant agrees with the server.
 
     It takes memory for the updates of the whole cohort. The root examples are arrays, so that this
     is for Python alone and no method of the command line.
 
     Its weights are the :math:`s_k`, divided by their sum. Statistics of normalization are averaged
-    with them. Info: the ``trust`` :math:`s_k` of every participant, and ``root_length``, the length of
+    with them. Info: the ``trust`` :math:`s_k` of every participant, and ``root_norm``, the norm of
     :math:`u_0`.
 
     Args:
@@ -77,16 +77,16 @@ class FLTrust(Aggregator):
     def aggregate(self, state, cohort, results, context):
         own = _trusted_update(self.root, self.solver, self.seed, context)
         updates, participants = gathered(cohort, results, context)
-        root_length = jnp.linalg.norm(ravel(own.params))
+        root_norm = jnp.linalg.norm(ravel(own.params))
         directions = jax.vmap(_direction)(updates.params)
         agreement = product(directions, _direction(own.params))
         trust = jnp.where(participants, jnp.maximum(agreement, 0), 0)
         weights = normalized(participants, trust)
         _, restore = ravel_pytree(own.params)
         update = Variables(
-            restore(root_length * product(weights, directions)), weighted(updates.state, weights)
+            restore(root_norm * product(weights, directions)), weighted(updates.state, weights)
         )
-        info = {"trust": trust, "root_length": root_length}
+        info = {"trust": trust, "root_norm": root_norm}
         return update, state, Aggregation(weights, info)
 
 
@@ -142,7 +142,7 @@ def _trusted_update(
 
 
 def _direction(params):
-    """A vector of length 1, or zeros; lengths whose square is infinite are no obstacle."""
+    """A vector of norm 1, or zeros; norms whose square is infinite are no obstacle."""
     vector = ravel(params)
     vector = vector / jnp.maximum(jnp.max(jnp.abs(vector)), 1e-30)
     return vector / jnp.maximum(jnp.linalg.norm(vector), 1e-30)

@@ -32,13 +32,13 @@ class QFedAvg(Aggregator):
     In other words it is the mean of the updates with weights :math:`a_k \propto F_k^q`, divided by
     :math:`1 + q L \sum_k a_k \lVert u_k \rVert^2 / F_k`: shorter than any mean. It is computed in
     this form, in which no power of a loss can overflow. Normalization statistics are averaged with
-    the weights and not shortened; no norm sees them.
+    the weights and not scaled; no norm sees them.
 
     Every place in the cohort counts the same before losses do. The paper draws clients in
     proportion to size, as ``BySize`` does (though without replacement).
 
     The weights it reports are the :math:`a_k`. Info: the ``received_loss`` :math:`F_k` of every
-    participant, and the ``shortening`` by which the mean was divided, at least 1.
+    participant, and the ``step_divisor`` by which the mean was divided, at least 1.
 
     Args:
         q: How much high losses count, >= 0. With 0 it is ``Mean("uniform")``.
@@ -68,16 +68,16 @@ class QFedAvg(Aggregator):
     def aggregate(self, state, cohort, results, context):
         losses = context.losses(context.variables, cohort.clients) + _OFFSET
         weights = jax.nn.softmax(self.q * jnp.log(losses), where=cohort.responded)
-        squared = context.map_clients(_squared_length, cohort.clients, results.update.params)
-        shortening = 1 + self.q / self.learning_rate * jnp.sum(weights * squared / losses)
+        squared = context.map_clients(_squared_norm, cohort.clients, results.update.params)
+        step_divisor = 1 + self.q / self.learning_rate * jnp.sum(weights * squared / losses)
         mean = context.weighted_sum(weights, results.update)
         update = Variables(
-            params=jax.tree.map(lambda leaf: leaf / shortening.astype(leaf.dtype), mean.params),
+            params=jax.tree.map(lambda leaf: leaf / step_divisor.astype(leaf.dtype), mean.params),
             state=mean.state,
         )
-        info = {"received_loss": losses, "shortening": shortening}
+        info = {"received_loss": losses, "step_divisor": step_divisor}
         return update, state, Aggregation(weights, info)
 
 
-def _squared_length(client: Array, params: PyTree) -> Float[Array, ""]:
+def _squared_norm(client: Array, params: PyTree) -> Float[Array, ""]:
     return optax.tree.norm(params, squared=True)

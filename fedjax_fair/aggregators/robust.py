@@ -60,7 +60,7 @@ class OrderStatistic(Aggregator):
 class Median(OrderStatistic):
     """The median of every coordinate.
 
-    While fewer than half of the participants lie, it lies between the honest values. The weights it
+    While fewer than half of the participants are Byzantine, it lies between the honest values. The weights it
     reports are uniform over the participants that count.
 
     References:
@@ -78,7 +78,7 @@ class Median(OrderStatistic):
 class TrimmedMean(OrderStatistic):
     """The mean of every coordinate without its smallest and largest values.
 
-    While at most ``floor(trim * participants)`` participants lie, it lies between the honest values. The
+    While at most ``floor(trim * participants)`` participants are Byzantine, it lies between the honest values. The
     weights it reports are uniform over the participants that count.
 
     Args:
@@ -116,11 +116,11 @@ class Krum(Aggregator):
 
     The score of an update is the sum of squared distances to the nearest :math:`n - f - 2` others
     of the :math:`n` that count; those with the smallest scores are averaged. It tolerates
-    :math:`f` liars of :math:`n \ge 2 f + 3`. Its weights are uniform over those selected. Info: the
+    :math:`f` Byzantine clients of :math:`n \ge 2 f + 3`. Its weights are uniform over those selected. Info: the
     ``score`` of every participant, infinite for one that does not count.
 
     Args:
-        byzantine: Liars :math:`f` in a cohort, at most.
+        byzantine: Byzantine clients :math:`f` in a cohort, at most.
         selected: Updates to average; more than one is *multi-Krum*.
 
     Raises:
@@ -167,9 +167,9 @@ class Krum(Aggregator):
 class GeometricMedian(Aggregator):
     """The point with the smallest sum of distances to the updates.
 
-    While those who lie weigh less than half, it stays near the honest updates. It is approached by
-    Weiszfeld's iterations from the median of every coordinate; from the mean, which a liar moves
-    anywhere, they would take as many more as the liar likes. The weights it reports are those of
+    While Byzantine clients weigh less than half, it stays near the honest updates. It is approached by
+    Weiszfeld's iterations from the median of every coordinate; from the mean, which a Byzantine client moves
+    anywhere, they would take as many more as it likes. The weights it reports are those of
     the last iteration.
 
     Args:
@@ -215,13 +215,13 @@ class GeometricMedian(Aggregator):
 
 
 class NormClipping(Aggregator):
-    """The mean of updates that are shortened to a length.
+    """The mean of updates that are clipped to a norm.
 
-    A liar moves the mean by its weight times the bound, at most. Info: the ``length`` of every
-    update before it was shortened.
+    A Byzantine client moves the mean by its weight times the bound, at most. Info: the ``norm`` of every
+    update before it was clipped.
 
     Args:
-        bound: The length, > 0.
+        bound: The norm, > 0.
         weights: As for `Mean`.
 
     Raises:
@@ -246,20 +246,20 @@ class NormClipping(Aggregator):
         updates, participants = gathered(cohort, results, context)
         given = normalized(participants, scheme_weights(self.weights, cohort, context))
         origin = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), updates)
-        lengths = _distances(updates, origin)
-        shortened = _mean_of_clipped(updates, origin, lengths, self.bound, given)
-        return shortened, state, Aggregation(given, {"length": lengths})
+        norms = _distances(updates, origin)
+        clipped = _mean_of_clipped(updates, origin, norms, self.bound, given)
+        return clipped, state, Aggregation(given, {"norm": norms})
 
 
 class CenteredClipping(Aggregator):
-    r"""The mean of updates that are shortened to a length around the update of the round before.
+    r"""The mean of updates that are clipped to a norm around the update of the round before.
 
     From :math:`v`, what was last added to the model, :math:`v \leftarrow v + \sum_k p_k (u_k - v)
-    \min(1, \tau / \lVert u_k - v \rVert)`. Info: the ``length`` :math:`\lVert u_k - v \rVert` of
+    \min(1, \tau / \lVert u_k - v \rVert)`. Info: the ``norm`` :math:`\lVert u_k - v \rVert` of
     every participant in the last iteration.
 
     Args:
-        bound: The length :math:`\tau`, > 0.
+        bound: The norm :math:`\tau`, > 0.
         weights: The shares :math:`p_k`, as for `Mean`.
         iterations: How often.
 
@@ -290,12 +290,12 @@ class CenteredClipping(Aggregator):
     def aggregate(self, state, cohort, results, context):
         updates, participants = gathered(cohort, results, context)
         given = normalized(participants, scheme_weights(self.weights, cohort, context))
-        center, lengths = state, jnp.zeros_like(given)
+        center, norms = state, jnp.zeros_like(given)
         for _ in range(self.iterations):
-            lengths = _distances(updates, center)
-            moved = _mean_of_clipped(updates, center, lengths, self.bound, given)
+            norms = _distances(updates, center)
+            moved = _mean_of_clipped(updates, center, norms, self.bound, given)
             center = jax.tree.map(jnp.add, center, moved)
-        return center, center, Aggregation(given, {"length": lengths})
+        return center, center, Aggregation(given, {"norm": norms})
 
 
 def _ordered(
@@ -329,11 +329,11 @@ def _distances(updates: Variables, center: Variables) -> Float[Array, " cohort"]
 def _mean_of_clipped(
     updates: Variables,
     center: Variables,
-    lengths: Float[Array, " cohort"],
+    norms: Float[Array, " cohort"],
     bound: Number,
     weights: Float[Array, " cohort"],
 ) -> Variables:
-    """Weighted mean of the steps from the center to the updates, shortened to the bound."""
-    shorter = weights * jnp.minimum(1, bound / jnp.maximum(lengths, 1e-30))
+    """Weighted mean of the steps from the center to the updates, clipped to the bound."""
+    scaled_weights = weights * jnp.minimum(1, bound / jnp.maximum(norms, 1e-30))
     steps = jax.tree.map(lambda own, old: own - old[None], updates, center)
-    return weighted(steps, shorter)
+    return weighted(steps, scaled_weights)

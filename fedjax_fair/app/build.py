@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from fedjax_fair import checks, data, models
-from fedjax_fair.app.conditions import faults_of, uploads_of
+from fedjax_fair.app.conditions import faults_of, communication_of
 from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.memory import MemoryEstimate, min_memory, check_memory, total_memory
@@ -86,8 +86,8 @@ def build(
             _check_all_clients(mesh, config, f"for {name}")
         if method.centralized_fn is not None and config.faults != type(config.faults)():
             raise ValueError(f"faults: expected none with {name}, which has no clients.")
-        if method.centralized_fn is not None and config.upload != type(config.upload)():
-            raise ValueError(f"upload: expected none with {name}, which has no clients.")
+        if method.centralized_fn is not None and config.communication != type(config.communication)():
+            raise ValueError(f"communication: expected none with {name}, which has no clients.")
     check_unused_settings(config)
     if federation is None:
         federation = load_data(config)
@@ -200,7 +200,7 @@ def method_round(
         _make(made_of["solver"], own.solver),
         _make(made_of["aggregator"], own.aggregator, **borrowed),
     )
-    faults, settings = faults_of(config), uploads_of(config)
+    faults, settings = faults_of(config), communication_of(config)
     try:
         return Round(
             model,
@@ -302,7 +302,7 @@ def _check(config: Config) -> None:
     if not config.methods or len(set(config.methods)) < len(config.methods):
         raise ValueError(f"methods={config.methods}: expected one or more different methods.")
     faults_of(config)
-    uploads_of(config)
+    communication_of(config)
     checks.positive_int("training.rounds", training.rounds)
     checks.positive_int("training.eval_every", training.eval_every)
     checks.seeds("training.seeds", training.seeds)

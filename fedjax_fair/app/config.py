@@ -27,7 +27,7 @@ __all__ = [
     "SelectorConfig",
     "SolverConfig",
     "TrainingConfig",
-    "UploadConfig",
+    "CommunicationConfig",
 ]
 
 DATA_NAMES = {"num_clients": "clients", "classes": "classes_per_client"}
@@ -115,16 +115,16 @@ class FaultsConfig:
     deadline_steps: int | None = None
     """Local steps of a slow participant, at most."""
 
-    late: float = 0.0
+    staleness: float = 0.0
     """Probability that a participant trains from an older model."""
 
-    late_rounds: int | None = None
+    max_staleness: int | None = None
     """Rounds that such a model is old, at most."""
 
     byzantine: float = 0.0
-    """Fraction of clients that lie."""
+    """Fraction of clients that are Byzantine."""
 
-    attack: Literal["sign_flip", "scaling", "noise", "nan", "little", "inner_product"] | None = None
+    attack: Literal["sign_flip", "scaling", "noise", "nan", "alie", "ipm"] | None = None
     """What they send."""
 
     strength: float | None = None
@@ -135,13 +135,13 @@ class FaultsConfig:
 
 
 @dataclass(frozen=True)
-class UploadConfig:
+class CommunicationConfig:
     """What participants send, and what the server sees of it."""
 
     aggregation: Literal["plain", "secure"] = "plain"
     """Whether the server sees single updates, or their masked sum alone."""
 
-    limit: float | None = None
+    max_abs_value: float | None = None
     """The largest number in an update that secure aggregation can encode; 16 by default."""
 
     top_k: float | None = None
@@ -150,14 +150,14 @@ class UploadConfig:
     bits: int | None = None
     """Bits of a number in an update, rounded at random."""
 
-    clip: float | None = None
-    """Length that updates are shortened to, the first one if it adapts."""
+    clipping_norm: float | None = None
+    """Norm that updates are clipped to, the first one if it adapts."""
 
     noise_multiplier: float | None = None
     """Standard deviation of the noise on the sum of updates, over the clip."""
 
-    clip_quantile: float | None = None
-    """Part of the updates that is to be shorter than the clip, which then adapts."""
+    target_unclipped_quantile: float | None = None
+    """Part of the updates that is to be unclipped, which then adapts."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class Config:
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     aggregator: AggregatorConfig = field(default_factory=AggregatorConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
-    upload: UploadConfig = field(default_factory=UploadConfig)
+    communication: CommunicationConfig = field(default_factory=CommunicationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 

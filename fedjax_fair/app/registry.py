@@ -98,7 +98,7 @@ METHODS: dict[str, Method] = {
         aggregator=aggregators.Tilted,
     ),
     "median": Method(
-        "The median of every coordinate, whoever lies (Yin et al., 2018)",
+        "The median of every coordinate, robust to Byzantine clients (Yin et al., 2018)",
         aggregator=aggregators.Median,
     ),
     "trimmed_mean": Method(
@@ -114,11 +114,11 @@ METHODS: dict[str, Method] = {
         aggregator=aggregators.GeometricMedian,
     ),
     "norm_clipping": Method(
-        "The mean of updates shortened to a length (Sun et al., 2019)",
+        "The mean of norm-clipped updates (Sun et al., 2019)",
         aggregator=aggregators.NormClipping,
     ),
     "centered_clipping": Method(
-        "The mean of updates shortened around the last one (Karimireddy et al., 2021)",
+        "The mean of updates clipped around the last one (Karimireddy et al., 2021)",
         aggregator=aggregators.CenteredClipping,
     ),
     "centralized": Method(

@@ -255,7 +255,7 @@ def _is_traced(config: Config, axis: Axis) -> bool:
 
 
 _OF_ALL_METHODS = {("model", "name"), ("model", "compute")}
-_OF_ALL_RUNS = ("training", "faults", "upload")
+_OF_ALL_RUNS = ("training", "faults", "communication")
 
 
 def _with(config: Config, axes: Sequence[Axis], values: Sequence[Any]) -> Config:

@@ -1,4 +1,4 @@
-"""Clients that lie by their data."""
+"""Clients whose labels are wrong."""
 
 from __future__ import annotations
 

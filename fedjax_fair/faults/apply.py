@@ -97,7 +97,7 @@ def received(
     variables: Variables,
     instructions: dict[str, PyTree],
 ) -> Variables:
-    """The model that a participant trains from, the current one unless it is late."""
+    """The model that a participant trains from, the current one unless it is stale."""
     if not model_history or "model_round" not in instructions:
         return variables
     given = instructions["model_round"]

@@ -25,7 +25,7 @@ from fedjax_fair.tree import Tree
 __all__ = [
     "SLACK",
     "Masked",
-    "Secure",
+    "SecureAggregation",
     "as_secure",
     "masked",
     "quantization_step",
@@ -38,45 +38,45 @@ _LEAST_EXPONENT = -100  # Float32 resolves no less.
 SLACK = 1e-3  # Weights that add up to 1 do so up to rounding.
 
 
-class Secure(Tree):
+class SecureAggregation(Tree):
     """Masked updates, of which the server learns the sum alone.
 
     Participants multiply their update by their weight and round it to whole multiples of a step; masks
     of all pairs hide it, and cancel in the sum. Where participants drop out, the masks that they leave
-    behind are recovered. ``Round(..., aggregation="secure")`` stands for ``Secure()``.
+    behind are recovered. ``Round(..., aggregation="secure")`` stands for ``SecureAggregation()``.
 
     Args:
-        limit: The largest absolute value of a number in an update, > 0, before it is weighted. The
-            step is ``limit`` over about 2**30. An update beyond it is not wrapped: the update of
+        max_abs_value: The largest absolute value of a number in an update, > 0, before it is weighted. The
+            step is ``max_abs_value`` over about 2**30. An update beyond it is not wrapped: the update of
             the round is then not finite, which ends a run as divergence does.
 
     Raises:
-        ValueError: If ``limit`` is not a number > 0.
+        ValueError: If ``max_abs_value`` is not a number > 0.
 
     References:
         Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Machine Learning*,
         2017, https://eprint.iacr.org/2017/281
 
     Examples:
-        >>> aggregation = Secure(limit=4.0)
+        >>> aggregation = SecureAggregation(max_abs_value=4.0)
     """
 
-    limit: float = 16.0
+    max_abs_value: float = 16.0
 
     def __post_init__(self):
-        checks.positive("limit", self.limit)
+        checks.positive("max_abs_value", self.max_abs_value)
 
 
-def as_secure(aggregation: str | Secure) -> Secure | None:
+def as_secure(aggregation: str | SecureAggregation) -> SecureAggregation | None:
     """What the word ``"secure"`` stands for; None for ``"plain"``.
 
     Raises:
-        ValueError: If it is neither one of the two words nor ``Secure``.
+        ValueError: If it is neither one of the two words nor ``SecureAggregation``.
     """
-    if isinstance(aggregation, Secure):
+    if isinstance(aggregation, SecureAggregation):
         return aggregation
     checks.one_of("aggregation", aggregation, ("plain", "secure"))
-    return Secure() if aggregation == "secure" else None
+    return SecureAggregation() if aggregation == "secure" else None
 
 
 class Masked(NamedTuple):
@@ -84,7 +84,7 @@ class Masked(NamedTuple):
 
     Attributes:
         words: Its encoded and masked numbers, ``[width]``.
-        beyond: Participants that could not encode a number, because it was beyond the limit.
+        beyond: Participants that could not encode a number, because it was beyond max_abs_value.
     """
 
     words: UInt32[Array, " width"]
@@ -115,7 +115,7 @@ def masked(
     participant: Int[Array, ""],
     participants: int,
     values: Float[Array, " width"],
-    limit: Float[Array, ""] | float,
+    max_abs_value: Float[Array, ""] | float,
     step: float,
 ) -> Masked:
     """What a participant sends.
@@ -125,11 +125,11 @@ def masked(
         participant: The participant's number, in ``[0, participants)``.
         participants: How many there are.
         values: The participant's numbers.
-        limit: Its share of the range: the largest absolute value of a number.
+        max_abs_value: Its share of the range: the largest absolute value of a number.
         step: From ``quantization_step``.
     """
     # A weight times a number is rounded, and may exceed the product of their limits by that.
-    fits = jnp.all(jnp.abs(values) <= limit * (1 + SLACK / 2))
+    fits = jnp.all(jnp.abs(values) <= max_abs_value * (1 + SLACK / 2))
     encoded = jnp.where(fits, jnp.round(values / step), 0).astype(jnp.int32)
 
     def add_mask(place, words):
@@ -154,7 +154,7 @@ def recovered(
         answered: Who did; all if None.
 
     Returns:
-        The sum of their numbers; not a number if one of them was beyond the limit.
+        The sum of their numbers; not a number if one of them was beyond max_abs_value.
     """
     words = total.words
     if answered is not None:
@@ -180,7 +180,7 @@ def secure_sum(
     values: Float[Array, "participants width"],
     answered: Bool[Array, " participants"] | None = None,
     *,
-    limit: float,
+    max_abs_value: float,
 ) -> Float[Array, " width"]:
     """Adds vectors as a server does that sees only masked ones.
 
@@ -190,15 +190,15 @@ def secure_sum(
         key: Random key, never used for another sum.
         values: A vector of each participant.
         answered: Whose vectors arrive; all if None.
-        limit: The largest absolute value of a number.
+        max_abs_value: The largest absolute value of a number.
 
     Returns:
-        The sum over those who answered, to half a step of ``quantization_step(participants * limit,
+        The sum over those who answered, to half a step of ``quantization_step(participants * max_abs_value,
         participants)`` for each of them and to rounding; not a number if one of theirs exceeds the
-        limit.
+        max_abs_value.
 
     Raises:
-        ValueError: If ``limit`` is not positive.
+        ValueError: If ``max_abs_value`` is not positive.
 
     References:
         Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Machine Learning*,
@@ -207,15 +207,15 @@ def secure_sum(
     Examples:
         >>> values = jnp.array([[0.5, -1.0], [0.25, 3.0], [9.0, 9.0]])
         >>> arrives = jnp.array([True, True, False])
-        >>> secure_sum(jax.random.key(0), values, arrives, limit=10.0).tolist()
+        >>> secure_sum(jax.random.key(0), values, arrives, max_abs_value=10.0).tolist()
         [0.75, 2.0]
     """
-    checks.positive("limit", limit)
+    checks.positive("max_abs_value", max_abs_value)
     participants = values.shape[0]
-    step = quantization_step(limit * participants, participants)
+    step = quantization_step(max_abs_value * participants, participants)
 
     def add(participant, total):
-        sent = masked(key, participant, participants, values[participant], limit, step)
+        sent = masked(key, participant, participants, values[participant], max_abs_value, step)
         arrives = True if answered is None else answered[participant]
         return jax.tree.map(lambda sum, own: sum + jnp.where(arrives, own, 0), total, sent)
 

@@ -295,6 +295,6 @@ def _check_finite(
     raise DivergenceError(
         f"the update of round {done + first} is not finite for seeds {diverged}, of clients "
         f"{clients} with seed {diverged[0]} (a smaller learning rate may help, or "
-        "on_nonfinite='drop_client'; with secure aggregation a number may have been beyond the limit); "
+        "on_nonfinite='drop_client'; with secure aggregation a number may have been beyond max_abs_value); "
         f"{saved}."
     )

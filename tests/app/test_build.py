@@ -21,7 +21,7 @@ from fedjax_fair.app.config import (
     SelectorConfig,
     SolverConfig,
     TrainingConfig,
-    UploadConfig,
+    CommunicationConfig,
 )
 from fedjax_fair.app.variants import method_settings, drop_unused_settings
 from fedjax_fair.training.fingerprint import describe
@@ -64,7 +64,7 @@ def distance(one, other) -> float:
 
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_every_method_trains(name):
-    # Of four participants none may lie for Krum.
+    # Of four participants none may be Byzantine for Krum.
     written = "krum:byzantine=0" if name == "krum" else name
     before, after, info = trained(PLANTED if name == "gifair" else SMALL, written)
     assert distance(before, after) > 0
@@ -312,12 +312,12 @@ def test_widths_of_the_mlp_are_those_of_the_configuration():
         ({"training": replace(SMALL.training, seeds=(-1,))}, "training.seeds"),
         ({"training": replace(SMALL.training, clients_per_batch=0)}, "clients_per_batch=0"),
         # What constructors call otherwise.
-        ({"upload": UploadConfig(top_k=float("nan"))}, r"upload\.top_k: fraction=nan"),
+        ({"communication": CommunicationConfig(top_k=float("nan"))}, r"communication\.top_k: fraction=nan"),
         (
-            {"upload": UploadConfig(clip=-1.0, noise_multiplier=1.0, clip_quantile=0.5)},
-            r"upload\.clip .*initial_clip=-1\.0",
+            {"communication": CommunicationConfig(clipping_norm=-1.0, noise_multiplier=1.0, target_unclipped_quantile=0.5)},
+            r"communication\.clipping_norm .*initial_clipping_norm=-1\.0",
         ),
-        ({"faults": FaultsConfig(late=0.5, late_rounds=0)}, r"faults\.late_rounds: rounds=0"),
+        ({"faults": FaultsConfig(staleness=0.5, max_staleness=0)}, r"faults\.max_staleness: max_staleness=0"),
     ],
 )
 def test_a_bad_setting_is_named(changed, message):

@@ -60,8 +60,8 @@ def test_every_point_is_what_it_is_alone(base):
     np.testing.assert_array_equal(fedprox.sel(lam=0.0), fedprox.sel(lam=2.0))
 
 
-def test_uploads_and_faults_can_be_varied(base):
-    config = replace(base, methods=("fedavg",), upload=replace(base.upload, clip=0.01))
+def test_communication_and_faults_can_be_varied(base):
+    config = replace(base, methods=("fedavg",), communication=replace(base.communication, clipping_norm=0.01))
     config = replace(config, aggregator=replace(base.aggregator, weights="uniform"))
     assert not module._is_traced(config, module._axis(config, "dropout", [0.0, 0.5]))
     runs = sweep(config, seeds=(0,), noise_multiplier=[0.0, 5.0])

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 import fedjax_fair as ff
-from fedjax_fair import aggregators, data, faults, models, selectors, solvers, uploads
+from fedjax_fair import aggregators, data, faults, models, selectors, solvers, communication
 from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.config import (
@@ -251,7 +251,7 @@ FAULTS = {
         selectors.UnionFL(5, 0.5, 2), faults=faults.Dropout(np.linspace(0, 0.9, 12))
     ),
     "stragglers": lambda: roles(faults=faults.Stragglers(0.5, deadline_steps=1)),
-    "late": lambda: roles(faults=faults.Late(0.6, rounds=2)),
+    "staleness": lambda: roles(faults=faults.Staleness(0.6, max_staleness=2)),
     "byzantine-sign_flip": lambda: roles(faults=faults.Byzantine(0.4, "sign_flip", seed=1)),
     "byzantine-scaling": lambda: roles(faults=faults.Byzantine([0, 3, 7], "scaling", 3.0)),
     "byzantine-noise": lambda: roles(faults=faults.Byzantine(0.4, "noise")),
@@ -259,44 +259,44 @@ FAULTS = {
     "byzantine-nan-keep": lambda: roles(
         selectors.DivFL(5), faults=faults.Byzantine([2], "nan"), on_nonfinite="skip_round"
     ),
-    "byzantine-little": lambda: roles(
-        aggregator=aggregators.Median(), faults=faults.Byzantine(0.4, "little")
+    "byzantine-alie": lambda: roles(
+        aggregator=aggregators.Median(), faults=faults.Byzantine(0.4, "alie")
     ),
-    "byzantine-inner_product": lambda: roles(
-        aggregator=aggregators.Krum(1), faults=faults.Byzantine(0.4, "inner_product", 0.5)
+    "byzantine-ipm": lambda: roles(
+        aggregator=aggregators.Krum(1), faults=faults.Byzantine(0.4, "ipm", 0.5)
     ),
-    "diurnal": lambda: roles(faults=faults.Diurnal(4, lowest=0.2, highest=0.9)),
+    "diurnal": lambda: roles(faults=faults.Diurnal(4, min_availability=0.2, max_availability=0.9)),
     "trace": lambda: roles(selectors.DivFL(3), faults=faults.Trace(AVAILABLE)),
     "trace-power_of_choice": lambda: roles(
         selectors.PowerOfChoice(3, 5), faults=faults.Trace(AVAILABLE)
     ),
     "several-faults": lambda: roles(
         faults=[
-            faults.Diurnal(4, lowest=0.5),
-            faults.Late(0.5, rounds=2),
+            faults.Diurnal(4, min_availability=0.5),
+            faults.Staleness(0.5, max_staleness=2),
             faults.Stragglers(0.5, deadline_steps=2),
             faults.Dropout(0.2),
         ]
     ),
 }
 
-UPLOADS = {
-    "top_k": lambda: roles(compression=uploads.TopK(0.1)),
-    "quantized": lambda: roles(
-        aggregator=aggregators.Mean("num_examples"), compression=uploads.Quantized(4)
+COMMUNICATION = {
+    "top_k": lambda: roles(compression=communication.TopK(0.1)),
+    "stochastic_quantization": lambda: roles(
+        aggregator=aggregators.Mean("num_examples"), compression=communication.StochasticQuantization(4)
     ),
     "secure": lambda: roles(aggregator=aggregators.Mean("num_examples"), aggregation="secure"),
-    "secure-limit-dropout": lambda: roles(
-        aggregation=uploads.Secure(4.0), faults=faults.Dropout(0.3)
+    "secure-max_abs_value-dropout": lambda: roles(
+        aggregation=communication.SecureAggregation(4.0), faults=faults.Dropout(0.3)
     ),
-    "privacy": lambda: roles(privacy=uploads.Privacy(0.1, 0.5)),
-    "adaptive_privacy": lambda: roles(
-        privacy=uploads.AdaptivePrivacy(0.5, initial_clip=0.2, quantile=0.6, count_noise=0.3)
+    "privacy": lambda: roles(privacy=communication.DifferentialPrivacy(0.1, 0.5)),
+    "adaptive_clipping": lambda: roles(
+        privacy=communication.AdaptiveClipping(0.5, initial_clipping_norm=0.2, target_unclipped_quantile=0.6, clipped_count_stddev=0.3)
     ),
-    "privacy-quantized": lambda: roles(
-        privacy=uploads.Privacy(0.1, 0.5), compression=uploads.Quantized(6)
+    "privacy-stochastic_quantization": lambda: roles(
+        privacy=communication.DifferentialPrivacy(0.1, 0.5), compression=communication.StochasticQuantization(6)
     ),
-    "privacy-secure": lambda: roles(privacy=uploads.Privacy(0.1, 0.5), aggregation="secure"),
+    "privacy-secure": lambda: roles(privacy=communication.DifferentialPrivacy(0.1, 0.5), aggregation="secure"),
 }
 
 
@@ -367,5 +367,5 @@ OTHERS = {
 GROUPS = {
     "methods": METHODS,
     "roles": SELECTORS | SOLVERS | AGGREGATORS,
-    "conditions": FAULTS | UPLOADS | OTHERS,
+    "conditions": FAULTS | COMMUNICATION | OTHERS,
 }

@@ -438,7 +438,7 @@ def federated_settings():
                 one, own, uniform, kappa=3.0, resample=False, **weighted
             ),
             "discrete_greedy-secure": fed.discrete_greedy(
-                one, own, uniform, kappa=5.0, aggregation=fed.Secure(8.0)
+                one, own, uniform, kappa=5.0, aggregation=fed.SecureAggregation(8.0)
             ),
             "centralized_greedy": fed.centralized_greedy(own, uniform, **weighted),
         }

@@ -69,25 +69,25 @@ METHODS = (
 )
 """Every aggregator, every selector that measures clients, and what hides updates."""
 SEEDS = np.arange(3, 11, dtype=np.uint32)
-UPLOADS = {
+COMMUNICATION = {
     "secure": {"aggregation": "secure"},
-    "private": {"privacy": ff.uploads.AdaptivePrivacy(0.1), "aggregation": "secure"},
-    "top_k": {"compression": ff.uploads.TopK(0.3)},
+    "private": {"privacy": ff.communication.AdaptiveClipping(0.1), "aggregation": "secure"},
+    "top_k": {"compression": ff.communication.TopK(0.3)},
 }
-FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "little")]
+FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "alie")]
 """What goes wrong with clients whose selector measures nothing."""
 
 
 def run(names, data, mesh=None):
     """Six rounds of every seed: the states without keys, the info of the rounds; the program."""
-    selector, solver, aggregator, *upload = names
+    selector, solver, aggregator, *communication = names
     round = ff.Round(
         linear_model(),
         SELECTORS[selector](),
         SOLVERS[solver](),
         AGGREGATORS[aggregator](),
-        faults=FAULTS[: 1 if upload else 2] if selector == "uniform" else (),
-        **(UPLOADS[upload[0]] if upload else {}),
+        faults=FAULTS[: 1 if communication else 2] if selector == "uniform" else (),
+        **(COMMUNICATION[communication[0]] if communication else {}),
     )
 
     def one_run(seed, data):

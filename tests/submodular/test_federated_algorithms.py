@@ -572,14 +572,14 @@ SECURE = {
 
 @pytest.mark.parametrize("name", SECURE)
 def test_masked_messages_have_the_same_sum(name):
-    """And one too large for the limit is noticed."""
+    """And one too large for max_abs_value is noticed."""
     run = SECURE[name]
 
     def runs(_, problem):
         return (
             run(problem),
             run(problem, aggregation="secure"),
-            run(problem, aggregation=fed.Secure(1e-4)),
+            run(problem, aggregation=fed.SecureAggregation(1e-4)),
         )
 
     plain, secure, beyond = solve(runs)
@@ -603,7 +603,7 @@ def test_messages_name_their_owners(of, sparse):
         gains = problem.gains(jnp.zeros(N, bool))
         own = gains if of == "gains" else gains.bases(matroids.Uniform(2, N))
         messages = own.messages(weights)
-        hidden = fed.Protocol(KEY, CLIENTS, limit=8.0)
+        hidden = fed.Protocol(KEY, CLIENTS, max_abs_value=8.0)
         return fed.secure_aggregate(messages, N), fed.secure_aggregate(messages, N, hidden)
 
     plain, secure = jax.jit(jax.vmap(sums))(jnp.eye(CLIENTS))

@@ -222,7 +222,7 @@ class OneLiar(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def one_liar():
+def one_byzantine():
     round = Round(
         linear_model(),
         selectors.RoundRobin(3),
@@ -239,30 +239,30 @@ def one_liar():
     return OneLiar(kept, dropped, str(raised.value))
 
 
-def test_the_error_names_round_seeds_and_clients(one_liar):
-    bad = one_liar.keep.update_nonfinite.values
+def test_the_error_names_round_seeds_and_clients(one_byzantine):
+    bad = one_byzantine.keep.update_nonfinite.values
     first = int(bad.any(axis=0).argmax())
     seeds = [seed for seed, own in zip((5, 8), bad[:, first], strict=True) if own]
-    assert f"round {first} is not finite for seeds {seeds}, of clients [4]" in one_liar.error
+    assert f"round {first} is not finite for seeds {seeds}, of clients [4]" in one_byzantine.error
 
 
-def test_a_round_that_is_kept_leaves_the_model_as_it_was(one_liar):
-    kept = one_liar.keep
-    lied = (kept.cohort_clients == 4).values
-    np.testing.assert_array_equal(kept.cohort_nonfinite, lied)
-    np.testing.assert_array_equal(kept.update_nonfinite, lied.any(axis=2))
-    np.testing.assert_array_equal(kept.diverged, lied.any(axis=2).argmax(axis=1))
+def test_a_round_that_is_kept_leaves_the_model_as_it_was(one_byzantine):
+    kept = one_byzantine.keep
+    byzantine = (kept.cohort_clients == 4).values
+    np.testing.assert_array_equal(kept.cohort_nonfinite, byzantine)
+    np.testing.assert_array_equal(kept.update_nonfinite, byzantine.any(axis=2))
+    np.testing.assert_array_equal(kept.diverged, byzantine.any(axis=2).argmax(axis=1))
     # It answered all the same.
     assert kept.cohort_responded.values.all()
 
 
-def test_a_client_that_is_dropped_has_no_weight(one_liar):
-    dropped = one_liar.drop
-    lied = (dropped.cohort_clients == 4).values
-    assert lied.any()
-    np.testing.assert_array_equal(dropped.cohort_nonfinite, lied)
-    np.testing.assert_array_equal(dropped.cohort_responded, ~lied)
-    assert (dropped.cohort_weights.values[lied] == 0).all()
+def test_a_client_that_is_dropped_has_no_weight(one_byzantine):
+    dropped = one_byzantine.drop
+    byzantine = (dropped.cohort_clients == 4).values
+    assert byzantine.any()
+    np.testing.assert_array_equal(dropped.cohort_nonfinite, byzantine)
+    np.testing.assert_array_equal(dropped.cohort_responded, ~byzantine)
+    assert (dropped.cohort_weights.values[byzantine] == 0).all()
     np.testing.assert_allclose(dropped.cohort_weights.sum("slot"), 1, rtol=1e-6)
     assert (dropped.diverged == -1).all()
     assert not dropped.update_nonfinite.values.any()

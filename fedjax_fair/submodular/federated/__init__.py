@@ -1,6 +1,6 @@
 """Sums of private submodular functions, maximized by a server that sees only aggregates."""
 
-from fedjax_fair.numerics.secure_sum import Secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.submodular.federated.centralized_continuous_greedy import (
     centralized_continuous_greedy,
 )
@@ -73,7 +73,7 @@ __all__ = [
     "Problem",
     "Protocol",
     "SampledProblem",
-    "Secure",
+    "SecureAggregation",
     "SparseFacilityLocation",
     "SparseMaxCoverage",
     "SparseScores",

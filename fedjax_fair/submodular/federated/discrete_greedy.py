@@ -18,14 +18,14 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.submodular.federated.importance_factors import factors_of
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
 from fedjax_fair.submodular.federated.secure import (
     base_bits,
     protocol,
     secure_aggregate,
-    unless_beyond,
+    nan_if_out_of_range,
     vector_bits,
 )
 from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun, check_sizes
@@ -91,7 +91,7 @@ def discrete_greedy(
     epsilon: float | None = None,
     resample: bool = True,
     client_weights: ArrayLike | None = None,
-    aggregation: Literal["plain", "secure"] | Secure = "plain",
+    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
 ) -> GreedyRun:
     """Adds the item with the largest estimated gain until there is a base.
 
@@ -107,7 +107,7 @@ def discrete_greedy(
             which is what ``bounds.theorem_5_1`` is about.
         client_weights: ``p_i``, summing to 1; by default all equal.
         aggregation: As for ``fedcg``; clients that do not respond mask zeros. Where a number
-            exceeds the limit, values are not numbers from there on.
+            exceeds max_abs_value, values are not numbers from there on.
 
     Returns:
         The run. If no client responds, the first item that is allowed is added.
@@ -157,7 +157,7 @@ def _discrete_greedy(key, problem, matroid, weights, kappa, secure, *, resample)
         total = secure_aggregate(problem.gains(mask).messages(shares), size, hidden)
         best = jnp.argmax(jnp.where(matroid.addable(mask), total, -jnp.inf)).astype(jnp.int32)
         mask = mask.at[best].set(True)
-        value = unless_beyond(product(weights, problem.values(mask)), total, found.singles)
+        value = nan_if_out_of_range(product(weights, problem.values(mask)), total, found.singles)
         return mask, (best, value, jnp.sum(responds, dtype=jnp.int32))
 
     numbers = jnp.arange(rank, dtype=jnp.int32)

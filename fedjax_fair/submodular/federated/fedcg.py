@@ -18,13 +18,13 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
 from fedjax_fair.submodular.federated.secure import (
     base_bits,
     protocol,
     secure_aggregate,
-    unless_beyond,
+    nan_if_out_of_range,
     vector_bits,
 )
 from fedjax_fair.submodular.federated.trajectory import (
@@ -50,7 +50,7 @@ def fedcg(
     step: float | None = None,
     send: str = "base",
     client_weights: ArrayLike | None = None,
-    aggregation: Literal["plain", "secure"] | Secure = "plain",
+    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
 ) -> ContinuousRun:
     """Maximizes the multilinear extension over the matroid polytope.
 
@@ -64,9 +64,9 @@ def fedcg(
         step: Step size, at most ``1 / rounds``, which is the default.
         send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for their mean.
         client_weights: ``p_i``, summing to 1; by default all equal.
-        aggregation: ``"secure"``, or ``Secure(limit)``, adds masked messages: the same sum up to
+        aggregation: ``"secure"``, or ``SecureAggregation(max_abs_value)``, adds masked messages: the same sum up to
             rounding, in time that grows with the square of the number of clients, and not a number
-            where a weighted number exceeds the limit.
+            where a weighted number exceeds max_abs_value.
 
     Returns:
         The run; ``rounding.swap(key, matroid, run.x)`` rounds its last point to a set.
@@ -117,7 +117,7 @@ def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort_size,
         if send == "gradient":
             mean = secure_aggregate(gradients.messages(shares), size, hidden)
             base = matroid.max_weight_base(mean)
-            direction = unless_beyond(base.astype(x.dtype), mean)
+            direction = nan_if_out_of_range(base.astype(x.dtype), mean)
             return Sent(direction, jnp.sum(mean, where=base), jnp.zeros(()))
         bases = gradients.bases(matroid)
         direction = secure_aggregate(bases.messages(shares), size, hidden)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.submodular.federated.problem import (
     Problem,
     as_client_weights,
@@ -60,7 +60,7 @@ def fedcg_plus(
     delta: float = 0.05,
     local: str = "clip",
     client_weights: ArrayLike | None = None,
-    aggregation: Literal["plain", "secure"] | Secure = "plain",
+    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
 ) -> ContinuousRun:
     """Maximizes the multilinear extension in few rounds.
 

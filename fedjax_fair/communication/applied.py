@@ -1,9 +1,9 @@
 """How a round applies uploads: what participants send of their updates, and what arrives.
 
-The order is fixed. A participant compresses its update, then shortens it, so that what it sends is not
+The order is fixed. A participant compresses its update, then clips it, so that what it sends is not
 longer than the clip that privacy relies on, then weighs it; the server learns the sum, masked or
-not, and adds noise. What a liar sends in place of it (`fedjax_fair.faults`) is not
-compressed and not shortened.
+not, and adds noise. What a Byzantine client sends in place of it (`fedjax_fair.faults`) is not
+compressed and not clipped.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from fedjax_fair.base import Aggregator, Cohort, Context, Faults, LocalResult, S
 from fedjax_fair.faults.apply import renormalize_sum
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.finite import all_finite
-from fedjax_fair.numerics.secure_sum import Secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.uploads import noise
-from fedjax_fair.uploads.compression import Compression
-from fedjax_fair.uploads.noise import PrivacyMechanism
-from fedjax_fair.uploads.sealed import sums_of_round
-from fedjax_fair.uploads.secure import check_sums
+from fedjax_fair.communication import noise
+from fedjax_fair.communication.compression import Compression
+from fedjax_fair.communication.noise import PrivacyMechanism
+from fedjax_fair.communication.opaque import sums_of_round
+from fedjax_fair.communication.secure import check_sums
 
-__all__ = ["Received", "Uploads", "bytes_up", "check", "init", "receive", "send"]
+__all__ = ["Received", "Communication", "bytes_up", "check", "init", "receive", "send"]
 
 # What randomness of uploads is for.
 _MASKS, _NOISE, _COUNT, _ROUNDING = range(4)
 
 
-class Uploads(NamedTuple):
+class Communication(NamedTuple):
     """Settings of what participants send; None for nothing of the kind."""
 
-    secure: Secure | None = None
+    secure: SecureAggregation | None = None
     compression: Compression | None = None
     privacy: PrivacyMechanism | None = None
 
@@ -50,7 +50,7 @@ class Received(NamedTuple):
         results: Results of the cohort, with the sum that the server learns.
         state: State of the uploads after the round.
         info: What people look at.
-        add: Adds up sealed values with weights; None where nothing is sealed.
+        add: Adds up opaque values with weights; None where nothing is opaque.
     """
 
     results: LocalResult
@@ -60,7 +60,7 @@ class Received(NamedTuple):
 
 
 def check(
-    settings: Uploads, selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]
+    settings: Communication, selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]
 ) -> None:
     """Requires settings that go together, and with the roles.
 
@@ -68,7 +68,7 @@ def check(
         ValueError: If they do not.
     """
     if settings.compression is not None:
-        example = "uploads.TopK(0.1)"
+        example = "communication.TopK(0.1)"
         checks.instance("compression", settings.compression, Compression, example)
     if settings.secure is not None:
         check_sums(selector, aggregator, faults)
@@ -81,7 +81,7 @@ def check(
         noise.check_equal_weights(settings.privacy, aggregator)
 
 
-def init(settings: Uploads, num_clients: int, variables: Variables) -> Any:
+def init(settings: Communication, num_clients: int, variables: Variables) -> Any:
     """What the next round needs to know of the uploads of this one.
 
     Raises:
@@ -91,19 +91,19 @@ def init(settings: Uploads, num_clients: int, variables: Variables) -> Any:
     if settings.privacy is not None:
         noise.check_no_statistics(variables)
         if settings.privacy.adapt is not None:
-            state["clip"] = settings.privacy.first_clip()
-    if settings.compression is not None and settings.compression.feedback:
-        state["kept"] = jnp.zeros((num_clients, ravel(variables).shape[0]))
+            state["clipping_norm"] = settings.privacy.init_clipping_norm()
+    if settings.compression is not None and settings.compression.error_feedback:
+        state["residual"] = jnp.zeros((num_clients, ravel(variables).shape[0]))
     return state or ()
 
 
-def bytes_up(settings: Uploads, variables: Variables) -> int:
+def bytes_up(settings: Communication, variables: Variables) -> int:
     """Bytes that a participant sends in a round, its update alone.
 
     Examples:
-        >>> from fedjax_fair.uploads import TopK
+        >>> from fedjax_fair.communication import TopK
         >>> variables = Variables({"kernel": jnp.zeros((10, 5))}, {})
-        >>> bytes_up(Uploads(), variables), bytes_up(Uploads(compression=TopK(0.1)), variables)
+        >>> bytes_up(Communication(), variables), bytes_up(Communication(compression=TopK(0.1)), variables)
         (200, 40)
     """
     size = sum(leaf.size for leaf in jax.tree.leaves(variables))
@@ -115,7 +115,7 @@ def bytes_up(settings: Uploads, variables: Variables) -> int:
 
 
 def send(
-    settings: Uploads,
+    settings: Communication,
     key: Key[Array, ""],
     state: Any,
     client: Int[Array, ""],
@@ -132,36 +132,36 @@ def send(
         occurrence: How many earlier participants are the same client.
         result: Of its training.
     """
-    kept = None
+    new_residual = None
     if settings.compression is not None:
         own = jax.random.fold_in(jax.random.fold_in(key, _ROUNDING), client)
         own = jax.random.fold_in(own, occurrence)
         vector, unravel = ravel_pytree(result.update)
-        owed = jnp.zeros_like(vector)
-        if settings.compression.feedback:  # Once, if a client is in the cohort more than once.
-            owed = jnp.where(occurrence == 0, state["kept"][client], 0)
-        sent = settings.compression.compress(own, vector + owed)
+        residual = jnp.zeros_like(vector)
+        if settings.compression.error_feedback:  # Once, if a client is in the cohort more than once.
+            residual = jnp.where(occurrence == 0, state["residual"][client], 0)
+        sent = settings.compression.compress(own, vector + residual)
         result = result._replace(update=unravel(sent))
-        if settings.compression.feedback:
-            kept = jnp.where(all_finite(vector), vector + owed - sent, owed)
+        if settings.compression.error_feedback:
+            new_residual = jnp.where(all_finite(vector), vector + residual - sent, residual)
     if settings.privacy is not None:
         update, short = noise.clipped(result.update, _clip(settings.privacy, state))
         result = result._replace(update=update)
         if settings.privacy.adapt is not None:
-            shorter = {"shorter": short.astype(jnp.float32)}
-            result = result._replace(reports=result.reports | shorter)
-    return result, kept
+            unclipped = {"unclipped": short.astype(jnp.float32)}
+            result = result._replace(reports=result.reports | unclipped)
+    return result, new_residual
 
 
 def receive(
-    settings: Uploads,
+    settings: Communication,
     key: Key[Array, ""],
     state: Any,
     cohort: Cohort,
     occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
     results: LocalResult,
-    kept: Float[Array, "cohort width"] | None,
+    residuals: Float[Array, "cohort width"] | None,
     context: Context,
 ) -> Received:
     """What the server learns, from what participants have sent.
@@ -174,7 +174,7 @@ def receive(
         occurrences: How many earlier participants are the same client.
         weights: Of the participants, if known beforehand.
         results: What they have sent.
-        kept: What they keep, on the devices of the participants.
+        residuals: Their new residuals, on the devices of the participants.
         context: That of the start of the round.
     """
     add = None
@@ -190,25 +190,25 @@ def receive(
         results = results._replace(weighted_sum=average(results.update))
     state, info = dict(state), {}
     if settings.privacy is not None:
-        clip = _clip(settings.privacy, state)
+        clipping_norm = _clip(settings.privacy, state)
         own = jax.random.fold_in(key, _NOISE)
         assert results.weighted_sum is not None  # Equal weights are known beforehand.
-        mean = noise.noisy(own, settings.privacy, clip, cohort, results.weighted_sum)
+        mean = noise.noisy(own, settings.privacy, clipping_norm, cohort, results.weighted_sum)
         results = results._replace(weighted_sum=mean)
         if settings.privacy.adapt is not None:
             own = jax.random.fold_in(key, _COUNT)
-            shorter = average(results.reports["shorter"])
-            state["clip"] = settings.privacy.adapt(own, clip, cohort, shorter)
-            info["clip"] = clip
-    if kept is not None:
-        rows = context.map_clients(lambda client, own: own, cohort.clients, kept)
-        # What a client owed is settled by the first of its participants, and all of them may owe anew.
+            unclipped = average(results.reports["unclipped"])
+            state["clipping_norm"] = settings.privacy.adapt(own, clipping_norm, cohort, unclipped)
+            info["clipping_norm"] = clipping_norm
+    if residuals is not None:
+        rows = context.map_clients(lambda client, own: own, cohort.clients, residuals)
+        # What a client has left is settled by the first of its participants, and all of them may add to it again.
         none = jnp.iinfo(cohort.clients.dtype).max
         first = jnp.where(occurrences == 0, cohort.responder_ids, none)
-        settled = state["kept"].at[first].set(0, mode="drop")
-        state["kept"] = settled.at[cohort.responder_ids].add(rows, mode="drop")
+        settled = state["residual"].at[first].set(0, mode="drop")
+        state["residual"] = settled.at[cohort.responder_ids].add(rows, mode="drop")
     return Received(results, state or (), info, add)
 
 
 def _clip(privacy: PrivacyMechanism, state: Any) -> Float[Array, ""]:
-    return privacy.first_clip() if privacy.adapt is None else state["clip"]
+    return privacy.init_clipping_norm() if privacy.adapt is None else state["clipping_norm"]

@@ -9,12 +9,12 @@ from conftest import linear_model
 from test_conformance import AGGREGATORS, FEDERATION
 
 import fedjax_fair as ff
-from fedjax_fair import aggregators, faults, selectors, solvers, uploads
+from fedjax_fair import aggregators, faults, selectors, solvers, communication
 from fedjax_fair.base import LocalResult, Variables
 from fedjax_fair.local_training import occurrences_of
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.simulate import Round, run
-from fedjax_fair.uploads import applied
+from fedjax_fair.communication import applied
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 KEY = jax.random.key(3)
@@ -33,7 +33,7 @@ def round_of(selector=None, aggregator=None, **settings):
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.1, 5), (1e-9, 1), (1.0, 50), (0.51, 26)])
 def test_the_largest_numbers_are_sent(fraction, count):
-    compression = uploads.TopK(fraction)
+    compression = communication.TopK(fraction)
     sent = np.asarray(compression.compress(KEY, VECTOR))
     places = np.argsort(-np.abs(VECTOR))
     assert (sent[places[:count]] == VECTOR[places[:count]]).all()
@@ -43,7 +43,7 @@ def test_the_largest_numbers_are_sent(fraction, count):
 
 @pytest.mark.parametrize("bits", [2, 3, 8, 16])
 def test_rounding_is_right_on_average_and_takes_its_bits(bits):
-    compression = uploads.Quantized(bits)
+    compression = communication.StochasticQuantization(bits)
     keys = jax.random.split(KEY, 4000)
     sent = np.asarray(jax.jit(jax.vmap(compression.compress, (0, None)))(keys, VECTOR), np.float64)
     unit = np.abs(VECTOR).max() / (2 ** (bits - 1) - 1)
@@ -57,7 +57,7 @@ def test_rounding_is_right_on_average_and_takes_its_bits(bits):
 
 
 def test_zeros_are_sent_as_zeros_and_nan_as_such():
-    for compression in (uploads.TopK(0.1), uploads.Quantized(4)):
+    for compression in (communication.TopK(0.1), communication.StochasticQuantization(4)):
         zeros = compression.compress(KEY, jnp.zeros(20))
         assert (zeros == 0).all()
         assert np.isnan(compression.compress(KEY, jnp.zeros(20).at[3].set(jnp.nan))).any()
@@ -65,7 +65,7 @@ def test_zeros_are_sent_as_zeros_and_nan_as_such():
 
 def kept_and_sent(responded, clients, rounds=4, fraction=0.2):
     """What participants have made, sent and kept, of a cohort with or without repetitions."""
-    settings = applied.Uploads(compression=uploads.TopK(fraction))
+    settings = applied.Communication(compression=communication.TopK(fraction))
     round = round_of()
     context = ff.simulate.make_context(
         round.model, jnp.int32(0), round.init(KEY, DATA).variables, DATA
@@ -77,7 +77,7 @@ def kept_and_sent(responded, clients, rounds=4, fraction=0.2):
     @jax.jit
     def program(key):
         state = applied.init(settings, DATA.num_clients, context.variables)
-        made, arrived = jnp.zeros_like(state["kept"]), jnp.zeros_like(state["kept"])
+        made, arrived = jnp.zeros_like(state["residual"]), jnp.zeros_like(state["residual"])
         for number in range(rounds):
             own = jax.random.fold_in(key, number)
             updates = jax.tree.map(
@@ -87,19 +87,19 @@ def kept_and_sent(responded, clients, rounds=4, fraction=0.2):
 
             def one(client, occurrence, update, own=own, state=state):
                 result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
-                result, kept = applied.send(settings, own, state, client, occurrence, result)
-                return result.update, kept
+                result, residuals = applied.send(settings, own, state, client, occurrence, result)
+                return result.update, residuals
 
-            sent, kept = jax.vmap(one)(cohort.clients, occurrences, updates)
+            sent, residuals = jax.vmap(one)(cohort.clients, occurrences, updates)
             results = LocalResult(sent, jnp.zeros(3), jnp.ones(3, jnp.int32))
             received = applied.receive(
-                settings, own, state, cohort, occurrences, None, results, kept, context
+                settings, own, state, cohort, occurrences, None, results, residuals, context
             )
             counted = jnp.asarray(responded)[:, None]
             made = made.at[cohort.clients].add(jnp.where(counted, jax.vmap(ravel)(updates), 0))
             arrived = arrived.at[cohort.clients].add(jnp.where(counted, jax.vmap(ravel)(sent), 0))
             state = received.state
-        return made, arrived, state["kept"]
+        return made, arrived, state["residual"]
 
     return tuple(map(np.asarray, program(KEY)))
 
@@ -116,18 +116,18 @@ def kept_and_sent(responded, clients, rounds=4, fraction=0.2):
 )
 def test_what_is_not_sent_is_kept_for_later(responded, clients):
     """What participants made is what arrived plus what they still keep."""
-    made, arrived, kept = kept_and_sent(responded, clients)
-    np.testing.assert_allclose(arrived + kept, made, atol=1e-5)
+    made, arrived, residual = kept_and_sent(responded, clients)
+    np.testing.assert_allclose(arrived + residual, made, atol=1e-5)
     took_part = np.unique(np.asarray(clients)[np.asarray(responded)])
-    assert (kept[took_part] != 0).any(axis=1).all()
+    assert (residual[took_part] != 0).any(axis=1).all()
     others = np.setdiff1d(np.arange(DATA.num_clients), took_part)
-    assert (kept[others] == 0).all()
+    assert (residual[others] == 0).all()
 
 
 def test_all_numbers_are_plain_training():
     plain, whole = (
         jax.jit(lambda key, own=own: run(own, own.init(key, DATA), DATA, 3)[0].variables)(KEY)
-        for own in (round_of(), round_of(compression=uploads.TopK(1.0)))
+        for own in (round_of(), round_of(compression=communication.TopK(1.0)))
     )
     chex.assert_trees_all_close(whole, plain, atol=1e-7)
 
@@ -135,46 +135,46 @@ def test_all_numbers_are_plain_training():
 @pytest.mark.parametrize("aggregator", ["mean by size", "krum", "q_fedavg"])
 def test_aggregators_are_given_what_was_sent(aggregator):
     """Two numbers of an update are not zero, so the update of the round has few that are not."""
-    round = round_of(selectors.Full(), AGGREGATORS[aggregator](), compression=uploads.TopK(2 / 15))
+    round = round_of(selectors.Full(), AGGREGATORS[aggregator](), compression=communication.TopK(2 / 15))
     start = round.init(KEY, DATA)
     state, info = jax.jit(round.step)(start, DATA)
     moved = jax.tree.map(lambda new, old: jnp.sum(new != old), state.variables, start.variables)
     participants = int((info.weights > 0).sum())
     assert 0 < sum(jax.tree.leaves(moved)) <= 2 * participants
-    kept = np.asarray(state.upload["kept"])
-    assert ((kept != 0).sum(axis=1) <= 13).all()
-    assert (kept != 0).any(axis=1).all()
+    residual = np.asarray(state.communication["residual"])
+    assert ((residual != 0).sum(axis=1) <= 13).all()
+    assert (residual != 0).any(axis=1).all()
 
 
-@pytest.mark.parametrize("compression", [uploads.TopK(0.3), uploads.Quantized(4)], ids=["k", "b"])
+@pytest.mark.parametrize("compression", [communication.TopK(0.3), communication.StochasticQuantization(4)], ids=["k", "b"])
 def test_what_is_sent_is_not_longer_than_the_clip(compression):
-    settings = applied.Uploads(compression=compression, privacy=uploads.Privacy(0.1, 1.0))
+    settings = applied.Communication(compression=compression, privacy=communication.DifferentialPrivacy(0.1, 1.0))
     update = Variables({"a": jnp.asarray(VECTOR)}, {})
     state = applied.init(settings, 3, update)
     result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
-    result, kept = applied.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
+    result, residual = applied.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
     assert abs(jnp.linalg.norm(result.update.params["a"]) - 0.1) < 1e-6
-    if kept is not None:  # What was shortened away is not owed.
+    if residual is not None:  # What was clipped away is not in the residual.
         places = np.argsort(-np.abs(VECTOR))
-        np.testing.assert_array_equal(kept[places[15:]], VECTOR[places[15:]])
-        assert (kept[places[:15]] == 0).all()
+        np.testing.assert_array_equal(residual[places[15:]], VECTOR[places[15:]])
+        assert (residual[places[:15]] == 0).all()
 
 
 def test_an_update_that_is_not_finite_leaves_what_is_kept():
-    settings = applied.Uploads(compression=uploads.TopK(0.1))
-    state = {"kept": jnp.ones((3, 4))}
+    settings = applied.Communication(compression=communication.TopK(0.1))
+    state = {"residual": jnp.ones((3, 4))}
     update = Variables({"a": jnp.array([jnp.nan, 1.0, 1.0, 1.0])}, {})
     result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
-    sent, kept = applied.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
+    sent, residual = applied.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
     assert np.isnan(sent.update.params["a"]).any()
-    np.testing.assert_array_equal(kept, np.ones(4))
+    np.testing.assert_array_equal(residual, np.ones(4))
 
 
 def test_results_count_what_was_sent():
     size, participants = 15, 3
     for settings, sent in (
-        ({"compression": uploads.TopK(0.2)}, 3 * 8),
-        ({"compression": uploads.Quantized(3)}, 6 + 4),
+        ({"compression": communication.TopK(0.2)}, 3 * 8),
+        ({"compression": communication.StochasticQuantization(3)}, 6 + 4),
         ({"aggregation": "secure"}, 4 * size),
         ({}, 4 * size),
     ):
@@ -182,7 +182,7 @@ def test_results_count_what_was_sent():
         variables = jax.eval_shape(lambda round=round: round.init(KEY, DATA).variables)
         assert round.bytes_up(variables) == sent
     dataset = ff.fit(
-        round_of(compression=uploads.TopK(0.2), faults=[faults.Dropout(0.4)]),
+        round_of(compression=communication.TopK(0.2), faults=[faults.Dropout(0.4)]),
         FEDERATION, rounds=2, eval_every=2, train_loss=False,
     )  # fmt: skip
     arrived = int(dataset["cohort_responded"].sum())
@@ -194,12 +194,12 @@ def test_results_count_what_was_sent():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: uploads.TopK(0.0), "fraction=0.0: expected a number > 0"),
-        (lambda: uploads.TopK(1.5), "fraction=1.5: expected a probability"),
-        (lambda: uploads.Quantized(1), "bits=1: expected an integer >= 2"),
-        (lambda: uploads.Quantized(17), "bits=17: expected an integer >= 1 and <= 16"),
+        (lambda: communication.TopK(0.0), "fraction=0.0: expected a number > 0"),
+        (lambda: communication.TopK(1.5), "fraction=1.5: expected a probability"),
+        (lambda: communication.StochasticQuantization(1), "bits=1: expected an integer >= 2"),
+        (lambda: communication.StochasticQuantization(17), "bits=17: expected an integer >= 1 and <= 16"),
         (lambda: round_of(compression=0.1), "compression is a float: expected a Compression"),
-        (lambda: round_of(compression=uploads.TopK(0.1), aggregation="secure"),
+        (lambda: round_of(compression=communication.TopK(0.1), aggregation="secure"),
          "compression: masks of aggregation='secure' take four bytes"),
     ],
 )  # fmt: skip
@@ -210,11 +210,11 @@ def test_what_does_not_fit_is_refused(call, said, as_users_call):
 
 def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path):
     """With all that uploads remember: what participants keep, and a clip that adapts."""
-    round = round_of(compression=uploads.TopK(0.2), privacy=uploads.AdaptivePrivacy(0.5))
+    round = round_of(compression=communication.TopK(0.2), privacy=communication.AdaptiveClipping(0.5))
     settings = {"eval_every": 1, "train_loss": False}
     whole = ff.fit(round, FEDERATION, rounds=3, **settings)
     ff.fit(round, FEDERATION, rounds=1, checkpoints=tmp_path, **settings)
     resumed = ff.fit(round, FEDERATION, rounds=3, checkpoints=tmp_path, **settings)
-    assert whole["aggregation_clip"].values.std() > 0
-    for name in ("aggregation_clip", "test_loss", "cohort_loss"):
+    assert whole["aggregation_clipping_norm"].values.std() > 0
+    for name in ("aggregation_clipping_norm", "test_loss", "cohort_loss"):
         np.testing.assert_array_equal(resumed[name], whole[name])

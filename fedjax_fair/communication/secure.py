@@ -27,6 +27,6 @@ def check_sums(selector: Selector, aggregator: Aggregator, faults: Sequence[Faul
             )
     if any(fault.collude is not None for fault in faults):
         raise ValueError(
-            "faults: a liar that knows all updates, which aggregation='secure' hides; expected an "
+            "faults: a Byzantine client that knows all updates, which aggregation='secure' hides; expected an "
             "attack of one participant alone, such as 'sign_flip', 'scaling', 'noise' or 'nan'."
         )

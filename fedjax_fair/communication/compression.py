@@ -12,17 +12,17 @@ from jaxtyping import Array, Float, Key
 from fedjax_fair import checks
 from fedjax_fair.tree import Tree
 
-__all__ = ["Compression", "Quantized", "TopK"]
+__all__ = ["Compression", "StochasticQuantization", "TopK"]
 
 
 class Compression(Tree):
     """What a participant sends in place of its update.
 
     Attributes:
-        feedback: Whether a participant keeps what it could not send, and adds it to its next update.
+        error_feedback: Whether a participant keeps what it could not send, and adds it to its next update.
     """
 
-    feedback: ClassVar[bool] = False
+    error_feedback: ClassVar[bool] = False
 
     @abstractmethod
     def compress(
@@ -63,7 +63,7 @@ class TopK(Compression):
         800
     """
 
-    feedback: ClassVar[bool] = True
+    error_feedback: ClassVar[bool] = True
 
     fraction: float
 
@@ -84,7 +84,7 @@ class TopK(Compression):
         return 8 * self._count(size)
 
 
-class Quantized(Compression):
+class StochasticQuantization(Compression):
     r"""Rounds numbers up or down at random, so that they are right on average.
 
     With the largest absolute value :math:`s` of an update and :math:`L = 2^{b - 1} - 1`, a
@@ -102,7 +102,7 @@ class Quantized(Compression):
         Quantization and Encoding*, 2017, https://arxiv.org/abs/1610.02132
 
     Examples:
-        >>> compression = Quantized(2)
+        >>> compression = StochasticQuantization(2)
         >>> compression.compress(jax.random.key(0), jnp.array([4.0, 0.0, -4.0])).tolist()
         [4.0, 0.0, -4.0]
         >>> compression.num_bytes(1000)

@@ -6,7 +6,7 @@ import math
 
 from fedjax_fair import checks
 from fedjax_fair.base import Sampling, Selector
-from fedjax_fair.uploads.noise import PrivacyMechanism
+from fedjax_fair.communication.noise import PrivacyMechanism
 
 __all__ = ["epsilon"]
 
@@ -56,13 +56,13 @@ def epsilon(
         https://arxiv.org/abs/1805.06530
 
     Examples:
-        >>> from fedjax_fair import selectors, uploads
-        >>> private, drawn = uploads.Privacy(1.0, 4.0), selectors.Uniform(10)
+        >>> from fedjax_fair import communication, selectors
+        >>> private, drawn = communication.DifferentialPrivacy(1.0, 4.0), selectors.Uniform(10)
         >>> spent = epsilon(private, drawn, num_clients=1000, rounds=100, delta=1e-5)
         >>> round(spent, 2)
         0.43
     """
-    checks.instance("privacy", privacy, PrivacyMechanism, "uploads.Privacy(1.0, 1.0)")
+    checks.instance("privacy", privacy, PrivacyMechanism, "communication.DifferentialPrivacy(1.0, 1.0)")
     checks.instance("selector", selector, Selector, "selectors.Uniform(10)")
     checks.positive_int("num_clients", num_clients)
     checks.positive_int("rounds", rounds)
@@ -90,7 +90,7 @@ def _spent(
         from dp_accounting import rdp
     except ImportError as error:
         raise ImportError(
-            "uploads.epsilon needs dp-accounting: pip install 'fedjax-fair[privacy]'."
+            "communication.epsilon needs dp-accounting: pip install 'fedjax-fair[privacy]'."
         ) from error
     taken = rounds
     if sampling.kind == "round_robin":

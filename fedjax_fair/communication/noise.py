@@ -1,8 +1,8 @@
 r"""Differential privacy of clients: clipped updates, and Gaussian noise on their mean.
 
-Every participant shortens its update to a length, and the server adds noise to the mean of a cohort
+Every participant clips its update to a norm, and the server adds noise to the mean of a cohort
 whose participants weigh the same. Replacing all data of one client moves the sum by at most twice
-the length, whatever the data were; `fedjax_fair.uploads.epsilon` turns this into a guarantee.
+the norm, whatever the data were; `fedjax_fair.communication.epsilon` turns this into a guarantee.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from fedjax_fair.base import Aggregator, Cohort, Number, Variables
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.tree import Tree
 
-__all__ = ["AdaptivePrivacy", "Privacy", "PrivacyMechanism"]
+__all__ = ["AdaptiveClipping", "DifferentialPrivacy", "PrivacyMechanism"]
 
 
 class PrivacyMechanism(Tree):
-    """Clipping and noise, the interface of `Privacy` and `AdaptivePrivacy`.
+    """Clipping and noise, the interface of `DifferentialPrivacy` and `AdaptiveClipping`.
 
     Attributes:
         adapt: None for a clip that stays. A mechanism whose clip changes defines a method
-            ``adapt(key, clip, cohort, shorter) -> clip``, from the part of those who answered whose
-            update was shorter.
+            ``adapt(key, clipping_norm, cohort, unclipped) -> clipping_norm``, from the part of those who answered whose
+            update was not clipped.
     """
 
     adapt: ClassVar[Callable[..., Float[Array, ""]] | None] = None
 
     @abstractmethod
-    def first_clip(self) -> Float[Array, ""]:
-        """Returns the length that updates are shortened to in the first round."""
+    def init_clipping_norm(self) -> Float[Array, ""]:
+        """Returns the norm that updates are clipped to in the first round."""
         raise NotImplementedError
 
     @abstractmethod
@@ -53,8 +53,8 @@ class PrivacyMechanism(Tree):
         raise NotImplementedError
 
 
-class Privacy(PrivacyMechanism):
-    r"""Updates shortened to one length, and noise on their mean.
+class DifferentialPrivacy(PrivacyMechanism):
+    r"""Updates clipped to one norm, and noise on their mean.
 
     With the updates :math:`u_k` of :math:`m` participants the server learns
 
@@ -66,8 +66,8 @@ class Privacy(PrivacyMechanism):
     ``Mean("uniform")``.
 
     Args:
-        clip: The length :math:`C` > 0.
-        noise_multiplier: :math:`z` >= 0. With 0 updates are only shortened.
+        clipping_norm: The norm :math:`C` > 0.
+        noise_multiplier: :math:`z` >= 0. With 0 updates are only clipped.
 
     Raises:
         ValueError: If a number is out of range.
@@ -77,18 +77,18 @@ class Privacy(PrivacyMechanism):
         2018, https://arxiv.org/abs/1710.06963
 
     Examples:
-        >>> private = Privacy(clip=1.0, noise_multiplier=1.0)
+        >>> private = DifferentialPrivacy(clipping_norm=1.0, noise_multiplier=1.0)
     """
 
-    clip: Number
+    clipping_norm: Number
     noise_multiplier: Number
 
     def __post_init__(self):
-        checks.positive("clip", self.clip)
+        checks.positive("clipping_norm", self.clipping_norm)
         checks.non_negative("noise_multiplier", self.noise_multiplier)
 
-    def first_clip(self):
-        return jnp.asarray(self.clip, jnp.float32)
+    def init_clipping_norm(self):
+        return jnp.asarray(self.clipping_norm, jnp.float32)
 
     def update_noise(self, cohort):
         return self.noise_multiplier
@@ -97,22 +97,22 @@ class Privacy(PrivacyMechanism):
         return self.noise_multiplier
 
 
-class AdaptivePrivacy(PrivacyMechanism):
-    r"""Updates shortened to a length that follows their lengths.
+class AdaptiveClipping(PrivacyMechanism):
+    r"""Updates clipped to a norm that follows their norms.
 
-    Each participant says whether its update was shorter than :math:`C`; the server learns the part
+    Each participant says whether its update norm was at most :math:`C`; the server learns the part
     :math:`b` of the :math:`m` participants that say so, with noise :math:`N(0, (\sigma_b/m)^2)`, and
     :math:`C \leftarrow C \exp(-\eta (b - \gamma))`. The noise on updates is a little larger, so
     that both together are as private as the noise multiplier :math:`z` says:
-    :math:`z_\Delta = (z^{-2} - (2 \sigma_b)^{-2})^{-1/2}`. Everything else is as for `Privacy`.
-    Info: the ``clip`` that a round had.
+    :math:`z_\Delta = (z^{-2} - (2 \sigma_b)^{-2})^{-1/2}`. Everything else is as for `DifferentialPrivacy`.
+    Info: the ``clipping_norm`` that a round had.
 
     Args:
         noise_multiplier: :math:`z` > 0 of both together.
-        initial_clip: :math:`C` > 0 in the first round.
-        quantile: :math:`\gamma` in ``[0, 1]``.
+        initial_clipping_norm: :math:`C` > 0 in the first round.
+        target_unclipped_quantile: :math:`\gamma` in ``[0, 1]``.
         learning_rate: :math:`\eta` >= 0.
-        count_noise: :math:`\sigma_b`, more than half of :math:`z`; a twentieth of the cohort, or
+        clipped_count_stddev: :math:`\sigma_b`, more than half of :math:`z`; a twentieth of the cohort, or
             :math:`z` if that is more, by default.
 
     Raises:
@@ -123,58 +123,58 @@ class AdaptivePrivacy(PrivacyMechanism):
         Clipping*, 2021, https://arxiv.org/abs/1905.03871
 
     Examples:
-        >>> private = AdaptivePrivacy(1.0, quantile=0.5)
+        >>> private = AdaptiveClipping(1.0, target_unclipped_quantile=0.5)
     """
 
     noise_multiplier: Number
     _: KW_ONLY
-    initial_clip: Number = 0.1
-    quantile: Number = 0.5
+    initial_clipping_norm: Number = 0.1
+    target_unclipped_quantile: Number = 0.5
     learning_rate: Number = 0.2
-    count_noise: Number | None = None
+    clipped_count_stddev: Number | None = None
 
     def __post_init__(self):
         checks.positive("noise_multiplier", self.noise_multiplier)
-        checks.positive("initial_clip", self.initial_clip)
-        checks.probability("quantile", self.quantile)
+        checks.positive("initial_clipping_norm", self.initial_clipping_norm)
+        checks.probability("target_unclipped_quantile", self.target_unclipped_quantile)
         checks.non_negative("learning_rate", self.learning_rate)
-        if self.count_noise is not None:
-            checks.positive("count_noise", self.count_noise)
-            both = count_noise, noise_multiplier = self.count_noise, self.noise_multiplier
+        if self.clipped_count_stddev is not None:
+            checks.positive("clipped_count_stddev", self.clipped_count_stddev)
+            both = clipped_count_stddev, noise_multiplier = self.clipped_count_stddev, self.noise_multiplier
             known = not any(isinstance(one, Tracer) for one in both)
-            if known and 2 * float(count_noise) <= float(noise_multiplier):
+            if known and 2 * float(clipped_count_stddev) <= float(noise_multiplier):
                 raise ValueError(
-                    f"{count_noise=!r}: expected more than half of {noise_multiplier=!r}."
+                    f"{clipped_count_stddev=!r}: expected more than half of {noise_multiplier=!r}."
                 )
 
-    def first_clip(self):
-        return jnp.asarray(self.initial_clip, jnp.float32)
+    def init_clipping_norm(self):
+        return jnp.asarray(self.initial_clipping_norm, jnp.float32)
 
     def update_noise(self, cohort):
         # Noise on the count takes a part of what is guaranteed.
-        share = self.noise_multiplier / (2 * self._count_noise(cohort))
+        share = self.noise_multiplier / (2 * self._clipped_count_stddev(cohort))
         return self.noise_multiplier / jnp.sqrt(1 - share**2)
 
     def total_noise(self):
         return self.noise_multiplier
 
     def adapt(
-        self, key: Key[Array, ""], clip: Float[Array, ""], cohort: Cohort, shorter: Float[Array, ""]
+        self, key: Key[Array, ""], clipping_norm: Float[Array, ""], cohort: Cohort, unclipped: Float[Array, ""]
     ) -> Float[Array, ""]:
-        """Returns the length of the next round.
+        """Returns the norm of the next round.
 
-        It stays where no participant has answered, or the part of shorter updates is not known.
+        It stays where no participant has answered, or the part of unclipped updates is not known.
         """
-        noise = self._count_noise(cohort) * jax.random.normal(key) / _answered(cohort)
-        moved = clip * jnp.exp(-self.learning_rate * (shorter + noise - self.quantile))
+        noise = self._clipped_count_stddev(cohort) * jax.random.normal(key) / _answered(cohort)
+        moved = clipping_norm * jnp.exp(-self.learning_rate * (unclipped + noise - self.target_unclipped_quantile))
         known = jnp.isfinite(moved)
         if cohort.responded is not None:
             known &= jnp.any(cohort.responded)
-        return jnp.where(known, moved, clip)
+        return jnp.where(known, moved, clipping_norm)
 
-    def _count_noise(self, cohort: Cohort) -> Number:
-        if self.count_noise is not None:
-            return self.count_noise
+    def _clipped_count_stddev(self, cohort: Cohort) -> Number:
+        if self.clipped_count_stddev is not None:
+            return self.clipped_count_stddev
         return jnp.maximum(cohort.clients.shape[0] / 20, self.noise_multiplier)
 
 
@@ -184,7 +184,7 @@ def check_equal_weights(privacy: PrivacyMechanism, aggregator: Aggregator) -> No
     Raises:
         ValueError: If ``privacy`` is no such setting, or weights may differ.
     """
-    checks.instance("privacy", privacy, PrivacyMechanism, "uploads.Privacy(1.0, 1.0)")
+    checks.instance("privacy", privacy, PrivacyMechanism, "communication.DifferentialPrivacy(1.0, 1.0)")
     if not aggregator.equal_weights:
         raise ValueError(
             "privacy: an aggregator whose weights may differ; expected aggregators.Mean('uniform')."
@@ -203,27 +203,27 @@ def check_no_statistics(variables: Variables) -> None:
         )
 
 
-def clipped(update: Variables, clip: Float[Array, ""]) -> tuple[Variables, Bool[Array, ""]]:
-    """An update shortened to a length, and whether it was shorter; zeros if it is not finite."""
+def clipped(update: Variables, clipping_norm: Float[Array, ""]) -> tuple[Variables, Bool[Array, ""]]:
+    """An update clipped to a norm, and whether it was not clipped; zeros if it is not finite."""
     # Scaled first: squares of numbers above 1e19 are infinite.
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(update)]))
     unit = jnp.where(largest > 0, largest, 1)
-    length = unit * optax.tree.norm(jax.tree.map(lambda leaf: leaf / unit, update))
-    factor = jnp.minimum(1, clip / jnp.where(length > 0, length, 1))
+    norm = unit * optax.tree.norm(jax.tree.map(lambda leaf: leaf / unit, update))
+    factor = jnp.minimum(1, clipping_norm / jnp.where(norm > 0, norm, 1))
     finite = all_finite(update)
     short = jax.tree.map(lambda leaf: jnp.where(finite, leaf * factor, 0), update)
-    return short, length <= clip
+    return short, norm <= clipping_norm
 
 
 def noisy(
     key: Key[Array, ""],
     mechanism: PrivacyMechanism,
-    clip: Float[Array, ""],
+    clipping_norm: Float[Array, ""],
     cohort: Cohort,
     mean: Variables,
 ) -> Variables:
     """The mean over those who answered, with noise."""
-    deviation = mechanism.update_noise(cohort) * clip / _answered(cohort)
+    deviation = mechanism.update_noise(cohort) * clipping_norm / _answered(cohort)
     leaves, structure = jax.tree.flatten(mean)
     noises = [
         jax.random.normal(jax.random.fold_in(key, place), leaf.shape, leaf.dtype)

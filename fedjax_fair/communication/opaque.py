@@ -1,6 +1,6 @@
 """What the server can do with uploads that it only sees masked.
 
-Under secure aggregation a role is handed sealed updates. It can add them up with weights, which a
+Under secure aggregation a role is handed opaque updates. It can add them up with weights, which a
 secure sum does, and, as far as it says that it does (`fedjax_fair.base.ServerView`), ask each client
 for numbers computed from its own. Anything else stops while a round is traced.
 """
@@ -17,14 +17,14 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from fedjax_fair.base import Cohort, Context, LocalResult, ServerView
 from fedjax_fair.numerics import secure_sum
-from fedjax_fair.numerics.secure_sum import Secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 
-__all__ = ["Sealed", "masked_sum", "sealed_context", "sealed_results", "sums_of_round"]
+__all__ = ["Opaque", "masked_sum", "restrict_context", "restrict_results", "sums_of_round"]
 
 
-class Sealed:
+class Opaque:
     """Something of each participant that the server cannot read.
 
     Attributes:
@@ -36,17 +36,17 @@ class Sealed:
     def __init__(self, inside: PyTree) -> None:
         self._inside = inside
 
-    def __getattr__(self, name: str) -> Sealed:
+    def __getattr__(self, name: str) -> Opaque:
         if name not in ("params", "state"):
             raise _refused("single updates")
-        return Sealed(getattr(self._inside, name))
+        return Opaque(getattr(self._inside, name))
 
 
 def masked_sum(
     key: Key[Array, ""],
     context: Context,
     cohort: Cohort,
-    secure: Secure,
+    secure: SecureAggregation,
     weights: Float[Array, " cohort"],
     updates: PyTree,
 ) -> PyTree:
@@ -64,18 +64,18 @@ def masked_sum(
         updates: Of each participant, on the device that holds it.
 
     Returns:
-        The sum over those who answered; not a number where a value exceeds the limit, or the
+        The sum over those who answered; not a number where a value exceeds max_abs_value, or the
         weights add up to more than 1.
     """
     participants = cohort.clients.shape[0]
-    step = secure_sum.quantization_step(secure.limit, participants)
+    step = secure_sum.quantization_step(secure.max_abs_value, participants)
     slots = jnp.arange(participants, dtype=jnp.int32)
     responded = jnp.ones(participants, bool) if cohort.responded is None else cohort.responded
 
     def send(client, own):
         slot, weight, responded, update = own
         values = weight * ravel(update).astype(jnp.float32)
-        sent = secure_sum.masked(key, slot, participants, values, weight * secure.limit, step)
+        sent = secure_sum.masked(key, slot, participants, values, weight * secure.max_abs_value, step)
         return (), jax.tree.map(lambda leaf: jnp.where(responded, leaf, 0), sent)
 
     ones = jnp.ones(participants)
@@ -86,7 +86,7 @@ def masked_sum(
     return _unraveled(jnp.where(bounded, summed, jnp.nan), updates)
 
 
-def sealed_context(
+def restrict_context(
     context: Context,
     server_view: ServerView,
     add: Callable[[Float[Array, " cohort"], PyTree], PyTree] | None = None,
@@ -100,7 +100,7 @@ def sealed_context(
     """
 
     def weighted_sum(weights, updates):
-        if add is None or not isinstance(updates, Sealed):
+        if add is None or not isinstance(updates, Opaque):
             return context.weighted_sum(weights, updates)
         return add(weights, updates._inside)
 
@@ -124,17 +124,17 @@ def sealed_context(
     return context._replace(weighted_sum=weighted_sum, **limited)
 
 
-def sealed_results(results: LocalResult, server_view: ServerView) -> LocalResult:
+def restrict_results(results: LocalResult, server_view: ServerView) -> LocalResult:
     """Results whose updates a role cannot read, nor, if it sees sums alone, anything else."""
-    hidden: dict[str, Any] = {"update": Sealed(results.update)}
-    hidden["reports"] = {name: Sealed(report) for name, report in results.reports.items()}
+    hidden: dict[str, Any] = {"update": Opaque(results.update)}
+    hidden["reports"] = {name: Opaque(report) for name, report in results.reports.items()}
     if server_view == "aggregate":
-        hidden |= {"loss": Sealed(results.loss), "steps": Sealed(results.steps)}
+        hidden |= {"loss": Opaque(results.loss), "steps": Opaque(results.steps)}
     return results._replace(**hidden)
 
 
 def sums_of_round(
-    key: Key[Array, ""], context: Context, cohort: Cohort, secure: Secure
+    key: Key[Array, ""], context: Context, cohort: Cohort, secure: SecureAggregation
 ) -> Callable[[Float[Array, " cohort"], PyTree], PyTree]:
     """``add(weights, updates)`` for all secure sums of a round, each with a key of its own."""
     number = itertools.count()
@@ -149,9 +149,9 @@ def sums_of_round(
 def _opened(values: PyTree) -> PyTree:
     """What a function that runs on clients is given."""
     return jax.tree.map(
-        lambda leaf: leaf._inside if isinstance(leaf, Sealed) else leaf,
+        lambda leaf: leaf._inside if isinstance(leaf, Opaque) else leaf,
         values,
-        is_leaf=lambda leaf: isinstance(leaf, Sealed),
+        is_leaf=lambda leaf: isinstance(leaf, Opaque),
     )
 
 

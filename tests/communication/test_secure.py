@@ -12,7 +12,7 @@ from conftest import linear_model
 from test_conformance import AGGREGATORS, FEDERATION, SELECTORS
 
 import fedjax_fair as ff
-from fedjax_fair import aggregators, faults, selectors, solvers, uploads
+from fedjax_fair import aggregators, faults, selectors, solvers, communication
 from fedjax_fair.base import Aggregator, ServerView
 from fedjax_fair.simulate import Round, run
 
@@ -70,14 +70,14 @@ def test_the_model_is_the_same_to_the_step(selector, aggregator, fault):
 
 def test_a_coarse_step_rounds_the_update():
     """One participant with weight 1 and one round: the model moves by whole steps."""
-    limit = 2.0**20
-    step = 2.0**-10  # The least power of two above ``limit / 2**31``.
+    max_abs_value = 2.0**20
+    step = 2.0**-10  # The least power of two above ``max_abs_value / 2**31``.
     round = Round(
         linear_model(),
         selectors.Uniform(1),
         solvers.SGD(0.1, 2, steps=3),
         aggregators.Mean(),
-        aggregation=uploads.Secure(limit),
+        aggregation=communication.SecureAggregation(max_abs_value),
     )
     start = round.init(jax.random.key(0), DATA)
     state, _ = jax.jit(round.step)(start, DATA)
@@ -91,15 +91,15 @@ def test_a_coarse_step_rounds_the_update():
         assert (np.abs(np.asarray(new - near)) <= step / 2 + 1e-6).all()
 
 
-@pytest.mark.parametrize("limit", [1e-3, 2.0])
-def test_an_update_beyond_the_limit_is_not_applied(limit):
-    round = round_of(aggregation=uploads.Secure(limit))
+@pytest.mark.parametrize("max_abs_value", [1e-3, 2.0])
+def test_an_update_beyond_the_limit_is_not_applied(max_abs_value):
+    round = round_of(aggregation=communication.SecureAggregation(max_abs_value))
     start = round.init(jax.random.key(0), DATA)
     state, info = jax.jit(round.step)(start, DATA)
-    assert info.finite == (limit > 1)
-    if limit < 1:
+    assert info.finite == (max_abs_value > 1)
+    if max_abs_value < 1:
         chex.assert_trees_all_equal(state.variables, start.variables)
-        with pytest.raises(ff.DivergenceError, match=r"update of round 0 .*beyond the limit"):
+        with pytest.raises(ff.DivergenceError, match=r"update of round 0 .*beyond max_abs_value"):
             ff.fit(round, FEDERATION, rounds=1)
 
 
@@ -195,9 +195,9 @@ def test_what_roles_see_is_written_down():
         ({"aggregator": "krum"}, "aggregator: it sees vectors .* such as Mean"),
         ({"aggregator": "median"}, "aggregator: it sees vectors"),
         ({"selector": "divfl"}, "selector: it sees vectors .* such as Uniform"),
-        ({"faults": [faults.Byzantine(0.5, "little")]}, "faults: a liar that knows all updates"),
+        ({"faults": [faults.Byzantine(0.5, "alie")]}, "faults: a Byzantine client that knows all updates"),
         ({"aggregation": "masked"}, "aggregation='masked': expected one of 'plain', 'secure'"),
-        ({"aggregation": uploads.Secure}, "aggregation=<class"),
+        ({"aggregation": communication.SecureAggregation}, "aggregation=<class"),
     ],
 )
 def test_what_contradicts_it_is_refused_by_name(settings, said, as_users_call):
@@ -206,25 +206,25 @@ def test_what_contradicts_it_is_refused_by_name(settings, said, as_users_call):
 
 
 def test_a_liar_of_its_own_lies_on():
-    lie = [faults.Byzantine([0, 2, 4], "sign_flip")]
-    plain, _ = run_with(faults=lie)
-    secure, _ = run_with(faults=lie, aggregation="secure")
+    attack = [faults.Byzantine([0, 2, 4], "sign_flip")]
+    plain, _ = run_with(faults=attack)
+    secure, _ = run_with(faults=attack, aggregation="secure")
     chex.assert_trees_all_close(secure.variables, plain.variables, rtol=1e-5, atol=1e-6)
 
 
 def test_who_sends_nan_drops_out_if_asked():
-    lie = [faults.Byzantine([0, 2, 4], "nan")]
-    _, info = run_with(faults=lie, drop_nonfinite=True, aggregation="secure")
+    attack = [faults.Byzantine([0, 2, 4], "nan")]
+    _, info = run_with(faults=attack, drop_nonfinite=True, aggregation="secure")
     np.testing.assert_array_equal(info.responded, ~np.isin(info.clients, [0, 2, 4]))
     assert info.finite.all()
-    _, info = run_with(faults=lie, aggregation="secure")
+    _, info = run_with(faults=attack, aggregation="secure")
     assert not info.finite.all()
 
 
 def test_every_sum_of_a_round_has_masks_of_its_own(monkeypatch):
     """drfa adds up snapshots as well as updates."""
     seen = []
-    module = ff.uploads.sealed
+    module = ff.communication.opaque
     original = module.masked_sum
     monkeypatch.setattr(
         module, "masked_sum", lambda key, *rest: (seen.append(key), original(key, *rest))[1]
