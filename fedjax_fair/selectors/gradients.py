@@ -57,7 +57,7 @@ class GradientSource(Tree):
     ) -> tuple[ClientGradients, PyTree]:
         """Returns the gradients of these clients, or of all, before the choice; and the new memory.
 
-        Selectors name clients where they have ``points``.
+        Selectors name clients where they have ``num_reference_clients``.
         """
         raise NotImplementedError
 

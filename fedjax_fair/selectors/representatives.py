@@ -47,7 +47,7 @@ class Representatives(Selector):
         cohort_size: Clients per round.
         candidates: As for `DivFL`, as all settings here.
         pool: Clients drawn in each round, among which the cohort is chosen.
-        points: Clients outside of the pool that are drawn in each round to be represented.
+        num_reference_clients: Clients outside of the pool that are drawn in each round to be represented.
         gradients: Source of losses and gradients.
         scale: Whether the representation is a mean or a sum over clients.
     """
@@ -56,7 +56,7 @@ class Representatives(Selector):
     _: KW_ONLY
     candidates: int | Literal["auto", "all"] = "auto"
     pool: int | None = None
-    points: int | None = None
+    num_reference_clients: int | None = None
     gradients: Literal["fresh", "stale"] | GradientSource = "fresh"
     scale: Literal["mean", "sum"] = "mean"
 
@@ -123,12 +123,12 @@ class Representatives(Selector):
         source, pool = self._source, self.pool
         key_pool, key = (key, key) if pool is None else jax.random.split(key)
         items = _pool(key_pool, context, pool)
-        if self.points is None:
+        if self.num_reference_clients is None:
             sample = _all_clients(context, items)
             known, memory = source.read(memory, context)
         else:
-            key_points, key = jax.random.split(key)
-            sample = _with_others(key_points, items, self.points, context.num_clients)
+            key_references, key = jax.random.split(key)
+            sample = _with_others(key_references, items, self.num_reference_clients, context.num_clients)
             known, memory = source.read(memory, context, sample.clients)
         if not source.renews_answered:
             known = sources.cleared(known)
@@ -186,10 +186,10 @@ class Representatives(Selector):
 
     def _check_sizes(self, at_most: float = math.inf) -> None:
         """Checks that the cohort and the candidates fit into the pool, and all into the clients."""
-        if self.points is not None:
-            checks.positive_int("points", self.points, at_most=at_most)
+        if self.num_reference_clients is not None:
+            checks.positive_int("num_reference_clients", self.num_reference_clients, at_most=at_most)
             if self.pool is None:
-                raise ValueError(f"points={self.points!r}: expected None where pool=None.")
+                raise ValueError(f"num_reference_clients={self.num_reference_clients!r}: expected None where pool=None.")
         if self.pool is not None:
             checks.positive_int("pool", self.pool, at_most=at_most)
             at_most = self.pool
@@ -226,16 +226,16 @@ def _all_clients(context: Context, items: Int[Array, " items"]) -> _Sample:
 
 
 def _with_others(
-    key: Key[Array, ""], pool: Int[Array, " pool"], points: int, num_clients: int
+    key: Key[Array, ""], pool: Int[Array, " pool"], num_reference_clients: int, num_clients: int
 ) -> _Sample:
     """Returns the pool and a uniform sample, without replacement, of the clients outside of it.
 
     A candidate represents itself perfectly. If the pool were not read as a whole, the sampled
-    candidates would gain ``1 / points`` of their distance more than the remaining ones.
+    candidates would gain ``1 / num_reference_clients`` of their distance more than the remaining ones.
     """
     size = pool.shape[0]
     others = num_clients - size
-    count = min(points, others)
+    count = min(num_reference_clients, others)
     items = jnp.arange(size, dtype=jnp.int32)
     if not count:
         return _Sample(pool, items)
@@ -296,7 +296,7 @@ def _nearest_by(
 
 
 def _standard_error(
-    values: Float[Array, " points"], finite: Bool[Array, " points"], population: int
+    values: Float[Array, " references"], finite: Bool[Array, " references"], population: int
 ) -> Float[Array, ""]:
     """Estimates the standard error of a population's sum from a sample without replacement."""
     count = values.shape[0]

@@ -52,7 +52,7 @@ class SubTrunc(Representatives):
             any function that is increasing and not negative.
         candidates: As for `DivFL`.
         pool: As for `DivFL`.
-        points: As for `DivFL`; the bonus of a cohort stays exact.
+        num_reference_clients: As for `DivFL`; the bonus of a cohort stays exact.
         gradients: As for `DivFL`; losses are as old as gradients are.
         scale: Whether :math:`G` is a mean or a sum over clients.
 

@@ -38,7 +38,7 @@ class UnionFL(Representatives):
             was last chosen, and does not grow with the window.
         candidates: As for `DivFL`.
         pool: As for `DivFL`.
-        points: As for `DivFL`; the penalty of a cohort stays exact.
+        num_reference_clients: As for `DivFL`; the penalty of a cohort stays exact.
         gradients: As for `DivFL`.
         scale: Whether :math:`G` is a mean or a sum over clients.
 
