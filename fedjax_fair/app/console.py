@@ -204,8 +204,8 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
     points = [point for method in methods for point in _points(method, settings)]
     order = np.arange(len(points))
     if ranked:
-        worths = [-float(row[_VALIDATION].mean()) for _, row in points]
-        order = np.argsort(worths, kind="stable")
+        scores = [-float(row[_VALIDATION].mean()) for _, row in points]
+        order = np.argsort(scores, kind="stable")
     shown = [points[number] for number in order[:rows]]
     which, by = (
         ("best", "ranked by validation") if ranked else ("first", "not ranked: no validation")

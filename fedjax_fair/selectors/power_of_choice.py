@@ -93,10 +93,10 @@ class PowerOfChoice(Selector):
             pool = min(2 * size, context.num_clients)
         drawn = draw_successively(key_pool, ends_of_available(ends, context), pool)
         losses = self._losses(key_batch, reported, context, drawn)
-        worth = jnp.where(jnp.isnan(losses), -jnp.inf, losses)
+        utility = jnp.where(jnp.isnan(losses), -jnp.inf, losses)
         if context.available is not None:
-            worth = jnp.where(context.available[drawn], worth, -jnp.inf)
-        ranked = jnp.argsort(worth, descending=True)
+            utility = jnp.where(context.available[drawn], utility, -jnp.inf)
+        ranked = jnp.argsort(utility, descending=True)
         cohort = Cohort(
             clients=jnp.where(context.round == 0, uniform, drawn[ranked[:size]]),
             weights=jnp.full(size, 1 / size, jnp.float32),

@@ -81,17 +81,17 @@ class SubTrunc(Representatives):
         if not callable(self.phi):
             checks.one_of("phi", self.phi, tuple(PHI))
 
-    def _worth(self, losses):
+    def _utility(self, losses):
         phi = self.phi if callable(self.phi) else PHI[self.phi]
         return phi(losses)
 
     def term(self, memory, context, losses, clients):
-        return truncated_modular(self._worth(losses), self.b, self.lam)
+        return truncated_modular(self._utility(losses), self.b, self.lam)
 
     def term_info(self, memory, context, losses, clients):
-        worth = self._worth(losses)
-        total = jnp.cumsum(worth)
+        utility = self._utility(losses)
+        total = jnp.cumsum(utility)
         return {
             "bonus": self.lam * jnp.minimum(self.b, total[-1]),
-            "unsaturated": jnp.mean((total - worth < self.b).astype(jnp.float32)),
+            "unsaturated": jnp.mean((total - utility < self.b).astype(jnp.float32)),
         }

@@ -36,10 +36,10 @@ CONCAVE: dict[str, Concave] = {"sqrt": jnp.sqrt, "log1p": jnp.log1p}
 
 def as_weights(weights: ArrayLike | None, count: int, of: str) -> Float[Array, " columns"]:
     """The weights of so many topics or features, by default 1, checked."""
-    worth = as_non_negative("weights", jnp.ones(count) if weights is None else weights, of)
-    if worth.shape[0] != count:
-        raise ValueError(f"weights: expected {count} {of}, got {worth.shape[0]}.")
-    return worth
+    checked = as_non_negative("weights", jnp.ones(count) if weights is None else weights, of)
+    if checked.shape[0] != count:
+        raise ValueError(f"weights: expected {count} {of}, got {checked.shape[0]}.")
+    return checked
 
 
 class Coverage(SetFunction):

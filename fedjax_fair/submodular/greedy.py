@@ -204,9 +204,9 @@ def grow_greedily(
     def choose(state):
         eligible = state.eligible(limits)
         gains = function.gains(state.memo)
-        worth = eligible & limits.worth(gains)
-        best = best_item(score(gains, costs), worth)
-        return state, best, gains[best], worth.any(), jnp.sum(eligible)
+        improves = eligible & limits.improves(gains)
+        best = best_item(score(gains, costs), improves)
+        return state, best, gains[best], improves.any(), jnp.sum(eligible)
 
     return grow(state, k, choose, lambda state, item: state.take(function, item))
 
@@ -223,8 +223,8 @@ def _grow_lazily(
         eligible = state.eligible(limits)
 
         def candidate(bounds):
-            worth = eligible & limits.worth(bounds)
-            return best_item(score(bounds, costs), worth), worth.any()
+            improves = eligible & limits.improves(bounds)
+            return best_item(score(bounds, costs), improves), improves.any()
 
         def tighten(search):
             bounds, exact, best, _ = search

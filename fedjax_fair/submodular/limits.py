@@ -46,7 +46,7 @@ class Limits(Tree):
         spent = jnp.sum(self.costs, where=mask)
         return free & (spent + self.costs <= self.budget * (1 + _SLACK))
 
-    def worth(self, gains: Float[Array, " size"]) -> Bool[Array, " size"]:
+    def improves(self, gains: Float[Array, " size"]) -> Bool[Array, " size"]:
         """Whether each item gains enough to be chosen."""
         return jnp.ones(gains.shape, bool) if self.stop is None else gains > self.stop
 

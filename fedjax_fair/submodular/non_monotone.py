@@ -105,10 +105,10 @@ def _random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> Maximi
         largest, items = jax.lax.top_k(gains, k)
         place = jax.random.randint(jax.random.fold_in(key, number), (), 0, k)
         item, gain = items[place].astype(jnp.int32), largest[place]
-        worth = gain > 0
+        improves = gain > 0
         calls = jnp.sum(state.free)
-        state = jax.lax.cond(worth, lambda: state.take(function, item), lambda: state)
-        return state, (jnp.where(worth, item, -1), jnp.where(worth, gain, 0), calls)
+        state = jax.lax.cond(improves, lambda: state.take(function, item), lambda: state)
+        return state, (jnp.where(improves, item, -1), jnp.where(improves, gain, 0), calls)
 
     state, _ = begin(function)
     numbers = jnp.arange(k, dtype=jnp.int32)

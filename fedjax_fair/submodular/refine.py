@@ -63,11 +63,11 @@ def _distorted_greedy(function: SetFunction, prices: Float[Array, " size"], k: i
         remaining = (k - 1 - number).astype(gains.dtype)
         distorted = (1 - 1 / k) ** remaining * gains - prices
         best = jnp.argmax(jnp.where(free, distorted, -jnp.inf)).astype(jnp.int32)
-        worth = distorted[best] > 0
+        improves = distorted[best] > 0
         added = function.add(memo, best)
-        memo = jax.tree.map(lambda new, old: jnp.where(worth, new, old), added, memo)
-        chosen = (jnp.where(worth, best, -1), jnp.where(worth, gains[best] - prices[best], 0.0))
-        return (memo, free.at[best].set(free[best] & ~worth)), (*chosen, jnp.sum(free))
+        memo = jax.tree.map(lambda new, old: jnp.where(improves, new, old), added, memo)
+        chosen = (jnp.where(improves, best, -1), jnp.where(improves, gains[best] - prices[best], 0.0))
+        return (memo, free.at[best].set(free[best] & ~improves)), (*chosen, jnp.sum(free))
 
     _, (items, gains, calls) = jax.lax.scan(
         step, (function.init(), jnp.ones(function.size, bool)), jnp.arange(k, dtype=jnp.int32)
@@ -156,14 +156,14 @@ def _best_swap(
         )
         place = jnp.argmax(raised)
         # An increase within the rounding error of the gains is none.
-        worth = raised[place] > 1e-6 * jnp.max(magnitude)
-        chosen = jnp.where(worth, chosen.at[place].set(others[place]), chosen)
+        improves = raised[place] > 1e-6 * jnp.max(magnitude)
+        chosen = jnp.where(improves, chosen.at[place].set(others[place]), chosen)
         calls += jnp.sum(looked, dtype=jnp.int32)
-        return chosen, worth, swaps + worth.astype(swaps.dtype), calls
+        return chosen, improves, swaps + improves.astype(swaps.dtype), calls
 
     def proceed(search):
-        _, worth, swaps, _ = search
-        return worth if most is None else worth & (swaps < most)
+        _, improves, swaps, _ = search
+        return improves if most is None else improves & (swaps < most)
 
     zero = jnp.zeros((), jnp.int32)
     chosen, _, _, calls = jax.lax.while_loop(

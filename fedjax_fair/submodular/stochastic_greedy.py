@@ -141,11 +141,11 @@ def _grow_from_candidates(
         drawn = jnp.searchsorted(ranks, permutation_at(own_key, lanes % some, some) + 1)
         drawn = jnp.minimum(drawn, function.size - 1).astype(jnp.int32)  # Where there is none.
         gains = jax.vmap(partial(function.gain, state.memo))(drawn)
-        worth = limits.worth(gains) & (count > 0)
+        improves = limits.improves(gains) & (count > 0)
         scores = score(gains, None if costs is None else costs[drawn])
-        lane = best_of(drawn, jnp.where(worth, scores, -jnp.inf))
+        lane = best_of(drawn, jnp.where(improves, scores, -jnp.inf))
         calls = jnp.minimum(count, number)
-        return (state, place + 1), drawn[lane], gains[lane], worth.any(), calls
+        return (state, place + 1), drawn[lane], gains[lane], improves.any(), calls
 
     def take(carry, item):
         state, place = carry

@@ -244,8 +244,8 @@ def fit_batch(
         ...
         ...     def select(self, key, state, context):
         ...         sizes = context.sizes.astype(jnp.float32)
-        ...         worth = context.losses(context.variables) - self.price * sizes
-        ...         _, clients = jax.lax.top_k(worth, self.cohort_size)
+        ...         utility = context.losses(context.variables) - self.price * sizes
+        ...         _, clients = jax.lax.top_k(utility, self.cohort_size)
         ...         weights = jnp.full(self.cohort_size, 1 / self.cohort_size)
         ...         return ff.Cohort(clients, weights), state, {}
         >>> data = ff.data.load("digits")

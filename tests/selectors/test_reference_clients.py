@@ -142,13 +142,13 @@ def test_the_choice_is_that_of_greedy_on_the_weighted_sample(name):
         pool = representatives._pool(key_pool, context_of(gradients, losses), POOL)
         others = representatives._with_others(jax.random.split(key)[0], pool, REFERENCES, CLIENTS)
         pool, others = np.asarray(pool), np.asarray(others.clients[POOL:])
-        worth, union = np.log1p(losses[pool]), np.asarray(LAST)[pool] >= 3
+        utility, union = np.log1p(losses[pool]), np.asarray(LAST)[pool] >= 3
 
-        def extra(chosen, worth=worth, union=union):
-            total = worth[chosen].sum()
+        def extra(chosen, utility=utility, union=union):
+            total = utility[chosen].sum()
             return {
                 "divfl": np.zeros(POOL),
-                "subtrunc": 0.7 * (np.minimum(1.1, total + worth) - min(1.1, total)),
+                "subtrunc": 0.7 * (np.minimum(1.1, total + utility) - min(1.1, total)),
                 "unionfl": -0.3 * union,
             }[name]
 

@@ -141,18 +141,18 @@ def assert_greedy(
 def test_subtrunc_equals_the_specification(seed, lam, b, phi, scale):
     gradients, losses = random_clients(seed)
     cohort, _, info = subtrunc_chooses(gradients, losses, lam, b, phi, scale)
-    worth = np.log1p(losses) if phi == "log1p" else losses
+    utility = np.log1p(losses) if phi == "log1p" else losses
     chosen = cohort.clients.tolist()
     assert_greedy(
         chosen,
         gradients,
         1 / 12 if scale == "mean" else 1,
         bonus=lambda total: lam * min(b, total),
-        phi=worth,
+        phi=utility,
     )
-    bonus = lam * min(b, worth[chosen].sum())
+    bonus = lam * min(b, utility[chosen].sum())
     np.testing.assert_allclose(info["bonus"], bonus, rtol=1e-5, atol=1e-30)
-    before = np.cumsum(worth[chosen]) - worth[chosen]
+    before = np.cumsum(utility[chosen]) - utility[chosen]
     np.testing.assert_allclose(info["unsaturated"], np.mean(before < b), rtol=1e-6)
     np.testing.assert_allclose(
         info["objective"], info["representation"] + info["bonus"], rtol=1e-5, atol=1e-6
@@ -401,8 +401,8 @@ def test_greedy_among_the_pool_represents_all_clients(name):
         )
         distances = np.linalg.norm(gradients[:, None] - gradients[pool], axis=-1)
         members = np.isin(pool, chosen)
-        worth = (distances.max(axis=1) - distances[:, members].min(axis=1)).mean()
-        np.testing.assert_allclose(info["representation"], worth, rtol=1e-4)
+        representation = (distances.max(axis=1) - distances[:, members].min(axis=1)).mean()
+        np.testing.assert_allclose(info["representation"], representation, rtol=1e-4)
     assert len(pools) == 10
 
 

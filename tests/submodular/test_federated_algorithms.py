@@ -424,7 +424,7 @@ def sealed(gains):
 
     def bases(matroid):
         chosen = gains.bases(matroid)
-        return Bases(chosen.worth, lambda weights: Opaque(chosen.messages(weights)))
+        return Bases(chosen.utility, lambda weights: Opaque(chosen.messages(weights)))
 
     return Gains(lambda weights: Opaque(gains.messages(weights)), bases, gains.spread, gains.shares)
 

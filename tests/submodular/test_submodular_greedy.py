@@ -232,10 +232,10 @@ def test_no_pick_is_worse_than_in_double_precision(name, alike):
     if alike:  # Rounding errors that are the same everywhere do not cancel.
         amounts[:] = amounts[:, :1]
     chosen = jax.jit(lambda amounts: sm.greedy(make(amounts), 100))(amounts)
-    worth, exact = concave(amounts.astype(float)), amounts.astype(float)
+    evaluate, exact = concave(amounts.astype(float)), amounts.astype(float)
     sums, total, left = np.zeros(2000), 0.0, np.ones(200, bool)
     for item, gain in zip(np.asarray(chosen.items), np.asarray(chosen.gains), strict=True):
-        gains = (worth(sums + exact) - worth(sums)).sum(axis=1)
+        gains = (evaluate(sums + exact) - evaluate(sums)).sum(axis=1)
         total = total + gains[item]
         assert gains[item] >= gains[left].max() - 2e-7 * total
         assert abs(gain - gains[item]) <= 2e-7 * total

@@ -121,7 +121,7 @@ def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort, send
             return Sent(direction, jnp.sum(mean, where=base), jnp.zeros(()))
         bases = gradients.bases(matroid)
         direction = secure_aggregate(bases.messages(shares), size, hidden)
-        return Sent(direction, product(shares, bases.worth), jnp.zeros(()))
+        return Sent(direction, product(shares, bases.utility), jnp.zeros(()))
 
     up = base_bits(matroid.rank, size) if send == "base" else vector_bits(size)
     costs = (cohort or problem.num_clients, vector_bits(size), up)
