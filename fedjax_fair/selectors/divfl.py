@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fedjax_fair.selectors.representatives import Representatives
+from fedjax_fair.selectors.representative_selector import RepresentativeSelector
 
 __all__ = ["DivFL"]
 
 
-class DivFL(Representatives):
+class DivFL(RepresentativeSelector):
     r"""Picks the clients whose gradients represent those of all clients best.
 
     It maximizes :math:`G(S) = \bar G(\emptyset) - \bar G(S)` over cohorts, where
@@ -86,5 +86,5 @@ class DivFL(Representatives):
         DivFL(cohort_size=10)
     """
 
-    def term(self, memory, context, losses, clients):
+    def objective_term(self, memory, context, losses, clients):
         return None

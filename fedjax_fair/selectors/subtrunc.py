@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from fedjax_fair import checks
 from fedjax_fair.base import Number
-from fedjax_fair.selectors.representatives import Representatives
+from fedjax_fair.selectors.representative_selector import RepresentativeSelector
 from fedjax_fair.submodular import truncated_modular
 
 __all__ = ["PHI", "SubTrunc"]
@@ -25,7 +25,7 @@ PHI = {"log1p": jnp.log1p, "identity": _identity}
 """Functions ``phi`` by name."""
 
 
-class SubTrunc(Representatives):
+class SubTrunc(RepresentativeSelector):
     r"""Picks clients that represent all clients, with a bonus for high losses up to a limit.
 
     It maximizes (equations 11 to 13)
@@ -85,7 +85,7 @@ class SubTrunc(Representatives):
         phi = self.phi if callable(self.phi) else PHI[self.phi]
         return phi(losses)
 
-    def term(self, memory, context, losses, clients):
+    def objective_term(self, memory, context, losses, clients):
         return truncated_modular(self._utility(losses), self.b, self.lam)
 
     def term_info(self, memory, context, losses, clients):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fedjax_fair import checks
 from fedjax_fair.base import Integer, Number
-from fedjax_fair.selectors.representatives import Representatives
+from fedjax_fair.selectors.representative_selector import RepresentativeSelector
 from fedjax_fair.submodular import union_penalty
 
 __all__ = ["UnionFL"]
@@ -14,7 +14,7 @@ __all__ = ["UnionFL"]
 _NEVER = -(2**30)  # Before any window.
 
 
-class UnionFL(Representatives):
+class UnionFL(RepresentativeSelector):
     r"""Picks clients that represent all clients, with a penalty for members of recent cohorts.
 
     It maximizes (equation 14)
@@ -69,7 +69,7 @@ class UnionFL(Representatives):
     def _union(self, last, context):
         return context.round - last <= self.window
 
-    def term(self, memory, context, losses, clients):
+    def objective_term(self, memory, context, losses, clients):
         return union_penalty(self._union(memory[clients], context), self.mu)
 
     def term_info(self, memory, context, losses, clients):

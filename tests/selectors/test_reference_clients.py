@@ -10,7 +10,7 @@ from conftest import make_context, make_federation
 
 from fedjax_fair import selectors
 from fedjax_fair.base import ClientGradients
-from fedjax_fair.selectors import representatives
+from fedjax_fair.selectors import representative_selector
 from fedjax_fair.selectors.gradients import Fresh, RefreshEvery, Stale, Updates
 from fedjax_fair.submodular import facility_location_from_features
 
@@ -61,7 +61,7 @@ def drawn(keys, references=REFERENCES, size=POOL, count=CLIENTS):
     """The clients outside of a pool that represent the others, of each key."""
     pool = jnp.arange(size, dtype=jnp.int32) * 3 + 1
     return jax.vmap(
-        lambda key: representatives._with_others(key, pool, references, count).clients[size:]
+        lambda key: representative_selector._with_others(key, pool, references, count).clients[size:]
     )(keys)
 
 
@@ -139,8 +139,8 @@ def test_the_choice_is_that_of_greedy_on_the_weighted_sample(name):
     for seed in range(6):
         gradients, losses = clients_of(seed)
         key_pool, key = jax.random.split(jax.random.key(seed))
-        pool = representatives._pool(key_pool, context_of(gradients, losses), POOL)
-        others = representatives._with_others(jax.random.split(key)[0], pool, REFERENCES, CLIENTS)
+        pool = representative_selector._pool(key_pool, context_of(gradients, losses), POOL)
+        others = representative_selector._with_others(jax.random.split(key)[0], pool, REFERENCES, CLIENTS)
         pool, others = np.asarray(pool), np.asarray(others.clients[POOL:])
         utility, union = np.log1p(losses[pool]), np.asarray(LAST)[pool] >= 3
 
@@ -180,7 +180,7 @@ def test_gains_are_unbiased_with_the_documented_error():
     @jax.jit
     def estimates(keys):
         def one(key):
-            sample = representatives._with_others(key, pool, REFERENCES, CLIENTS)
+            sample = representative_selector._with_others(key, pool, REFERENCES, CLIENTS)
             rows = jnp.asarray(gradients)[sample.clients]
             return gains(facility_location_from_features(rows, sample.items, None, sample.weights))
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Variables
 from fedjax_fair.faults import Dropout
-from fedjax_fair.selectors import representatives
+from fedjax_fair.selectors import representative_selector
 from fedjax_fair.selectors.gradients import GradientSource, RefreshEvery, Stale, Updates
 from fedjax_fair.simulate import Round, run
 
@@ -352,7 +352,7 @@ def drawn(seed, pool, count=12):
     """Who is in the pool that a selector draws with this seed."""
     context = nobody_in_particular(count)
     key, _ = jax.random.split(jax.random.key(seed))
-    return np.asarray(representatives._pool(key, context, pool))
+    return np.asarray(representative_selector._pool(key, context, pool))
 
 
 @cache

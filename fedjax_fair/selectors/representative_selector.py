@@ -33,13 +33,13 @@ from fedjax_fair.submodular import (
     stochastic_greedy,
 )
 
-__all__ = ["Representatives"]
+__all__ = ["RepresentativeSelector"]
 
 
-class Representatives(Selector):
+class RepresentativeSelector(Selector):
     """Interface of selectors whose cohort represents all clients by their gradients.
 
-    A subclass defines `term`, the term that it adds to the objective of `DivFL`, and may define the
+    A subclass defines `objective_term`, the term that it adds to the objective of `DivFL`, and may define the
     three methods after it. The term is a function of the cohort's members alone, so that a sample
     of the clients that are represented leaves it exact.
 
@@ -61,7 +61,7 @@ class Representatives(Selector):
     scale: Literal["mean", "sum"] = "mean"
 
     @abstractmethod
-    def term(
+    def objective_term(
         self,
         memory: PyTree,
         context: Context,
@@ -148,7 +148,7 @@ class Representatives(Selector):
         )
         factor = 1 / context.num_clients if self.scale == "mean" else 1.0
         function = represent = Scaled(representation, factor)
-        if (added := self.term(own, context, known.loss[sample.items], items)) is not None:
+        if (added := self.objective_term(own, context, known.loss[sample.items], items)) is not None:
             function = Sum((represent, added))
         chosen = self._maximize(key, function, eligible[sample.items])
         clients, rows = items[chosen.items], sample.items[chosen.items]
