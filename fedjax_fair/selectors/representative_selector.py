@@ -101,7 +101,7 @@ class RepresentativeSelector(Selector):
 
     @property
     def _keeps_distances(self) -> bool:
-        return self.pool is None and self._source.renews_answered
+        return self.pool is None and self._source.updates_only_responders
 
     @property
     def _candidates(self) -> int | Literal["all"]:
@@ -130,8 +130,8 @@ class RepresentativeSelector(Selector):
             key_references, key = jax.random.split(key)
             sample = _with_others(key_references, items, self.num_reference_clients, context.num_clients)
             known, memory = source.read(memory, context, sample.clients)
-        if not source.renews_answered:
-            known = sources.cleared(known)
+        if not source.updates_only_responders:
+            known = sources.mask_nonfinite(known)
         finite = jnp.isfinite(known.loss)
         known = known._replace(loss=jnp.where(finite, known.loss, 0.0))
         if pool is None:

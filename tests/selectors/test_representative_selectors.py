@@ -321,7 +321,7 @@ def test_kept_distances_are_those_of_all_gradients(model, source, faults):
 
     state, infos = rounds_with(source)
     expected_state, expected = rounds_with(Recomputed(source))
-    if source.renews_answered:
+    if source.updates_only_responders:
         memory, _, distances = state.selector
         gradients = np.asarray(memory.gradient, np.float64)
         direct = np.linalg.norm(gradients[:, None] - gradients, axis=-1)
