@@ -25,8 +25,8 @@ class DivFL(RepresentativeSelector):
     distance of the cohort's mean gradient from that of all clients (Assumption 3 of Castillo et
     al.); ``representation_error``, the same where each member weighs by the clients it represents,
     and ``representation_bound``, :math:`\bar G(S) / N`, which is at least as large;
-    ``not_finite``, the number of clients with a loss or a gradient that is not finite, and
-    ``first_not_finite``, the lowest of their ids or -1. These clients are chosen only when all
+    ``num_nonfinite``, the number of clients with a loss or a gradient that is not finite, and
+    ``first_nonfinite_client``, the lowest of their ids or -1. These clients are chosen only when all
     finite clients are, and need not be represented.
 
     No guarantee of differential privacy covers this selector, because its choice depends on the
@@ -52,7 +52,7 @@ class DivFL(RepresentativeSelector):
     reference clients, with the variance :math:`s^2` of :math:`c_i` among the :math:`M` clients (denominator
     :math:`M - 1`). Both are divided by the number of clients where :math:`G` is. Only the pool and
     the reference clients are read: with fresh gradients, only these are computed. The weights of the cohort
-    and the info of a round then are estimates from the same sample, and ``not_finite`` counts
+    and the info of a round then are estimates from the same sample, and ``num_nonfinite`` counts
     clients that are read. The info also has ``standard_error``, the standard error of
     ``representation_bound`` for a given cohort. The cohort is chosen for these reference clients: on average,
     ``representation`` is a little too high and ``representation_bound`` too low

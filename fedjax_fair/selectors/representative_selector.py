@@ -157,12 +157,12 @@ class RepresentativeSelector(Selector):
         # A length is never negative. But where distances are kept, nothing else makes the compiler
         # read the table of gradients before rows of it are replaced, and it would copy it twice.
         clients = jnp.where(info["representation_error"] < 0, -1, clients)
-        not_finite = jnp.where(finite, context.num_clients, sample.clients)
+        nonfinite = jnp.where(finite, context.num_clients, sample.clients)
         info |= {
             "objective": chosen.value,
             "representation": chosen.value - (0.0 if added is None else added.value(mask)),
-            "not_finite": jnp.sum(~finite, dtype=jnp.int32),
-            "first_not_finite": jnp.where(finite.all(), -1, jnp.min(not_finite)),
+            "num_nonfinite": jnp.sum(~finite, dtype=jnp.int32),
+            "first_nonfinite_client": jnp.where(finite.all(), -1, jnp.min(nonfinite)),
         }
         info |= self.term_info(own, context, known.loss[rows], clients)
         return Cohort(clients, shares), (memory, own, kept), info

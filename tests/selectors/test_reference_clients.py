@@ -100,7 +100,7 @@ def test_as_many_references_as_clients_choose_as_no_references_do(name):
         assert sampled.clients[:2].tolist() == cohort.clients[:2].tolist()
         assert info_sampled.pop("standard_error") == 0
         assert info_sampled.keys() == info.keys()
-        for key in ("objective", "representation", "representation_bound", "not_finite"):
+        for key in ("objective", "representation", "representation_bound", "num_nonfinite"):
             np.testing.assert_allclose(info_sampled[key], info[key], rtol=1e-4)
 
 
@@ -259,7 +259,7 @@ def test_a_client_that_is_not_finite_represents_nothing_and_is_named(name, what)
         cohort, _, info = compiled(name, REFERENCES)(jax.random.key(seed), gradients, losses)
         assert 7 not in cohort.clients
         assert all(np.isfinite(value) for value in info.values())
-        found = (int(info["not_finite"]), int(info["first_not_finite"]))
+        found = (int(info["num_nonfinite"]), int(info["first_nonfinite_client"]))
         assert found in [(1, 7), (0, -1)]
         named += found[0]
     assert named  # It is among those that some round reads.

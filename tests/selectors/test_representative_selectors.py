@@ -249,7 +249,7 @@ def test_a_client_that_is_not_finite_is_left_out_and_named(name, options, bad, w
     selector = family(name, 11, **options)
     cohort, _, info = choose(selector, context_of(gradients, losses))
     assert sorted(cohort.clients.tolist()) == [i for i in range(12) if i != 7]
-    assert (info["not_finite"], info["first_not_finite"]) == (1, 7)
+    assert (info["num_nonfinite"], info["first_nonfinite_client"]) == (1, 7)
     assert all(np.isfinite(value) for value in info.values())
     # With one more slot no other client is left.
     whole, _, _ = choose(family(name, 12, **options), context_of(gradients, losses))
@@ -275,7 +275,7 @@ def test_a_remembered_gradient_may_cease_to_be_finite_and_be_so_again(pool):
 
     (first, _), (without, info), (again, _) = choices(gradients, spoiled, losses)
     assert sorted(without.clients.tolist()) == [i for i in range(12) if i != 7]
-    assert (info["not_finite"], info["first_not_finite"]) == (1, 7)
+    assert (info["num_nonfinite"], info["first_nonfinite_client"]) == (1, 7)
     assert all(np.isfinite(value) for value in info.values())
     assert 7 in first.clients
     assert again.clients.tolist() == first.clients.tolist()
