@@ -96,7 +96,7 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
         (lambda: solvers.SGD(0.1, 2, steps=1, optimizer=optax.sgd(0.1)), "optimizer=Gradient"),
         (lambda: aggregators.Mean(server_optimizer="adam"), "server_optimizer is a str: expected"),
         (lambda: aggregators.Mean(server_optimizer=optax.adam), "server_optimizer is a function"),
-        (lambda: selectors.Submodular(FUNCTION, 2), "function_of_context=Modular"),
+        (lambda: selectors.Submodular(FUNCTION, 2), "set_function_fn=Modular"),
         (lambda: models.mlp(2, hidden=5), "hidden=5: expected a sequence of widths"),
         (lambda: models.mlp(2, hidden="20"), "hidden='20': expected a sequence of widths"),
         (lambda: models.mlp(2, hidden=(3, 0)), r"hidden\[1\]=0: expected an integer"),

@@ -179,7 +179,7 @@ def given() -> dict[str, Any]:
         "factors": np.ones(2, np.float32),
         "features": np.eye(4, dtype=np.float32),
         "function": function,
-        "function_of_context": lambda context: function,
+        "set_function_fn": lambda context: function,
         "history": np.ones(3, bool),
         "oracle": lambda mask: True,
         "items": [0],
