@@ -90,9 +90,9 @@ def features(seed: int) -> list[dict[str, Any]]:
     binary = (measured > np.median(measured, axis=0)).astype(int)
     places = np.array_split(np.random.default_rng(seed).permutation(len(labels)), HOSPITALS)
     own = fed.feature_selection(
-        [binary[place] for place in places], [labels[place] for place in places], drawn=500
+        [binary[place] for place in places], [labels[place] for place in places], num_examples=500
     )
-    pooled = fed.feature_selection([binary], [labels], drawn=5000)
+    pooled = fed.feature_selection([binary], [labels], num_examples=5000)
     matroid, key = matroids.Uniform(FEATURES, measured.shape[1]), jax.random.key(seed)
     factors = np.asarray(fed.importance_factors(own).factors)
     kappa = fed.kappa_of_answers(factors, HOSPITALS // 2)

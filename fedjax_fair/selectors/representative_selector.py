@@ -22,7 +22,7 @@ from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.products import product
 from fedjax_fair.selectors import gradients as sources
 from fedjax_fair.selectors.gradients import GradientSource
-from fedjax_fair.selectors.uniform import draw
+from fedjax_fair.selectors.uniform import sample_clients
 from fedjax_fair.submodular import (
     Scaled,
     SetFunction,
@@ -202,7 +202,7 @@ def _pool(key: Key[Array, ""], context: Context, pool: int | None) -> Int[Array,
     """Draws the ids of the clients among which the cohort is chosen, ascending."""
     if pool is None or pool == context.num_clients:
         return jnp.arange(context.num_clients, dtype=jnp.int32)
-    return jnp.sort(draw(key, pool, context))
+    return jnp.sort(sample_clients(key, pool, context))
 
 
 class _Sample(NamedTuple):

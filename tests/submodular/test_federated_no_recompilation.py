@@ -59,7 +59,7 @@ def features(seed, width):
     rng = np.random.default_rng(seed)
     own = [rng.integers(0, 2, (9, width)) for _ in range(CLIENTS)]
     labels = [np.arange(9) % 2 for _ in own]
-    return fed.feature_selection(own, labels, drawn=10, samples=2)
+    return fed.feature_selection(own, labels, num_examples=10, samples=2)
 
 
 # name: a problem of a seed, whose shapes are the same for all seeds

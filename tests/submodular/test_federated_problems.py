@@ -367,7 +367,7 @@ def test_many_features_are_drawn_from_the_model():
     labels = [own[:, 0] // 2 for own in wide]
     padded = [np.concatenate([own, np.zeros((40, 4), int)], axis=1) for own in wide]
     few = fed.feature_selection([own[:, :6] for own in wide], labels, num_values=3)
-    drawn = fed.feature_selection(padded, labels, num_values=3, drawn=20_000)
+    drawn = fed.feature_selection(padded, labels, num_values=3, num_examples=20_000)
     assert not drawn.exact
 
     @jax.jit

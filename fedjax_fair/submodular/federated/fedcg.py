@@ -32,7 +32,7 @@ from fedjax_fair.submodular.federated.trajectory import (
     Sent,
     ascend,
     check_sizes,
-    draw_cohort,
+    sample_cohort,
     step_size,
 )
 from fedjax_fair.submodular.matroids import Matroid
@@ -112,7 +112,7 @@ def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort, send
         hidden = protocol(secure, key_masks, problem.num_clients)
         shares = weights
         if cohort is not None:
-            drawn = draw_cohort(key, weights, cohort)
+            drawn = sample_cohort(key, weights, cohort)
             shares = jnp.zeros_like(weights).at[drawn].add(1 / cohort)
         if send == "gradient":
             mean = secure_aggregate(gradients.messages(shares), size, hidden)

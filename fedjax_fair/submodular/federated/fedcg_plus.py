@@ -34,7 +34,7 @@ from fedjax_fair.submodular.federated.trajectory import (
     Sent,
     ascend,
     check_sizes,
-    draw_cohort,
+    sample_cohort,
     step_size,
 )
 from fedjax_fair.submodular.matroids import Matroid
@@ -170,7 +170,7 @@ def _fedcg_plus(
     def communicate(key_cohort, key_work, x, _):
         clients, shares = jnp.arange(number, dtype=jnp.int32), weights
         if cohort is not None:
-            clients = draw_cohort(key_cohort, weights, cohort)
+            clients = sample_cohort(key_cohort, weights, cohort)
             shares = jnp.full(cohort, 1 / cohort)
         keys = jax.random.split(key_work, number)
         changes, promised, lipschitz = jax.lax.map(

@@ -27,7 +27,7 @@ __all__ = [
     "Sent",
     "ascend",
     "check_sizes",
-    "draw_cohort",
+    "sample_cohort",
     "step_size",
     "to_dataset",
 ]
@@ -217,7 +217,7 @@ def step_size(step: float | None, rounds: int) -> float:
     return float(step)
 
 
-def draw_cohort(
+def sample_cohort(
     key: Key[Array, ""], weights: Float[Array, " clients"], cohort: int
 ) -> Int[Array, " cohort"]:
     """Clients drawn with replacement, with probabilities ``p_i``."""
