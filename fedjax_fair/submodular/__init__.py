@@ -1,6 +1,6 @@
 """Submodular functions and how to maximize them, usable on their own."""
 
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.combinators import Restricted, Scaled, Sum, Truncated
 from fedjax_fair.submodular.coverage import (
     Coverage,
@@ -48,7 +48,7 @@ __all__ = [
     "FeatureBased",
     "GraphCut",
     "LogDet",
-    "Maximized",
+    "MaximizationResult",
     "Modular",
     "MutualInformation",
     "ProbabilisticCoverage",

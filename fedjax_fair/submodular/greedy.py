@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.limits import Limits, as_limits
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.submodular.selection import Selection, as_start, begin, best_item, grow
@@ -34,7 +34,7 @@ def greedy(
     costs: ArrayLike | None = None,
     budget: float | Float[Array, ""] | None = None,
     stop: float | Float[Array, ""] | None = None,
-) -> Maximized:
+) -> MaximizationResult:
     """Adds the item with the largest gain, ``k`` times.
 
     For a monotone submodular function the value is at least ``1 - 1/e`` of the largest that ``k``
@@ -59,7 +59,7 @@ def greedy(
 
     Returns:
         The items chosen, of fixed shape ``[k]``: -1, with gain 0, in places that stay empty.
-        ``calls`` sums the eligible items of every step.
+        ``num_evaluations`` sums the eligible items of every step.
 
     Raises:
         ValueError: If there are fewer than ``k`` items, shapes do not fit, there are costs without
@@ -88,7 +88,7 @@ def _greedy(
     available: Bool[Array, " size"] | None,
     start: Int[Array, " start"] | None,
     limits: Limits | None,
-) -> Maximized:
+) -> MaximizationResult:
     state, before = begin(function, available, start)
     if limits is not None:
         return by_gain_and_by_ratio(grow_greedily, function, k, state, limits, before)
@@ -108,10 +108,10 @@ def _greedy(
     # The last item is never added to the memo, which is as much work as choosing it.
     first = choose(state)
     _, others = jax.lax.scan(step, (state, first[0]), length=k - 1)
-    items, gains, calls = jax.tree.map(
+    items, gains, num_evaluations = jax.tree.map(
         lambda one, rest: jnp.concatenate([one[None], rest]), first, others
     )
-    return Maximized(items, gains, before + jnp.sum(gains), jnp.sum(calls))
+    return MaximizationResult(items, gains, before + jnp.sum(gains), jnp.sum(num_evaluations))
 
 
 def lazy_greedy(
@@ -124,7 +124,7 @@ def lazy_greedy(
     costs: ArrayLike | None = None,
     budget: float | Float[Array, ""] | None = None,
     stop: float | Float[Array, ""] | None = None,
-) -> Maximized:
+) -> MaximizationResult:
     """Chooses as ``greedy`` does, but recomputes only the gains of items that may be the best.
 
     Gains of a submodular function never grow, so that an old gain is an upper bound. It is faster
@@ -149,7 +149,7 @@ def lazy_greedy(
     Examples:
         >>> from fedjax_fair.submodular import Modular
         >>> chosen = lazy_greedy(Modular(jnp.array([2.0, -1.0, 3.0])), 2)
-        >>> chosen.items.tolist(), int(chosen.calls)
+        >>> chosen.items.tolist(), int(chosen.num_evaluations)
         ([2, 0], 4)
     """
     allowed, chosen = as_start(function.size, available, start)
@@ -164,7 +164,7 @@ def _lazy_greedy(
     available: Bool[Array, " size"] | None,
     start: Int[Array, " start"] | None,
     limits: Limits,
-) -> Maximized:
+) -> MaximizationResult:
     state, before = begin(function, available, start)
     return by_gain_and_by_ratio(_grow_lazily, function, k, state, limits, before)
 
@@ -176,12 +176,12 @@ def by_gain_and_by_ratio(
     state: Selection,
     limits: Limits,
     before: Float[Array, ""],
-) -> Maximized:
+) -> MaximizationResult:
     """What is grown by gain and, where there are costs, by gain per cost if that is better."""
 
     def grown(costs):
-        items, gains, calls = how(function, k, state, limits, costs)
-        return Maximized(items, gains, before + jnp.sum(gains), calls)
+        items, gains, num_evaluations = how(function, k, state, limits, costs)
+        return MaximizationResult(items, gains, before + jnp.sum(gains), num_evaluations)
 
     by_gain = grown(None)
     if limits.costs is None:
@@ -189,7 +189,7 @@ def by_gain_and_by_ratio(
     by_ratio = grown(limits.costs)
     better = by_ratio.value > by_gain.value
     found = jax.tree.map(lambda a, b: jnp.where(better, a, b), by_ratio, by_gain)
-    return found._replace(calls=by_gain.calls + by_ratio.calls)
+    return found._replace(num_evaluations=by_gain.num_evaluations + by_ratio.num_evaluations)
 
 
 def grow_greedily(
@@ -199,7 +199,7 @@ def grow_greedily(
     limits: Limits,
     costs: Float[Array, " size"] | None,
 ) -> tuple[Array, Array, Array]:
-    """Items, gains and calls of greedy, by gain or by gain per cost."""
+    """Items, gains and num_evaluations of greedy, by gain or by gain per cost."""
 
     def choose(state):
         eligible = state.eligible(limits)

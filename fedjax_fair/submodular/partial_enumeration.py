@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.greedy import grow_greedily
 from fedjax_fair.submodular.limits import Limits, priced
 from fedjax_fair.submodular.selection import begin
@@ -26,7 +26,7 @@ def partial_enumeration(
     budget: float | Float[Array, ""],
     *,
     seed_size: int = 3,
-) -> Maximized:
+) -> MaximizationResult:
     """Greedy by gain per cost from every set of at most three items that the budget pays for.
 
     The best of what it finds is at least ``1 - 1/e`` of the best set that the budget pays for, if
@@ -62,7 +62,7 @@ def partial_enumeration(
 
 
 @partial(jax.jit, static_argnums=2)
-def _partial_enumeration(function: SetFunction, limits: Limits, seed_size: int) -> Maximized:
+def _partial_enumeration(function: SetFunction, limits: Limits, seed_size: int) -> MaximizationResult:
     size = function.size
     empty, _ = begin(function)
 
@@ -75,14 +75,14 @@ def _partial_enumeration(function: SetFunction, limits: Limits, seed_size: int) 
 
     def grown(seed):
         state, (seed, gains) = jax.lax.scan(add, empty, seed)
-        items, more, calls = grow_greedily(function, size, state, limits, limits.costs)
+        items, more, num_evaluations = grow_greedily(function, size, state, limits, limits.costs)
         items, gains = jnp.append(seed, items), jnp.append(gains, more)
         first = jnp.argsort(items < 0, stable=True)[:size]
-        return Maximized(items[first], gains[first], jnp.sum(gains), calls + jnp.sum(seed >= 0))
+        return MaximizationResult(items[first], gains[first], jnp.sum(gains), num_evaluations + jnp.sum(seed >= 0))
 
     found = jax.lax.map(grown, jnp.asarray(_seeds(size, seed_size)))
     best = jax.tree.map(lambda leaf: leaf[jnp.argmax(found.value)], found)
-    return best._replace(calls=jnp.sum(found.calls))
+    return best._replace(num_evaluations=jnp.sum(found.num_evaluations))
 
 
 def _seeds(size: int, largest: int) -> np.ndarray:

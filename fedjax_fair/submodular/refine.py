@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_items, as_non_negative
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.limits import check_matroid
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.tree import Integer
@@ -19,7 +19,7 @@ from fedjax_fair.tree import Integer
 __all__ = ["best_swap", "distorted_greedy"]
 
 
-def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximized:
+def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> MaximizationResult:
     """Maximizes a monotone submodular function less the costs of its items.
 
     Early steps discount gains against costs, and a step that would not raise the discounted
@@ -56,7 +56,7 @@ def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximiz
 
 
 @partial(jax.jit, static_argnums=2)
-def _distorted_greedy(function: SetFunction, prices: Float[Array, " size"], k: int) -> Maximized:
+def _distorted_greedy(function: SetFunction, prices: Float[Array, " size"], k: int) -> MaximizationResult:
     def step(carry, number):
         memo, free = carry
         gains = function.gains(memo)
@@ -69,10 +69,10 @@ def _distorted_greedy(function: SetFunction, prices: Float[Array, " size"], k: i
         chosen = (jnp.where(improves, best, -1), jnp.where(improves, gains[best] - prices[best], 0.0))
         return (memo, free.at[best].set(free[best] & ~improves)), (*chosen, jnp.sum(free))
 
-    _, (items, gains, calls) = jax.lax.scan(
+    _, (items, gains, num_evaluations) = jax.lax.scan(
         step, (function.init(), jnp.ones(function.size, bool)), jnp.arange(k, dtype=jnp.int32)
     )
-    return Maximized(items, gains, jnp.sum(gains), jnp.sum(calls))
+    return MaximizationResult(items, gains, jnp.sum(gains), jnp.sum(num_evaluations))
 
 
 def best_swap(
@@ -81,7 +81,7 @@ def best_swap(
     *,
     most: int | None = None,
     matroid: Matroid | None = None,
-) -> Maximized:
+) -> MaximizationResult:
     """Exchanges an item of a set for another one, always the pair that raises the value most.
 
     It ends when no exchange raises the value, or after ``most``. For facility location it closes
@@ -128,12 +128,12 @@ def _best_swap(
     chosen: Int[Array, " k"],
     most: Integer | None,
     matroid: Matroid | None,
-) -> Maximized:
+) -> MaximizationResult:
     k = chosen.shape[0]
     places = jnp.arange(k, dtype=jnp.int32)
 
     def exchange(chosen, place):
-        """The best item for one place, by how much it raises the value, the largest gain, calls."""
+        """The best item for one place, by how much it raises the value, the largest gain, num_evaluations."""
 
         def add(memo, other):
             added = function.add(memo, chosen[other])
@@ -150,7 +150,7 @@ def _best_swap(
         return best.astype(jnp.int32), raised[best], jnp.max(jnp.abs(gains)), jnp.sum(others)
 
     def body(search):
-        chosen, _, swaps, calls = search
+        chosen, _, swaps, num_evaluations = search
         others, raised, magnitude, looked = jax.lax.map(
             lambda place: exchange(chosen, place), places
         )
@@ -158,15 +158,15 @@ def _best_swap(
         # An increase within the rounding error of the gains is none.
         improves = raised[place] > 1e-6 * jnp.max(magnitude)
         chosen = jnp.where(improves, chosen.at[place].set(others[place]), chosen)
-        calls += jnp.sum(looked, dtype=jnp.int32)
-        return chosen, improves, swaps + improves.astype(swaps.dtype), calls
+        num_evaluations += jnp.sum(looked, dtype=jnp.int32)
+        return chosen, improves, swaps + improves.astype(swaps.dtype), num_evaluations
 
     def proceed(search):
         _, improves, swaps, _ = search
         return improves if most is None else improves & (swaps < most)
 
     zero = jnp.zeros((), jnp.int32)
-    chosen, _, _, calls = jax.lax.while_loop(
+    chosen, _, _, num_evaluations = jax.lax.while_loop(
         proceed, body, (chosen, jnp.array(k < function.size), zero, zero)
     )
 
@@ -174,4 +174,4 @@ def _best_swap(
         return function.add(memo, item), function.gain(memo, item)
 
     _, gains = jax.lax.scan(measure, function.init(), chosen)
-    return Maximized(chosen, gains, jnp.sum(gains), calls)
+    return MaximizationResult(chosen, gains, jnp.sum(gains), num_evaluations)

@@ -78,28 +78,28 @@ def grow(
     Args:
         state: The initial state.
         k: Items at most.
-        choose: ``choose(state) -> (state, item, gain, found, calls)``.
+        choose: ``choose(state) -> (state, item, gain, found, num_evaluations)``.
         take: ``take(state, item) -> state``.
 
     Returns:
-        Items, -1 where there is none, their gains, 0 where there is none, and the sum of the calls.
+        Items, -1 where there is none, their gains, 0 where there is none, and the sum of the num_evaluations.
     """
 
     def step(carry):
-        number, state, _, items, gains, calls = carry
-        state, item, gain, found, own_calls = choose(state)
+        number, state, _, items, gains, num_evaluations = carry
+        state, item, gain, found, step_evaluations = choose(state)
         # The last item is added to no memo, which is as much work as choosing it.
         state = jax.lax.cond(found & (number + 1 < k), lambda: take(state, item), lambda: state)
         items = items.at[number].set(jnp.where(found, item, -1))
         gains = gains.at[number].set(jnp.where(found, gain, 0))
-        return number + 1, state, found, items, gains, calls + own_calls
+        return number + 1, state, found, items, gains, num_evaluations + step_evaluations
 
     gain_dtype = jax.eval_shape(choose, state)[2].dtype
     zero, nothing = jnp.zeros((), jnp.int32), jnp.full(k, -1, jnp.int32)
     carry = (zero, state, jnp.array(True), nothing, jnp.zeros(k, gain_dtype), zero)
     with jax.named_scope(f"picks_{k}"):
-        *_, items, gains, calls = jax.lax.while_loop(lambda c: (c[0] < k) & c[2], step, carry)
-    return items, gains, calls
+        *_, items, gains, num_evaluations = jax.lax.while_loop(lambda c: (c[0] < k) & c[2], step, carry)
+    return items, gains, num_evaluations
 
 
 def best_item(gains: Float[Array, " size"], eligible: Bool[Array, " size"]) -> Int[Array, ""]:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.permutation import permutation_at
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.greedy import by_gain_and_by_ratio, score
 from fedjax_fair.submodular.limits import Limits, as_limits
 from fedjax_fair.submodular.matroids import Matroid
@@ -35,7 +35,7 @@ def stochastic_greedy(
     costs: ArrayLike | None = None,
     budget: float | Float[Array, ""] | None = None,
     stop: float | Float[Array, ""] | None = None,
-) -> Maximized:
+) -> MaximizationResult:
     """Adds the best of a few random candidates, ``k`` times.
 
     At every step new candidates are drawn uniformly without replacement from the items that are
@@ -71,7 +71,7 @@ def stochastic_greedy(
         >>> from fedjax_fair.submodular import Modular
         >>> function = Modular(jnp.arange(100.0))
         >>> chosen = stochastic_greedy(jax.random.key(0), function, 10, epsilon=0.1)
-        >>> int(chosen.calls)  # 24 candidates a step
+        >>> int(chosen.num_evaluations)  # 24 candidates a step
         240
     """
     size = function.size
@@ -97,7 +97,7 @@ def _stochastic_greedy(
     available: Bool[Array, " size"] | None,
     start: Int[Array, " start"] | None,
     limits: Limits | None,
-) -> Maximized:
+) -> MaximizationResult:
     state, before = begin(function, available, start)
     if limits is not None:
         drawing = partial(_grow_from_candidates, key, number)
@@ -114,10 +114,10 @@ def _stochastic_greedy(
         chosen = (drawn[lane], gains[lane], jnp.minimum(count, lanes.shape[0]))
         return (state.take(function, drawn[lane]), left.without(places[lane])), chosen
 
-    _, (items, gains, calls) = jax.lax.scan(
+    _, (items, gains, num_evaluations) = jax.lax.scan(
         step, (state, _Left.of(state)), jnp.arange(k, dtype=jnp.int32)
     )
-    return Maximized(items, gains, before + jnp.sum(gains), jnp.sum(calls))
+    return MaximizationResult(items, gains, before + jnp.sum(gains), jnp.sum(num_evaluations))
 
 
 def _grow_from_candidates(
@@ -129,7 +129,7 @@ def _grow_from_candidates(
     limits: Limits,
     costs: Float[Array, " size"] | None,
 ) -> tuple[Array, Array, Array]:
-    """Items, gains and calls under limits, which decide anew at every step what may be drawn."""
+    """Items, gains and num_evaluations under limits, which decide anew at every step what may be drawn."""
     lanes = jnp.arange(number, dtype=jnp.int32)
 
     def choose(carry):
@@ -144,8 +144,8 @@ def _grow_from_candidates(
         improves = limits.improves(gains) & (count > 0)
         scores = score(gains, None if costs is None else costs[drawn])
         lane = best_of(drawn, jnp.where(improves, scores, -jnp.inf))
-        calls = jnp.minimum(count, number)
-        return (state, place + 1), drawn[lane], gains[lane], improves.any(), calls
+        num_evaluations = jnp.minimum(count, number)
+        return (state, place + 1), drawn[lane], gains[lane], improves.any(), num_evaluations
 
     def take(carry, item):
         state, place = carry

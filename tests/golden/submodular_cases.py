@@ -114,7 +114,7 @@ def found(chosen):
         "items": chosen.items,
         "gains": chosen.gains,
         "value": chosen.value,
-        "calls": chosen.calls,
+        "num_evaluations": chosen.num_evaluations,
     }
 
 

@@ -58,17 +58,17 @@ def picked(chosen):
 
 def reference(similarity, k, allowed, score, stop=None):
     """Greedy in NumPy; ``allowed(mask)`` of every larger set, ``score(gain, item)``."""
-    items, calls = [], 0
+    items, num_evaluations = [], 0
     for _ in range(k):
         base = value_of(similarity, items)
         joins = [j for j in range(N) if j not in items and allowed(mask_of([*items, j]))]
-        calls += len(joins)
+        num_evaluations += len(joins)
         gains = {j: value_of(similarity, [*items, j]) - base for j in joins}
         gains = {j: gain for j, gain in gains.items() if stop is None or gain > stop}
         if not gains:
             break
         items.append(max(gains, key=lambda j: (score(gains[j], j), -j)))
-    return items, calls
+    return items, num_evaluations
 
 
 @partial(jax.jit, static_argnames=("name", "matroid"))
@@ -86,13 +86,13 @@ def test_an_independent_set_is_worth_half_of_the_best(name, matroid):
     for seed in range(15):
         similarity = random_location(seed)
         chosen = constrained(similarity, name, matroid)
-        items, calls = reference(
+        items, num_evaluations = reference(
             similarity, limit.rank, lambda mask: tuple(mask) in allowed, lambda gain, _: gain
         )
         assert chosen.items.tolist() == items
         assert chosen.value == value_of(similarity, items)
         assert chosen.value >= values_of(similarity, SETS[independent]).max() / 2
-        assert chosen.calls == calls if name != "lazy" else chosen.calls <= calls
+        assert chosen.num_evaluations == num_evaluations if name != "lazy" else chosen.num_evaluations <= num_evaluations
 
 
 @partial(jax.jit, static_argnames="matroid")
@@ -191,7 +191,7 @@ def test_candidates_are_drawn_from_what_may_join():
     chosen = solve(jax.random.split(jax.random.key(0), 4000))
     first, second = np.asarray(chosen.items).T
     assert (blocks[first] != blocks[second]).all()
-    assert (np.asarray(chosen.calls) == 2).all()
+    assert (np.asarray(chosen.num_evaluations) == 2).all()
     for counts, expected in (
         (np.bincount(first, minlength=N), np.array([1, 1, 1, 1, 1, 1, 0]) / 6),
         (np.bincount(second[first == 5], minlength=N), np.array([1, 1, 1, 1, 1, 0, 0]) / 5),
@@ -233,7 +233,7 @@ def test_it_stops_where_nothing_gains_enough(name):
     every = np.ones(N, bool)
     chosen = solve(weights, every, 0.0)
     assert picked(chosen) == [0, 2, 5]
-    assert chosen.calls == 7 + 6 + 5 + 4 if name != "lazy" else chosen.calls < 22
+    assert chosen.num_evaluations == 7 + 6 + 5 + 4 if name != "lazy" else chosen.num_evaluations < 22
     assert picked(solve(weights, every, 1.0)) == [0, 2]
     assert picked(solve(weights, every, -2.0)) == [0, 2, 5, 3, 4]
     # The others come when no available one is left, but not because available ones gain little.
@@ -270,7 +270,7 @@ def test_partial_enumeration_keeps_its_promise():
     everything = enumerated(similarity, np.zeros(N, np.float32), np.float32(0))
     # For every seed its own items, and what is left at every step after it.
     runs = [(j + sum(range(N - j + 1))) * math.comb(N, j) for j in range(4)]
-    assert everything.calls == sum(runs)
+    assert everything.num_evaluations == sum(runs)
 
 
 def test_no_limit_that_binds_changes_nothing():

@@ -65,7 +65,7 @@ def test_greedy_keeps_its_promise_and_lazy_and_stochastic_greedy_agree(k):
         assert plain.value == location_values(similarity, mask_of(plain.items)[None])[0]
         assert plain.value >= (1 - 1 / math.e) * values[MASKS.sum(axis=1) == k].max()
         chex.assert_trees_all_equal(lazy[:3], plain[:3])
-        assert 7 <= lazy.calls <= plain.calls == sum(7 - i for i in range(k))
+        assert 7 <= lazy.num_evaluations <= plain.num_evaluations == sum(7 - i for i in range(k))
         chex.assert_trees_all_equal(stochastic, plain)
 
 
@@ -86,7 +86,7 @@ def test_stochastic_greedy_keeps_its_promise_on_average():
     values = np.asarray(chosen.value)
     error = values.std() / np.sqrt(values.size)
     assert values.mean() - 3 * error >= (1 - 1 / math.e - epsilon) * all_values.max()
-    assert (chosen.calls == k * math.ceil(12 / k * math.log(1 / epsilon))).all()
+    assert (chosen.num_evaluations == k * math.ceil(12 / k * math.log(1 / epsilon))).all()
     # It is neither greedy nor a random choice.
     assert values.std() > 0
     assert values.mean() > all_values.mean() + 3 * error
@@ -327,7 +327,7 @@ def test_swaps_end_where_no_swap_helps():
 def test_swaps_are_counted():
     """All exchanges are looked at once more after the last one that helps."""
     swap = jax.jit(lambda weights: sm.best_swap(sm.Modular(weights), np.array([0, 1])))
-    assert swap(np.arange(5.0)).calls == (2 + 1) * 2 * 3
+    assert swap(np.arange(5.0)).num_evaluations == (2 + 1) * 2 * 3
 
 
 def test_swaps_are_made_for_any_difference_but_a_rounding_error():
