@@ -19,7 +19,7 @@ from conftest import QUICK_COMPILATION
 from fedjax_fair import submodular as sm
 from fedjax_fair.numerics import target
 
-# By its path, since the package num_evaluations a function by the name of the module.
+# By its path, since the package calls a function by the name of the module.
 sieve_module = importlib.import_module("fedjax_fair.submodular.sieve_streaming")
 N = 8
 SETS = np.array(list(itertools.product([False, True], repeat=N)))
