@@ -1,7 +1,7 @@
 """Greedy maximizers, under a number of items, a matroid or a budget.
 
 With ``k`` alone they return exactly ``k`` different items, also where gains are negative or equal;
-ties go to the smallest index. With a matroid, a budget or a gain at which to stop there may be
+ties go to the smallest index. With a matroid, a budget or a least gain there may be
 fewer: shapes are fixed, and places that stay empty hold item -1 and gain 0. They can be jitted,
 mapped and scanned. Outside of ``jax.jit`` a function of another shape or class compiles again.
 """
@@ -33,7 +33,7 @@ def greedy(
     matroid: Matroid | None = None,
     costs: ArrayLike | None = None,
     budget: float | Float[Array, ""] | None = None,
-    stop: float | Float[Array, ""] | None = None,
+    min_gain: float | Float[Array, ""] | None = None,
 ) -> MaximizationResult:
     """Adds the item with the largest gain, ``k`` times.
 
@@ -54,7 +54,7 @@ def greedy(
         matroid: Chooses independent sets only.
         costs: Cost of each item, ``[size]``, >= 0; may be traced.
         budget: The largest sum of costs, >= 0, up to a millionth; may be traced.
-        stop: Items that gain no more than this are not chosen: with 0 no item is that lowers the
+        min_gain: Items that gain no more than this are not chosen: with 0 no item is that lowers the
             value or leaves it as it is. May be traced.
 
     Returns:
@@ -71,13 +71,13 @@ def greedy(
         >>> chosen = greedy(function, 2)
         >>> chosen.items.tolist(), float(chosen.value)
         ([2, 0], 5.0)
-        >>> greedy(function, matroid=matroids.Partition([0, 1, 0], [1, 1]), stop=0).items.tolist()
+        >>> greedy(function, matroid=matroids.Partition([0, 1, 0], [1, 1]), min_gain=0).items.tolist()
         [2, -1]
         >>> greedy(function, costs=[1, 1, 2], budget=2).items.tolist()
         [2, -1, -1]
     """
     allowed, chosen = as_start(function.size, available, start)
-    steps, limits = as_limits(function.size, k, start, matroid, costs, budget, stop)
+    steps, limits = as_limits(function.size, k, start, matroid, costs, budget, min_gain)
     return _greedy(function, steps, allowed, chosen, limits)
 
 
@@ -123,7 +123,7 @@ def lazy_greedy(
     matroid: Matroid | None = None,
     costs: ArrayLike | None = None,
     budget: float | Float[Array, ""] | None = None,
-    stop: float | Float[Array, ""] | None = None,
+    min_gain: float | Float[Array, ""] | None = None,
 ) -> MaximizationResult:
     """Chooses as ``greedy`` does, but recomputes only the gains of items that may be the best.
 
@@ -138,7 +138,7 @@ def lazy_greedy(
         matroid: Which sets are independent.
         costs: Cost of each item.
         budget: The largest sum of costs.
-        stop: The gain that is not enough.
+        min_gain: The gain that is not enough.
 
     Raises:
         ValueError: As ``greedy``.
@@ -153,7 +153,7 @@ def lazy_greedy(
         ([2, 0], 4)
     """
     allowed, chosen = as_start(function.size, available, start)
-    steps, limits = as_limits(function.size, k, start, matroid, costs, budget, stop)
+    steps, limits = as_limits(function.size, k, start, matroid, costs, budget, min_gain)
     return _lazy_greedy(function, steps, allowed, chosen, limits or Limits())
 
 

@@ -24,14 +24,14 @@ class Limits(Tree):
 
     Args:
         matroid: The set has to stay independent.
-        stop: Items that gain at most so much are not chosen; None where any gain will do.
+        min_gain: Items that gain at most so much are not chosen; None where any gain will do.
         costs: Cost of each item, ``[size]``, where there is a budget.
         budget: The largest sum of costs.
         allowed: Mask of the items that may be chosen, ``[size]``; by default all.
     """
 
     matroid: Matroid | None = None
-    stop: Number | None = None
+    min_gain: Number | None = None
     costs: Float[Array, " size"] | None = None
     budget: Number | None = None
     allowed: Bool[Array, " size"] | None = None
@@ -48,7 +48,7 @@ class Limits(Tree):
 
     def improves(self, gains: Float[Array, " size"]) -> Bool[Array, " size"]:
         """Whether each item gains enough to be chosen."""
-        return jnp.ones(gains.shape, bool) if self.stop is None else gains > self.stop
+        return jnp.ones(gains.shape, bool) if self.min_gain is None else gains > self.min_gain
 
 
 def as_limits(
@@ -58,19 +58,19 @@ def as_limits(
     matroid: Matroid | None,
     costs: ArrayLike | None,
     budget: float | Float[Array, ""] | None,
-    stop: float | Float[Array, ""] | None,
+    min_gain: float | Float[Array, ""] | None,
 ) -> tuple[int, Limits | None]:
     """The number of steps, and the limits beyond it, if there are any; ``start`` is valid."""
     taken = 0 if start is None else np.shape(start)[0]
-    limited = not (matroid is None and costs is None and budget is None and stop is None)
+    limited = not (matroid is None and costs is None and budget is None and min_gain is None)
     if k is None and not limited:
-        raise ValueError("k=None: expected an integer, a matroid, a budget, or where to stop.")
+        raise ValueError("k=None: expected an integer, a matroid, a budget, or a least gain.")
     steps = max(1, (matroid.rank if matroid else size) - taken) if k is None else k
     checks.positive_int("k", steps, at_most=size - taken)
     if not limited:
         return steps, None
-    if stop is not None:
-        checks.finite("stop", stop)
+    if min_gain is not None:
+        checks.finite("min_gain", min_gain)
     if matroid is not None:
         check_matroid(matroid, size, "start", start)
     prices = None
@@ -80,7 +80,7 @@ def as_limits(
             spent = np.asarray(prices)[np.asarray(start)].sum()
             if spent > np.asarray(budget) * (1 + _SLACK):
                 raise ValueError(f"{start=}: expected items that cost at most {budget=}.")
-    return steps, Limits(matroid, stop, prices, budget)
+    return steps, Limits(matroid, min_gain, prices, budget)
 
 
 def check_matroid(matroid: Matroid, size: int, name: str, items: ArrayLike | None) -> None:

@@ -34,7 +34,7 @@ def stochastic_greedy(
     matroid: Matroid | None = None,
     costs: ArrayLike | None = None,
     budget: float | Float[Array, ""] | None = None,
-    stop: float | Float[Array, ""] | None = None,
+    min_gain: float | Float[Array, ""] | None = None,
 ) -> MaximizationResult:
     """Adds the best of a few random candidates, ``k`` times.
 
@@ -58,7 +58,7 @@ def stochastic_greedy(
         matroid: Which sets are independent.
         costs: Cost of each item.
         budget: The largest sum of costs.
-        stop: The gain that is not enough.
+        min_gain: The gain that is not enough.
 
     Raises:
         ValueError: If there are fewer items than ``k`` or ``candidates``, not just one of
@@ -78,7 +78,7 @@ def stochastic_greedy(
     if (candidates is None) == (epsilon is None):
         raise ValueError(f"{candidates=}, {epsilon=}: expected just one of them.")
     allowed, chosen = as_start(size, available, start)
-    steps, limits = as_limits(size, k, start, matroid, costs, budget, stop)
+    steps, limits = as_limits(size, k, start, matroid, costs, budget, min_gain)
     if epsilon is not None:
         checks.unit_interval("epsilon", epsilon)
         checks.positive("epsilon", epsilon)

@@ -186,7 +186,7 @@ def settings_of(maximize):
         arrays |= named("start", found(maximize(function, K, start=[5, 1])))
         arrays |= named("budget", found(maximize(function, costs=COSTS, budget=7.0)))
         arrays |= named("budget-k", found(maximize(function, 2, costs=COSTS, budget=8.0)))
-        arrays |= named("stop", found(maximize(function, 6, stop=0.8)))
+        arrays |= named("min_gain", found(maximize(function, 6, min_gain=0.8)))
         return arrays
 
     return both(solve)
@@ -197,7 +197,7 @@ def swaps():
 
     def solve():
         arrays = named("all", found(sm.best_swap(function, [0, 1, 2])))
-        arrays |= named("one", found(sm.best_swap(function, [0, 1, 2], most=1)))
+        arrays |= named("one", found(sm.best_swap(function, [0, 1, 2], max_swaps=1)))
         partition = LIMITS["partition"]
         return arrays | named(
             "matroid", found(sm.best_swap(function, [0, 1, 6], matroid=partition))

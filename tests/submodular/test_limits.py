@@ -56,7 +56,7 @@ def picked(chosen):
     return items[:count].tolist()
 
 
-def reference(similarity, k, allowed, score, stop=None):
+def reference(similarity, k, allowed, score, min_gain=None):
     """Greedy in NumPy; ``allowed(mask)`` of every larger set, ``score(gain, item)``."""
     items, num_evaluations = [], 0
     for _ in range(k):
@@ -64,7 +64,7 @@ def reference(similarity, k, allowed, score, stop=None):
         joins = [j for j in range(N) if j not in items and allowed(mask_of([*items, j]))]
         num_evaluations += len(joins)
         gains = {j: value_of(similarity, [*items, j]) - base for j in joins}
-        gains = {j: gain for j, gain in gains.items() if stop is None or gain > stop}
+        gains = {j: gain for j, gain in gains.items() if min_gain is None or gain > min_gain}
         if not gains:
             break
         items.append(max(gains, key=lambda j: (score(gains[j], j), -j)))
@@ -210,9 +210,9 @@ def test_all_limits_together_with_items_before(name):
     blocks = matroids.Partition([0, 0, 1, 1, 1, 2, 2], [1, 2, 2])
 
     @jax.jit
-    def solve(stop, budget):
+    def solve(min_gain, budget):
         settings = {"costs": costs, "budget": budget, "matroid": blocks, "start": [0]}
-        return MAXIMIZERS[name](sm.Modular(weights), 5, stop=stop, **settings)
+        return MAXIMIZERS[name](sm.Modular(weights), 5, min_gain=min_gain, **settings)
 
     chosen = solve(-0.5, 3.0)
     assert sorted(picked(chosen)) == [2, 3, 5]
@@ -225,9 +225,9 @@ def test_all_limits_together_with_items_before(name):
 @pytest.mark.parametrize("name", MAXIMIZERS)
 def test_it_stops_where_nothing_gains_enough(name):
     @jax.jit
-    def solve(weights, available, stop):
+    def solve(weights, available, min_gain):
         function = sm.Modular(weights)
-        return MAXIMIZERS[name](function, stop=stop, available=available)
+        return MAXIMIZERS[name](function, min_gain=min_gain, available=available)
 
     weights = np.array([3, np.nan, 2, 0, -1, 1, -np.inf], np.float32)
     every = np.ones(N, bool)
@@ -304,8 +304,8 @@ def test_budgets_side_by_side():
         ({"costs": [1, 1], "budget": 1.0}, "costs: expected 3 items, got 2"),
         ({"costs": [1, -1, 1], "budget": 1.0}, r"costs\[1\]=-1.0"),
         ({"costs": [1, 1, 1], "budget": -1.0}, "budget=-1.0"),
-        ({"stop": math.nan}, "stop=nan"),
-        ({"k": 4, "stop": 0.0}, "k=4: expected an integer >= 1 and <= 3"),
+        ({"min_gain": math.nan}, "min_gain=nan"),
+        ({"k": 4, "min_gain": 0.0}, "k=4: expected an integer >= 1 and <= 3"),
         ({"matroid": matroids.Uniform(1, 3), "start": [0, 1]}, r"start=\[0, 1\]: .* independent"),
         ({"costs": [2, 1, 1], "budget": 1.0, "start": [0]}, r"start=\[0\]: .* budget=1.0"),
     ],

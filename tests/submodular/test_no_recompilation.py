@@ -130,7 +130,7 @@ def a_point(seed):
 LIMITS = {
     "start": [3],
     "available": np.arange(N) < 5,
-    "stop": 0.01,
+    "min_gain": 0.01,
     "costs": np.ones(N),
     "budget": 3.5,
 }
@@ -149,7 +149,7 @@ CALLS = {
     "partial_enumeration": lambda seed: sm.partial_enumeration(
         location(seed), np.full(N, 1.0 + seed), 3.0 + seed, seed_size=2
     ),
-    "best_swap": lambda seed: sm.best_swap(location(seed), [seed, 3], most=1 + seed),
+    "best_swap": lambda seed: sm.best_swap(location(seed), [seed, 3], max_swaps=1 + seed),
     "distorted_greedy": lambda seed: sm.distorted_greedy(location(seed), numbers(seed, N), 3),
     "random_greedy": lambda seed: sm.random_greedy(a_key(seed), location(seed), 3),
     "double_greedy": lambda seed: sm.double_greedy(a_key(seed), location(seed)),

@@ -299,7 +299,7 @@ def test_swaps_end_where_no_swap_helps():
     @jax.jit
     def solve(similarity, start):
         function = sm.FacilityLocation(similarity)
-        return sm.best_swap(function, start), sm.best_swap(function, start, most=1)
+        return sm.best_swap(function, start), sm.best_swap(function, start, max_swaps=1)
 
     improved = 0
     for seed in range(15):
@@ -360,7 +360,7 @@ def test_swaps_are_made_for_any_difference_but_a_rounding_error():
         (lambda f: sm.distorted_greedy(f, [1.0], 1), "costs: expected 3 items, got 1"),
         (lambda f: sm.distorted_greedy(f, [1.0, -1.0, 0.0], 1), r"costs\[1\]=-1.0"),
         (lambda f: sm.best_swap(f, [0, 0]), r"items=\[0, 0\]: expected different"),
-        (lambda f: sm.best_swap(f, [0], most=0), "most=0"),
+        (lambda f: sm.best_swap(f, [0], max_swaps=0), "max_swaps=0"),
         (lambda f: sm.best_swap(f, []), r"items=\[\]: expected at least one item"),
     ],
 )

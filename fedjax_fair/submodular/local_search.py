@@ -79,12 +79,12 @@ def best_swap(
     function: SetFunction,
     items: ArrayLike,
     *,
-    most: int | None = None,
+    max_swaps: int | None = None,
     matroid: Matroid | None = None,
 ) -> MaximizationResult:
     """Exchanges an item of a set for another one, always the pair that raises the value most.
 
-    It ends when no exchange raises the value, or after ``most``. For facility location it closes
+    It ends when no exchange raises the value, or after ``max_swaps``. For facility location it closes
     the gap of about one percent between greedy and the best known sets. Where it ends by itself the
     value of a monotone submodular function is at least half of the largest that ``k`` items, or any
     independent set if ``items`` are a base of the matroid, can have.
@@ -92,7 +92,7 @@ def best_swap(
     Args:
         function: What to maximize.
         items: The initial set, ``[k]``, for example the one ``greedy`` found.
-        most: Exchanges at most; None sets no limit.
+        max_swaps: Exchanges at most; None sets no limit.
         matroid: Sets stay independent.
 
     Returns:
@@ -100,7 +100,7 @@ def best_swap(
         gain is that of the item after those before it.
 
     Raises:
-        ValueError: If ``items`` are none, not different or not independent, ``most`` is not
+        ValueError: If ``items`` are none, not different or not independent, ``max_swaps`` is not
             positive, or the matroid has another number of items.
 
     References:
@@ -115,18 +115,18 @@ def best_swap(
     chosen = as_items("items", items, function.size)
     if not chosen.size:
         raise ValueError("items=[]: expected at least one item, since swaps add none.")
-    if most is not None:
-        checks.positive_int("most", most)
+    if max_swaps is not None:
+        checks.positive_int("max_swaps", max_swaps)
     if matroid is not None:
         check_matroid(matroid, function.size, "items", items)
-    return _best_swap(function, chosen, most, matroid)
+    return _best_swap(function, chosen, max_swaps, matroid)
 
 
 @jax.jit
 def _best_swap(
     function: SetFunction,
     chosen: Int[Array, " k"],
-    most: Integer | None,
+    max_swaps: Integer | None,
     matroid: Matroid | None,
 ) -> MaximizationResult:
     k = chosen.shape[0]
@@ -163,7 +163,7 @@ def _best_swap(
 
     def proceed(search):
         _, improves, swaps, _ = search
-        return improves if most is None else improves & (swaps < most)
+        return improves if max_swaps is None else improves & (swaps < max_swaps)
 
     zero = jnp.zeros((), jnp.int32)
     chosen, _, _, num_evaluations = jax.lax.while_loop(
