@@ -106,7 +106,7 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
         (lambda: data.iid(2).split(LABELS, None), "seed=None: expected an integer >= 0"),
         (lambda: data.iid(2).split(LABELS, 1.5), r"seed=1\.5: expected an integer >= 0"),
         (lambda: sets.best_swap(FUNCTION, [0.5]), r"items=\[0\.5\]: expected integers"),
-        (lambda: sets.greedy(FUNCTION, 1, start=[1.5]), r"start=\[1\.5\]: expected integers"),
+        (lambda: sets.greedy(FUNCTION, 1, initial_items=[1.5]), r"initial_items=\[1\.5\]: expected integers"),
         (lambda: sets.facility_location_from_features(np.eye(2), [0.5]), r"items=\[0\.5\]"),
     ],
 )

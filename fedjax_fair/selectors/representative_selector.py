@@ -170,9 +170,9 @@ class RepresentativeSelector(Selector):
     def _maximize(self, key, function, available):
         candidates = self._candidates
         if candidates in ("all", function.size):
-            return greedy(function, self.cohort_size, available=available)
+            return greedy(function, self.cohort_size, candidate_mask=available)
         return stochastic_greedy(
-            key, function, self.cohort_size, candidates=candidates, available=available
+            key, function, self.cohort_size, candidates=candidates, candidate_mask=available
         )
 
     def observe(self, state, cohort, results, context):

@@ -60,10 +60,10 @@ class Submodular(Selector):
     def select(self, key, state, context):
         function, size = self.set_function_fn(context), self.cohort_size
         if self.candidates == "all":
-            chosen = greedy(function, size, available=context.available)
+            chosen = greedy(function, size, candidate_mask=context.available)
         else:
             chosen = stochastic_greedy(
-                key, function, size, candidates=self.candidates, available=context.available
+                key, function, size, candidates=self.candidates, candidate_mask=context.available
             )
         weights = jnp.full(size, 1 / size, jnp.float32)
         return Cohort(chosen.items, weights), state, {"objective": chosen.value}

@@ -28,8 +28,8 @@ def greedy(
     function: SetFunction,
     k: int | None = None,
     *,
-    available: ArrayLike | None = None,
-    start: ArrayLike | None = None,
+    candidate_mask: ArrayLike | None = None,
+    initial_items: ArrayLike | None = None,
     matroid: Matroid | None = None,
     costs: ArrayLike | None = None,
     budget: float | Float[Array, ""] | None = None,
@@ -47,9 +47,9 @@ def greedy(
         function: What to maximize.
         k: Items to choose; at most so many where there are other limits. By default the rank of the
             matroid, or else all items.
-        available: Mask of the items that may be chosen, ``[size]``; the others are chosen, best
-            first, only when no available one is left.
-        start: Items that the set contains already. They are not among the ``items`` that are
+        candidate_mask: Mask of the items that may be chosen, ``[size]``; the others are chosen, best
+            first, only when no candidate is left.
+        initial_items: Items that the set contains already. They are not among the ``items`` that are
             returned, but count in its ``value``, and in its cost.
         matroid: Chooses independent sets only.
         costs: Cost of each item, ``[size]``, >= 0; may be traced.
@@ -63,7 +63,7 @@ def greedy(
 
     Raises:
         ValueError: If there are fewer than ``k`` items, shapes do not fit, there are costs without
-            a budget, or ``start`` is not allowed.
+            a budget, or ``initial_items`` is not allowed.
 
     Examples:
         >>> from fedjax_fair.submodular import Modular, matroids
@@ -76,8 +76,8 @@ def greedy(
         >>> greedy(function, costs=[1, 1, 2], budget=2).items.tolist()
         [2, -1, -1]
     """
-    allowed, chosen = as_start(function.size, available, start)
-    steps, limits = as_limits(function.size, k, start, matroid, costs, budget, min_gain)
+    allowed, chosen = as_start(function.size, candidate_mask, initial_items)
+    steps, limits = as_limits(function.size, k, initial_items, matroid, costs, budget, min_gain)
     return _greedy(function, steps, allowed, chosen, limits)
 
 
@@ -85,11 +85,11 @@ def greedy(
 def _greedy(
     function: SetFunction,
     k: int,
-    available: Bool[Array, " size"] | None,
-    start: Int[Array, " start"] | None,
+    candidate_mask: Bool[Array, " size"] | None,
+    initial_items: Int[Array, " initial_items"] | None,
     limits: Limits | None,
 ) -> MaximizationResult:
-    state, before = begin(function, available, start)
+    state, before = begin(function, candidate_mask, initial_items)
     if limits is not None:
         return by_gain_and_by_ratio(grow_greedily, function, k, state, limits, before)
 
@@ -118,8 +118,8 @@ def lazy_greedy(
     function: SetFunction,
     k: int | None = None,
     *,
-    available: ArrayLike | None = None,
-    start: ArrayLike | None = None,
+    candidate_mask: ArrayLike | None = None,
+    initial_items: ArrayLike | None = None,
     matroid: Matroid | None = None,
     costs: ArrayLike | None = None,
     budget: float | Float[Array, ""] | None = None,
@@ -133,8 +133,8 @@ def lazy_greedy(
     Args:
         function: What to maximize; submodular.
         k: As for ``greedy``, as is all that follows.
-        available: Items to choose before all others.
-        start: Items that the set contains already.
+        candidate_mask: Items to choose before all others.
+        initial_items: Items that the set contains already.
         matroid: Which sets are independent.
         costs: Cost of each item.
         budget: The largest sum of costs.
@@ -152,8 +152,8 @@ def lazy_greedy(
         >>> chosen.items.tolist(), int(chosen.num_evaluations)
         ([2, 0], 4)
     """
-    allowed, chosen = as_start(function.size, available, start)
-    steps, limits = as_limits(function.size, k, start, matroid, costs, budget, min_gain)
+    allowed, chosen = as_start(function.size, candidate_mask, initial_items)
+    steps, limits = as_limits(function.size, k, initial_items, matroid, costs, budget, min_gain)
     return _lazy_greedy(function, steps, allowed, chosen, limits or Limits())
 
 
@@ -161,11 +161,11 @@ def lazy_greedy(
 def _lazy_greedy(
     function: SetFunction,
     k: int,
-    available: Bool[Array, " size"] | None,
-    start: Int[Array, " start"] | None,
+    candidate_mask: Bool[Array, " size"] | None,
+    initial_items: Int[Array, " initial_items"] | None,
     limits: Limits,
 ) -> MaximizationResult:
-    state, before = begin(function, available, start)
+    state, before = begin(function, candidate_mask, initial_items)
     return by_gain_and_by_ratio(_grow_lazily, function, k, state, limits, before)
 
 

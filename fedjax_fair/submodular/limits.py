@@ -54,14 +54,14 @@ class Limits(Tree):
 def as_limits(
     size: int,
     k: int | None,
-    start: ArrayLike | None,
+    initial_items: ArrayLike | None,
     matroid: Matroid | None,
     costs: ArrayLike | None,
     budget: float | Float[Array, ""] | None,
     min_gain: float | Float[Array, ""] | None,
 ) -> tuple[int, Limits | None]:
-    """The number of steps, and the limits beyond it, if there are any; ``start`` is valid."""
-    taken = 0 if start is None else np.shape(start)[0]
+    """The number of steps, and the limits beyond it, if there are any; ``initial_items`` is valid."""
+    taken = 0 if initial_items is None else np.shape(initial_items)[0]
     limited = not (matroid is None and costs is None and budget is None and min_gain is None)
     if k is None and not limited:
         raise ValueError("k=None: expected an integer, a matroid, a budget, or a least gain.")
@@ -72,14 +72,14 @@ def as_limits(
     if min_gain is not None:
         checks.finite("min_gain", min_gain)
     if matroid is not None:
-        check_matroid(matroid, size, "start", start)
+        check_matroid(matroid, size, "initial_items", initial_items)
     prices = None
     if costs is not None or budget is not None:
         prices = priced(size, costs, budget)
-        if start is not None and not is_traced((start, costs, budget)):
-            spent = np.asarray(prices)[np.asarray(start)].sum()
+        if initial_items is not None and not is_traced((initial_items, costs, budget)):
+            spent = np.asarray(prices)[np.asarray(initial_items)].sum()
             if spent > np.asarray(budget) * (1 + _SLACK):
-                raise ValueError(f"{start=}: expected items that cost at most {budget=}.")
+                raise ValueError(f"{initial_items=}: expected items that cost at most {budget=}.")
     return steps, Limits(matroid, min_gain, prices, budget)
 
 

@@ -23,47 +23,47 @@ class Selection(NamedTuple):
     Attributes:
         memo: The function's memo of it.
         free: Items outside of it.
-        available: Items to choose before all others.
+        candidate_mask: Items to choose before all others.
     """
 
     memo: PyTree
     free: Bool[Array, " size"]
-    available: Bool[Array, " size"]
+    candidate_mask: Bool[Array, " size"]
 
     def eligible(self, limits: Limits | None = None) -> Bool[Array, " size"]:
         """The items that may be chosen next."""
         free = self.free if limits is None else limits.addable(~self.free)
-        first = free & self.available
+        first = free & self.candidate_mask
         return jnp.where(first.any(), first, free)
 
     def take(self, function: SetFunction, item: Int[Array, ""]) -> Selection:
         """The set with one more item."""
         memo = function.add(self.memo, item)
-        return Selection(memo, self.free.at[item].set(False), self.available)
+        return Selection(memo, self.free.at[item].set(False), self.candidate_mask)
 
 
 def as_start(
-    size: int, available: ArrayLike | None, start: ArrayLike | None
-) -> tuple[Bool[Array, " size"] | None, Int[Array, " start"] | None]:
+    size: int, candidate_mask: ArrayLike | None, initial_items: ArrayLike | None
+) -> tuple[Bool[Array, " size"] | None, Int[Array, " initial_items"] | None]:
     """The items to choose before all others and those chosen already, checked."""
-    allowed = None if available is None else as_mask("available", available)
+    allowed = None if candidate_mask is None else as_mask("candidate_mask", candidate_mask)
     if allowed is not None and allowed.shape != (size,):
-        raise ValueError(f"available: expected shape ({size},), got {allowed.shape}.")
-    return allowed, None if start is None else as_items("start", start, size)
+        raise ValueError(f"candidate_mask: expected shape ({size},), got {allowed.shape}.")
+    return allowed, None if initial_items is None else as_items("initial_items", initial_items, size)
 
 
 def begin(
     function: SetFunction,
-    available: Bool[Array, " size"] | None = None,
-    start: Int[Array, " start"] | None = None,
+    candidate_mask: Bool[Array, " size"] | None = None,
+    initial_items: Int[Array, " initial_items"] | None = None,
 ) -> tuple[Selection, Float[Array, ""]]:
     """The initial set and its value."""
     everything = jnp.ones(function.size, bool)
-    allowed = everything if available is None else available
+    allowed = everything if candidate_mask is None else candidate_mask
     state = Selection(function.init(), everything, allowed)
-    if start is None:
+    if initial_items is None:
         return state, jnp.zeros(())
-    state, _ = jax.lax.scan(lambda state, item: (state.take(function, item), None), state, start)
+    state, _ = jax.lax.scan(lambda state, item: (state.take(function, item), None), state, initial_items)
     return state, function.value(~state.free)
 
 

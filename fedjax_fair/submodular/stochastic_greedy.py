@@ -29,8 +29,8 @@ def stochastic_greedy(
     candidates: int | None = None,
     *,
     epsilon: float | None = None,
-    available: ArrayLike | None = None,
-    start: ArrayLike | None = None,
+    candidate_mask: ArrayLike | None = None,
+    initial_items: ArrayLike | None = None,
     matroid: Matroid | None = None,
     costs: ArrayLike | None = None,
     budget: float | Float[Array, ""] | None = None,
@@ -53,8 +53,8 @@ def stochastic_greedy(
             ``greedy``.
         candidates: Items whose gains are evaluated at every step.
         epsilon: Determines the number of candidates instead, in (0, 1).
-        available: As for ``greedy``.
-        start: As for ``greedy``, as is all that follows.
+        candidate_mask: As for ``greedy``.
+        initial_items: As for ``greedy``, as is all that follows.
         matroid: Which sets are independent.
         costs: Cost of each item.
         budget: The largest sum of costs.
@@ -77,8 +77,8 @@ def stochastic_greedy(
     size = function.size
     if (candidates is None) == (epsilon is None):
         raise ValueError(f"{candidates=}, {epsilon=}: expected just one of them.")
-    allowed, chosen = as_start(size, available, start)
-    steps, limits = as_limits(size, k, start, matroid, costs, budget, min_gain)
+    allowed, chosen = as_start(size, candidate_mask, initial_items)
+    steps, limits = as_limits(size, k, initial_items, matroid, costs, budget, min_gain)
     if epsilon is not None:
         checks.unit_interval("epsilon", epsilon)
         checks.positive("epsilon", epsilon)
@@ -94,11 +94,11 @@ def _stochastic_greedy(
     function: SetFunction,
     k: int,
     number: int,
-    available: Bool[Array, " size"] | None,
-    start: Int[Array, " start"] | None,
+    candidate_mask: Bool[Array, " size"] | None,
+    initial_items: Int[Array, " initial_items"] | None,
     limits: Limits | None,
 ) -> MaximizationResult:
-    state, before = begin(function, available, start)
+    state, before = begin(function, candidate_mask, initial_items)
     if limits is not None:
         drawing = partial(_grow_from_candidates, key, number)
         return by_gain_and_by_ratio(drawing, function, k, state, limits, before)
@@ -158,7 +158,7 @@ class _Left(NamedTuple):
     """The items that are left, in an order in which one is removed in constant time.
 
     Attributes:
-        items: All items in two segments, available ones and others; those left are first in each.
+        items: All items in two segments, candidates and others; those left are first in each.
         counts: Items left in each segment.
         second: Where the second segment begins.
     """
@@ -169,7 +169,7 @@ class _Left(NamedTuple):
 
     @classmethod
     def of(cls, state: Selection) -> _Left:
-        kind = jnp.where(state.free, jnp.where(state.available, 0, 1), 2)
+        kind = jnp.where(state.free, jnp.where(state.candidate_mask, 0, 1), 2)
         counts = jnp.stack([jnp.sum(kind == 0), jnp.sum(kind == 1)]).astype(jnp.int32)
         return cls(jnp.argsort(kind, stable=True).astype(jnp.int32), counts, counts[0])
 

@@ -182,8 +182,8 @@ def settings_of(maximize):
 
     def solve():
         function = FUNCTIONS["facility_location"]()
-        arrays = named("available", found(maximize(function, K, available=INCLUDED)))
-        arrays |= named("start", found(maximize(function, K, start=[5, 1])))
+        arrays = named("candidate_mask", found(maximize(function, K, candidate_mask=INCLUDED)))
+        arrays |= named("initial_items", found(maximize(function, K, initial_items=[5, 1])))
         arrays |= named("budget", found(maximize(function, costs=COSTS, budget=7.0)))
         arrays |= named("budget-k", found(maximize(function, 2, costs=COSTS, budget=8.0)))
         arrays |= named("min_gain", found(maximize(function, 6, min_gain=0.8)))

@@ -211,7 +211,7 @@ def test_all_limits_together_with_items_before(name):
 
     @jax.jit
     def solve(min_gain, budget):
-        settings = {"costs": costs, "budget": budget, "matroid": blocks, "start": [0]}
+        settings = {"costs": costs, "budget": budget, "matroid": blocks, "initial_items": [0]}
         return MAXIMIZERS[name](sm.Modular(weights), 5, min_gain=min_gain, **settings)
 
     chosen = solve(-0.5, 3.0)
@@ -227,7 +227,7 @@ def test_it_stops_where_nothing_gains_enough(name):
     @jax.jit
     def solve(weights, available, min_gain):
         function = sm.Modular(weights)
-        return MAXIMIZERS[name](function, min_gain=min_gain, available=available)
+        return MAXIMIZERS[name](function, min_gain=min_gain, candidate_mask=available)
 
     weights = np.array([3, np.nan, 2, 0, -1, 1, -np.inf], np.float32)
     every = np.ones(N, bool)
@@ -306,8 +306,8 @@ def test_budgets_side_by_side():
         ({"costs": [1, 1, 1], "budget": -1.0}, "budget=-1.0"),
         ({"min_gain": math.nan}, "min_gain=nan"),
         ({"k": 4, "min_gain": 0.0}, "k=4: expected an integer >= 1 and <= 3"),
-        ({"matroid": matroids.Uniform(1, 3), "start": [0, 1]}, r"start=\[0, 1\]: .* independent"),
-        ({"costs": [2, 1, 1], "budget": 1.0, "start": [0]}, r"start=\[0\]: .* budget=1.0"),
+        ({"matroid": matroids.Uniform(1, 3), "initial_items": [0, 1]}, r"initial_items=\[0, 1\]: .* independent"),
+        ({"costs": [2, 1, 1], "budget": 1.0, "initial_items": [0]}, r"initial_items=\[0\]: .* budget=1.0"),
     ],
 )
 def test_bad_input_is_named(settings, message):

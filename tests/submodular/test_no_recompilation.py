@@ -128,8 +128,8 @@ def a_point(seed):
 
 
 LIMITS = {
-    "start": [3],
-    "available": np.arange(N) < 5,
+    "initial_items": [3],
+    "candidate_mask": np.arange(N) < 5,
     "min_gain": 0.01,
     "costs": np.ones(N),
     "budget": 3.5,

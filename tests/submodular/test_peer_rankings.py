@@ -28,7 +28,7 @@ def recorded(name):
 @partial(jax.jit, static_argnames=("make", "count", "k"))
 def picked(make, arrays, count, k):
     function = make(*arrays)
-    return sm.greedy(function, k, available=np.arange(function.size) < count).items
+    return sm.greedy(function, k, candidate_mask=np.arange(function.size) < count).items
 
 
 @partial(jax.jit, static_argnames="make")

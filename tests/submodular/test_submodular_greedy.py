@@ -127,7 +127,7 @@ EXACT = ["greedy", "lazy", "stochastic, all"]
 @partial(jax.jit, static_argnames=("name", "k"))
 def maximized(name, weights, available, k):
     """The sum of six weights, whatever they are, since values are not checked inside of jit."""
-    return MAXIMIZERS[name](sm.Modular(weights), k=k, available=available)
+    return MAXIMIZERS[name](sm.Modular(weights), k=k, candidate_mask=available)
 
 
 def maximize(name, weights, k, available=(True,) * 6):
@@ -176,7 +176,7 @@ def test_a_warm_start_goes_on_where_it_was(name):
     def solve(similarity):
         function = sm.FacilityLocation(similarity)
         whole = MAXIMIZERS[name](function, k=4)
-        return whole, MAXIMIZERS[name](function, k=2, start=whole.items[:2])
+        return whole, MAXIMIZERS[name](function, k=2, initial_items=whole.items[:2])
 
     whole, rest = solve(random_location(4, items=6))
     chex.assert_trees_all_equal(rest.items, whole.items[2:])
@@ -344,14 +344,14 @@ def test_swaps_are_made_for_any_difference_but_a_rounding_error():
     [
         (lambda f: sm.greedy(f, 4), "k=4: expected an integer >= 1 and <= 3"),
         (lambda f: sm.greedy(f, 0), "k=0"),
-        (lambda f: sm.greedy(f, 2, start=[0, 1]), "k=2: expected an integer >= 1 and <= 1"),
-        (lambda f: sm.greedy(f, 1, start=[0, 3]), r"start=\[0, 3\]: expected items in \[0, 3\)"),
-        (lambda f: sm.greedy(f, 1, start=[1, 1]), r"start=\[1, 1\]: expected different items"),
-        (lambda f: sm.greedy(f, 1, available=[True]), r"available: expected shape \(3,\)"),
-        (lambda f: sm.greedy(f, 1, available=[0, 1, 2]), r"available\[2\]=2.0: expected 0 or 1"),
-        (lambda f: sm.greedy(f, 1, start=[0.7]), r"start=\[0.7\]: expected integers"),
-        (lambda f: sm.greedy(f, 1, start=[True, False, False]), "start=.*: expected integers"),
-        (lambda f: sm.greedy(f, 1, start=[[0]]), r"start: expected a vector of items, got .*1, 1"),
+        (lambda f: sm.greedy(f, 2, initial_items=[0, 1]), "k=2: expected an integer >= 1 and <= 1"),
+        (lambda f: sm.greedy(f, 1, initial_items=[0, 3]), r"initial_items=\[0, 3\]: expected items in \[0, 3\)"),
+        (lambda f: sm.greedy(f, 1, initial_items=[1, 1]), r"initial_items=\[1, 1\]: expected different items"),
+        (lambda f: sm.greedy(f, 1, candidate_mask=[True]), r"candidate_mask: expected shape \(3,\)"),
+        (lambda f: sm.greedy(f, 1, candidate_mask=[0, 1, 2]), r"candidate_mask\[2\]=2.0: expected 0 or 1"),
+        (lambda f: sm.greedy(f, 1, initial_items=[0.7]), r"initial_items=\[0.7\]: expected integers"),
+        (lambda f: sm.greedy(f, 1, initial_items=[True, False, False]), "initial_items=.*: expected integers"),
+        (lambda f: sm.greedy(f, 1, initial_items=[[0]]), r"initial_items: expected a vector of items, got .*1, 1"),
         (lambda f: sm.best_swap(f, [0.7]), r"items=\[0.7\]: expected integers"),
         (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1), "candidates=None, epsilon=None"),
         (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1, 4), "candidates=4: .* <= 3"),
