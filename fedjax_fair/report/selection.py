@@ -1,4 +1,4 @@
-"""Figures of client selection: participation, representation, and their price in accuracy."""
+"""Figures of client selection: participation, representation, and their cost in accuracy."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from jaxtyping import Array, Key
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.constraints import Constraints
 from fedjax_fair.submodular.greedy import grow_greedily
-from fedjax_fair.submodular.limits import Limits
 from fedjax_fair.submodular.selection import begin
 
 __all__ = ["greedi"]
@@ -80,7 +80,7 @@ def _greedi(
         empty, _ = begin(function)
 
         def among(allowed):
-            items, gains, num_evaluations = grow_greedily(function, k, empty, Limits(allowed=allowed), None)
+            items, gains, num_evaluations = grow_greedily(function, k, empty, Constraints(allowed=allowed), None)
             return MaximizationResult(items, gains, jnp.sum(gains), num_evaluations)
 
         own = jax.lax.map(lambda part: among(owners == part), numbers)

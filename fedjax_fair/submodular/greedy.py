@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.limits import Limits, as_limits
+from fedjax_fair.submodular.constraints import Constraints, as_constraints
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.submodular.selection import Selection, as_start, begin, best_item, grow
 
@@ -45,7 +45,7 @@ def greedy(
 
     Args:
         function: What to maximize.
-        k: Items to choose; at most so many where there are other limits. By default the rank of the
+        k: Items to choose; at most so many where there are other constraints. By default the rank of the
             matroid, or else all items.
         candidate_mask: Mask of the items that may be chosen, ``[size]``; the others are chosen, best
             first, only when no candidate is left.
@@ -77,8 +77,8 @@ def greedy(
         [2, -1, -1]
     """
     allowed, chosen = as_start(function.size, candidate_mask, initial_items)
-    steps, limits = as_limits(function.size, k, initial_items, matroid, costs, budget, min_gain)
-    return _greedy(function, steps, allowed, chosen, limits)
+    steps, constraints = as_constraints(function.size, k, initial_items, matroid, costs, budget, min_gain)
+    return _greedy(function, steps, allowed, chosen, constraints)
 
 
 @partial(jax.jit, static_argnums=1)
@@ -87,11 +87,11 @@ def _greedy(
     k: int,
     candidate_mask: Bool[Array, " size"] | None,
     initial_items: Int[Array, " initial_items"] | None,
-    limits: Limits | None,
+    constraints: Constraints | None,
 ) -> MaximizationResult:
     state, before = begin(function, candidate_mask, initial_items)
-    if limits is not None:
-        return by_gain_and_by_ratio(grow_greedily, function, k, state, limits, before)
+    if constraints is not None:
+        return by_gain_and_by_ratio(grow_greedily, function, k, state, constraints, before)
 
     def choose(state):
         eligible = state.eligible()
@@ -153,8 +153,8 @@ def lazy_greedy(
         ([2, 0], 4)
     """
     allowed, chosen = as_start(function.size, candidate_mask, initial_items)
-    steps, limits = as_limits(function.size, k, initial_items, matroid, costs, budget, min_gain)
-    return _lazy_greedy(function, steps, allowed, chosen, limits or Limits())
+    steps, constraints = as_constraints(function.size, k, initial_items, matroid, costs, budget, min_gain)
+    return _lazy_greedy(function, steps, allowed, chosen, constraints or Constraints())
 
 
 @partial(jax.jit, static_argnums=1)
@@ -163,10 +163,10 @@ def _lazy_greedy(
     k: int,
     candidate_mask: Bool[Array, " size"] | None,
     initial_items: Int[Array, " initial_items"] | None,
-    limits: Limits,
+    constraints: Constraints,
 ) -> MaximizationResult:
     state, before = begin(function, candidate_mask, initial_items)
-    return by_gain_and_by_ratio(_grow_lazily, function, k, state, limits, before)
+    return by_gain_and_by_ratio(_grow_lazily, function, k, state, constraints, before)
 
 
 def by_gain_and_by_ratio(
@@ -174,19 +174,19 @@ def by_gain_and_by_ratio(
     function: SetFunction,
     k: int,
     state: Selection,
-    limits: Limits,
+    constraints: Constraints,
     before: Float[Array, ""],
 ) -> MaximizationResult:
     """What is grown by gain and, where there are costs, by gain per cost if that is better."""
 
     def grown(costs):
-        items, gains, num_evaluations = how(function, k, state, limits, costs)
+        items, gains, num_evaluations = how(function, k, state, constraints, costs)
         return MaximizationResult(items, gains, before + jnp.sum(gains), num_evaluations)
 
     by_gain = grown(None)
-    if limits.costs is None:
+    if constraints.costs is None:
         return by_gain
-    by_ratio = grown(limits.costs)
+    by_ratio = grown(constraints.costs)
     better = by_ratio.value > by_gain.value
     found = jax.tree.map(lambda a, b: jnp.where(better, a, b), by_ratio, by_gain)
     return found._replace(num_evaluations=by_gain.num_evaluations + by_ratio.num_evaluations)
@@ -196,15 +196,15 @@ def grow_greedily(
     function: SetFunction,
     k: int,
     state: Selection,
-    limits: Limits,
+    constraints: Constraints,
     costs: Float[Array, " size"] | None,
 ) -> tuple[Array, Array, Array]:
     """Items, gains and num_evaluations of greedy, by gain or by gain per cost."""
 
     def choose(state):
-        eligible = state.eligible(limits)
+        eligible = state.eligible(constraints)
         gains = function.gains(state.memo)
-        improves = eligible & limits.improves(gains)
+        improves = eligible & constraints.improves(gains)
         best = best_item(score(gains, costs), improves)
         return state, best, gains[best], improves.any(), jnp.sum(eligible)
 
@@ -215,15 +215,15 @@ def _grow_lazily(
     function: SetFunction,
     k: int,
     state: Selection,
-    limits: Limits,
+    constraints: Constraints,
     costs: Float[Array, " size"] | None,
 ) -> tuple[Array, Array, Array]:
     def choose(carry):
         state, bounds, first = carry
-        eligible = state.eligible(limits)
+        eligible = state.eligible(constraints)
 
         def candidate(bounds):
-            improves = eligible & limits.improves(bounds)
+            improves = eligible & constraints.improves(bounds)
             return best_item(score(bounds, costs), improves), improves.any()
 
         def tighten(search):

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_items, as_non_negative
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.limits import check_matroid
+from fedjax_fair.submodular.constraints import check_matroid
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.tree import Integer
 
@@ -49,24 +49,24 @@ def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximiz
         ([0, -1], 2.0)
     """
     checks.positive_int("k", k, at_most=function.size)
-    prices = as_non_negative("costs", costs, "items")
-    if prices.shape[0] != function.size:
-        raise ValueError(f"costs: expected {function.size} items, got {prices.shape[0]}.")
-    return _distorted_greedy(function, prices, k)
+    costs = as_non_negative("costs", costs, "items")
+    if costs.shape[0] != function.size:
+        raise ValueError(f"costs: expected {function.size} items, got {costs.shape[0]}.")
+    return _distorted_greedy(function, costs, k)
 
 
 @partial(jax.jit, static_argnums=2)
-def _distorted_greedy(function: SetFunction, prices: Float[Array, " size"], k: int) -> MaximizationResult:
+def _distorted_greedy(function: SetFunction, costs: Float[Array, " size"], k: int) -> MaximizationResult:
     def step(carry, number):
         memo, free = carry
         gains = function.gains(memo)
         remaining = (k - 1 - number).astype(gains.dtype)
-        distorted = (1 - 1 / k) ** remaining * gains - prices
+        distorted = (1 - 1 / k) ** remaining * gains - costs
         best = jnp.argmax(jnp.where(free, distorted, -jnp.inf)).astype(jnp.int32)
         improves = distorted[best] > 0
         added = function.add(memo, best)
         memo = jax.tree.map(lambda new, old: jnp.where(improves, new, old), added, memo)
-        chosen = (jnp.where(improves, best, -1), jnp.where(improves, gains[best] - prices[best], 0.0))
+        chosen = (jnp.where(improves, best, -1), jnp.where(improves, gains[best] - costs[best], 0.0))
         return (memo, free.at[best].set(free[best] & ~improves)), (*chosen, jnp.sum(free))
 
     _, (items, gains, num_evaluations) = jax.lax.scan(
@@ -144,7 +144,7 @@ def _best_swap(
         inside = jnp.zeros(function.size, bool).at[chosen].set(True)
         others = ~inside
         if matroid is not None:
-            others &= matroid.addable(inside.at[chosen[place]].set(False))
+            others &= matroid.feasible_items(inside.at[chosen[place]].set(False))
         raised = jnp.where(others, gains - gains[chosen[place]], -jnp.inf)
         best = jnp.argmax(raised)
         return best.astype(jnp.int32), raised[best], jnp.max(jnp.abs(gains)), jnp.sum(others)

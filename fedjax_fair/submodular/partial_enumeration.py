@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.constraints import Constraints, check_costs
 from fedjax_fair.submodular.greedy import grow_greedily
-from fedjax_fair.submodular.limits import Limits, priced
 from fedjax_fair.submodular.selection import begin
 
 __all__ = ["partial_enumeration"]
@@ -57,25 +57,25 @@ def partial_enumeration(
     """
     size = function.size
     checks.positive_int("seed_size", seed_size, at_most=size)
-    limits = Limits(costs=priced(size, costs, budget), budget=budget)
-    return _partial_enumeration(function, limits, seed_size)
+    constraints = Constraints(costs=check_costs(size, costs, budget), budget=budget)
+    return _partial_enumeration(function, constraints, seed_size)
 
 
 @partial(jax.jit, static_argnums=2)
-def _partial_enumeration(function: SetFunction, limits: Limits, seed_size: int) -> MaximizationResult:
+def _partial_enumeration(function: SetFunction, constraints: Constraints, seed_size: int) -> MaximizationResult:
     size = function.size
     empty, _ = begin(function)
 
     def add(state, item):
         """One item of a seed, unless there is none or the budget does not pay for it."""
-        fits = (item >= 0) & limits.addable(~state.free)[item]
+        fits = (item >= 0) & constraints.feasible_items(~state.free)[item]
         gain = jnp.where(fits, function.gain(state.memo, item), 0)
         state = jax.lax.cond(fits, lambda: state.take(function, item), lambda: state)
         return state, (jnp.where(fits, item, -1), gain)
 
     def grown(seed):
         state, (seed, gains) = jax.lax.scan(add, empty, seed)
-        items, more, num_evaluations = grow_greedily(function, size, state, limits, limits.costs)
+        items, more, num_evaluations = grow_greedily(function, size, state, constraints, constraints.costs)
         items, gains = jnp.append(seed, items), jnp.append(gains, more)
         first = jnp.argsort(items < 0, stable=True)[:size]
         return MaximizationResult(items[first], gains[first], jnp.sum(gains), num_evaluations + jnp.sum(seed >= 0))

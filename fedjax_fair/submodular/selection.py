@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular.arrays import as_items, as_mask
 from fedjax_fair.submodular.base import SetFunction
-from fedjax_fair.submodular.limits import Limits
+from fedjax_fair.submodular.constraints import Constraints
 
 __all__ = ["Selection", "as_start", "begin", "best_item", "best_of", "grow"]
 
@@ -30,9 +30,9 @@ class Selection(NamedTuple):
     free: Bool[Array, " size"]
     candidate_mask: Bool[Array, " size"]
 
-    def eligible(self, limits: Limits | None = None) -> Bool[Array, " size"]:
+    def eligible(self, constraints: Constraints | None = None) -> Bool[Array, " size"]:
         """The items that may be chosen next."""
-        free = self.free if limits is None else limits.addable(~self.free)
+        free = self.free if constraints is None else constraints.feasible_items(~self.free)
         first = free & self.candidate_mask
         return jnp.where(first.any(), first, free)
 

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from fedjax_fair import checks
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.constraints import Constraints, as_constraints
 from fedjax_fair.submodular.greedy import by_gain_and_by_ratio, score
-from fedjax_fair.submodular.limits import Limits, as_limits
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.submodular.selection import Selection, as_start, begin, best_of, grow
 
@@ -49,7 +49,7 @@ def stochastic_greedy(
     Args:
         key: Random key.
         function: What to maximize.
-        k: Items to choose; at most so many, or None, where there are other limits, as for
+        k: Items to choose; at most so many, or None, where there are other constraints, as for
             ``greedy``.
         candidates: Items whose gains are evaluated at every step.
         epsilon: Determines the number of candidates instead, in (0, 1).
@@ -78,14 +78,14 @@ def stochastic_greedy(
     if (candidates is None) == (epsilon is None):
         raise ValueError(f"{candidates=}, {epsilon=}: expected just one of them.")
     allowed, chosen = as_start(size, candidate_mask, initial_items)
-    steps, limits = as_limits(size, k, initial_items, matroid, costs, budget, min_gain)
+    steps, constraints = as_constraints(size, k, initial_items, matroid, costs, budget, min_gain)
     if epsilon is not None:
         checks.unit_interval("epsilon", epsilon)
         checks.positive("epsilon", epsilon)
         candidates = min(size, math.ceil(size / steps * math.log(1 / epsilon)))
     number: Any = candidates
     checks.positive_int("candidates", number, at_most=size)
-    return _stochastic_greedy(key, function, steps, int(number), allowed, chosen, limits)
+    return _stochastic_greedy(key, function, steps, int(number), allowed, chosen, constraints)
 
 
 @partial(jax.jit, static_argnums=(2, 3))
@@ -96,12 +96,12 @@ def _stochastic_greedy(
     number: int,
     candidate_mask: Bool[Array, " size"] | None,
     initial_items: Int[Array, " initial_items"] | None,
-    limits: Limits | None,
+    constraints: Constraints | None,
 ) -> MaximizationResult:
     state, before = begin(function, candidate_mask, initial_items)
-    if limits is not None:
+    if constraints is not None:
         drawing = partial(_grow_from_candidates, key, number)
-        return by_gain_and_by_ratio(drawing, function, k, state, limits, before)
+        return by_gain_and_by_ratio(drawing, function, k, state, constraints, before)
     lanes = jnp.arange(number, dtype=jnp.int32)
 
     def step(carry, place):
@@ -126,22 +126,22 @@ def _grow_from_candidates(
     function: SetFunction,
     k: int,
     state: Selection,
-    limits: Limits,
+    constraints: Constraints,
     costs: Float[Array, " size"] | None,
 ) -> tuple[Array, Array, Array]:
-    """Items, gains and num_evaluations under limits, which decide anew at every step what may be drawn."""
+    """Items, gains and num_evaluations under constraints, which decide anew at every step what may be drawn."""
     lanes = jnp.arange(number, dtype=jnp.int32)
 
     def choose(carry):
         state, place = carry
-        ranks = jnp.cumsum(state.eligible(limits), dtype=jnp.int32)
+        ranks = jnp.cumsum(state.eligible(constraints), dtype=jnp.int32)
         count = ranks[-1]
         some = jnp.maximum(count, 1)
         own_key = jax.random.fold_in(key, place)
         drawn = jnp.searchsorted(ranks, permutation_at(own_key, lanes % some, some) + 1)
         drawn = jnp.minimum(drawn, function.size - 1).astype(jnp.int32)  # Where there is none.
         gains = jax.vmap(partial(function.gain, state.memo))(drawn)
-        improves = limits.improves(gains) & (count > 0)
+        improves = constraints.improves(gains) & (count > 0)
         scores = score(gains, None if costs is None else costs[drawn])
         lane = best_of(drawn, jnp.where(improves, scores, -jnp.inf))
         num_evaluations = jnp.minimum(count, number)

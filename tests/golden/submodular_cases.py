@@ -267,13 +267,13 @@ def of_matroid(matroid):
     def solve(masks, weights):
         return {
             "independent": jax.vmap(matroid.independent)(masks),
-            "addable": jax.vmap(matroid.addable)(masks),
+            "feasible_items": jax.vmap(matroid.feasible_items)(masks),
             "base": jax.vmap(matroid.max_weight_base)(weights),
         }
 
     eager = {
         "independent": matroid.independent(jnp.asarray(masks[9])),
-        "addable": matroid.addable(jnp.asarray(masks[9])),
+        "feasible_items": matroid.feasible_items(jnp.asarray(masks[9])),
         "base": matroid.max_weight_base(jnp.asarray(weights[0])),
     }
     return named("jit", jax.jit(solve)(masks, weights)) | named("eager", eager)

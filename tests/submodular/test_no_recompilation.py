@@ -136,7 +136,7 @@ LIMITS = {
 }
 CALLS = {
     "greedy": lambda seed: sm.greedy(location(seed), 3),
-    "greedy under limits": lambda seed: sm.greedy(
+    "greedy under constraints": lambda seed: sm.greedy(
         location(seed), matroid=MATROIDS["partition"](seed), **LIMITS
     ),
     "lazy_greedy": lambda seed: sm.lazy_greedy(location(seed), 3, **LIMITS),
@@ -197,7 +197,7 @@ def test_a_second_call_compiles_nothing(name):
     assert not found
 
 
-@pytest.mark.parametrize("name", ["greedy of feature_based", "greedy under limits", "kmeans"])
+@pytest.mark.parametrize("name", ["greedy of feature_based", "greedy under constraints", "kmeans"])
 def test_the_second_object_compiles_nothing(name):
     jax.block_until_ready(CALLS[name](0))
     with compilations() as found:

@@ -80,14 +80,14 @@ def constrained(similarity, name, matroid):
 @pytest.mark.parametrize("matroid", MATROIDS)
 @pytest.mark.parametrize("name", MAXIMIZERS)
 def test_an_independent_set_is_worth_half_of_the_best(name, matroid):
-    limit = MATROIDS[matroid]
-    independent = np.asarray(jax.jit(jax.vmap(limit.independent))(SETS))
+    constraint = MATROIDS[matroid]
+    independent = np.asarray(jax.jit(jax.vmap(constraint.independent))(SETS))
     allowed = {tuple(mask) for mask in SETS[independent]}
     for seed in range(15):
         similarity = random_location(seed)
         chosen = constrained(similarity, name, matroid)
         items, num_evaluations = reference(
-            similarity, limit.rank, lambda mask: tuple(mask) in allowed, lambda gain, _: gain
+            similarity, constraint.rank, lambda mask: tuple(mask) in allowed, lambda gain, _: gain
         )
         assert chosen.items.tolist() == items
         assert chosen.value == value_of(similarity, items)
@@ -180,13 +180,13 @@ def test_what_a_budget_leaves_is_exact_up_to_a_millionth():
 def test_candidates_are_drawn_from_what_may_join():
     """One candidate a step: any item of the free blocks, and afterwards of those left."""
     blocks = np.array([0, 0, 0, 1, 1, 2, 3])
-    limit = matroids.Partition(blocks, [1, 1, 1, 0])
+    constraint = matroids.Partition(blocks, [1, 1, 1, 0])
 
     @jax.jit
     @jax.vmap
     def solve(key):
         function = sm.Modular(np.ones(N, np.float32))
-        return sm.stochastic_greedy(key, function, 2, 1, matroid=limit)
+        return sm.stochastic_greedy(key, function, 2, 1, matroid=constraint)
 
     chosen = solve(jax.random.split(jax.random.key(0), 4000))
     first, second = np.asarray(chosen.items).T
@@ -279,8 +279,8 @@ def test_no_limit_that_binds_changes_nothing():
         function = sm.FacilityLocation(similarity)
         return sm.greedy(function, 4), sm.greedy(function, 4, matroid=matroids.Uniform(4, N))
 
-    free, limited = solve(random_location(3))
-    for one, other in zip(free, limited, strict=True):
+    free, constrained = solve(random_location(3))
+    for one, other in zip(free, constrained, strict=True):
         np.testing.assert_array_equal(one, other)
 
 

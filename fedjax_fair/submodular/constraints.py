@@ -13,13 +13,13 @@ from fedjax_fair.submodular.arrays import as_non_negative, is_traced
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.tree import Number, Tree
 
-__all__ = ["Limits", "as_limits", "check_matroid", "priced"]
+__all__ = ["Constraints", "as_constraints", "check_matroid", "check_costs"]
 
 # A set costs too much from this share above the budget on, which is more than rounding errors.
 _SLACK = 1e-6
 
 
-class Limits(Tree):
+class Constraints(Tree):
     """What may join a set.
 
     Args:
@@ -36,9 +36,9 @@ class Limits(Tree):
     budget: Number | None = None
     allowed: Bool[Array, " size"] | None = None
 
-    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+    def feasible_items(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
         """Returns the items outside of a set that can join it."""
-        free = ~mask if self.matroid is None else self.matroid.addable(mask)
+        free = ~mask if self.matroid is None else self.matroid.feasible_items(mask)
         if self.allowed is not None:
             free = free & self.allowed
         if self.costs is None or self.budget is None:
@@ -51,7 +51,7 @@ class Limits(Tree):
         return jnp.ones(gains.shape, bool) if self.min_gain is None else gains > self.min_gain
 
 
-def as_limits(
+def as_constraints(
     size: int,
     k: int | None,
     initial_items: ArrayLike | None,
@@ -59,28 +59,28 @@ def as_limits(
     costs: ArrayLike | None,
     budget: float | Float[Array, ""] | None,
     min_gain: float | Float[Array, ""] | None,
-) -> tuple[int, Limits | None]:
-    """The number of steps, and the limits beyond it, if there are any; ``initial_items`` is valid."""
+) -> tuple[int, Constraints | None]:
+    """The number of steps, and the constraints beyond it, if there are any; ``initial_items`` is valid."""
     taken = 0 if initial_items is None else np.shape(initial_items)[0]
-    limited = not (matroid is None and costs is None and budget is None and min_gain is None)
-    if k is None and not limited:
+    constrained = not (matroid is None and costs is None and budget is None and min_gain is None)
+    if k is None and not constrained:
         raise ValueError("k=None: expected an integer, a matroid, a budget, or a least gain.")
     steps = max(1, (matroid.rank if matroid else size) - taken) if k is None else k
     checks.positive_int("k", steps, at_most=size - taken)
-    if not limited:
+    if not constrained:
         return steps, None
     if min_gain is not None:
         checks.finite("min_gain", min_gain)
     if matroid is not None:
         check_matroid(matroid, size, "initial_items", initial_items)
-    prices = None
+    checked_costs = None
     if costs is not None or budget is not None:
-        prices = priced(size, costs, budget)
+        checked_costs = check_costs(size, costs, budget)
         if initial_items is not None and not is_traced((initial_items, costs, budget)):
-            spent = np.asarray(prices)[np.asarray(initial_items)].sum()
+            spent = np.asarray(checked_costs)[np.asarray(initial_items)].sum()
             if spent > np.asarray(budget) * (1 + _SLACK):
                 raise ValueError(f"{initial_items=}: expected items that cost at most {budget=}.")
-    return steps, Limits(matroid, min_gain, prices, budget)
+    return steps, Constraints(matroid, min_gain, checked_costs, budget)
 
 
 def check_matroid(matroid: Matroid, size: int, name: str, items: ArrayLike | None) -> None:
@@ -94,7 +94,7 @@ def check_matroid(matroid: Matroid, size: int, name: str, items: ArrayLike | Non
             raise ValueError(f"{name}={items}: expected an independent set.")
 
 
-def priced(
+def check_costs(
     size: int, costs: ArrayLike | None, budget: float | Float[Array, ""] | None
 ) -> Float[Array, " size"]:
     """The costs, checked, as is their budget."""
@@ -102,10 +102,10 @@ def priced(
         missing = "budget" if budget is None else "costs"
         raise ValueError(f"{missing}=None: expected both costs and a budget, or neither.")
     checks.non_negative("budget", budget)
-    prices = as_non_negative("costs", costs, "items")
-    if prices.shape[0] != size:
-        raise ValueError(f"costs: expected {size} items, got {prices.shape[0]}.")
-    return prices
+    costs = as_non_negative("costs", costs, "items")
+    if costs.shape[0] != size:
+        raise ValueError(f"costs: expected {size} items, got {costs.shape[0]}.")
+    return costs
 
 
 @jax.jit
