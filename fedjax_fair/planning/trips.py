@@ -81,8 +81,8 @@ class Lengths:
             members, side_by_side = map(int, clients.groups())
             return float(np.mean(-(-self._busiest(members) // side_by_side)))
         # Greedy ends before only where nothing else may be chosen.
-        picks = re.fullmatch("picks_([0-9]+)", scope[1])
-        return float(picks[1]) if picks else None
+        selections = re.fullmatch("selections_([0-9]+)", scope[1])
+        return float(selections[1]) if selections else None
 
     def _busiest(self, members: int) -> Int[np.ndarray, " draws"]:
         """Members on the device that has most of them, in some cohorts drawn uniformly."""

@@ -8,7 +8,7 @@ __all__ = ["DivFL"]
 
 
 class DivFL(RepresentativeSelector):
-    r"""Picks the clients whose gradients represent those of all clients best.
+    r"""Selects the clients whose gradients represent those of all clients best.
 
     It maximizes :math:`G(S) = \bar G(\emptyset) - \bar G(S)` over cohorts, where
 

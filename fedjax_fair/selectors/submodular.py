@@ -16,7 +16,7 @@ __all__ = ["Submodular"]
 
 
 class Submodular(Selector):
-    """Picks the cohort that maximizes a set function, greedily. It has uniform weights.
+    """Selects the cohort that maximizes a set function, greedily. It has uniform weights.
 
     Info: ``objective``, the value of the cohort.
 

@@ -26,7 +26,7 @@ PHI = {"log1p": jnp.log1p, "identity": _identity}
 
 
 class SubTrunc(RepresentativeSelector):
-    r"""Picks clients that represent all clients, with a bonus for high losses up to a limit.
+    r"""Selects clients that represent all clients, with a bonus for high losses up to a limit.
 
     It maximizes (equations 11 to 13)
 

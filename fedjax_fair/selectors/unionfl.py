@@ -15,7 +15,7 @@ _NEVER = -(2**30)  # Before any window.
 
 
 class UnionFL(RepresentativeSelector):
-    r"""Picks clients that represent all clients, with a penalty for members of recent cohorts.
+    r"""Selects clients that represent all clients, with a penalty for members of recent cohorts.
 
     It maximizes (equation 14)
 

@@ -153,7 +153,7 @@ class SaturatedCoverage(SetFunction):
         ValueError: If a number is negative or not finite.
 
     Notes:
-        Greedy picks as in double precision where gains differ by more than 1e-6 of the value.
+        Greedy selects as in double precision where gains differ by more than 1e-6 of the value.
 
     Examples:
         >>> function = SaturatedCoverage([[1.0, 1.0], [0.0, 2.0]], saturation=0.5)
@@ -214,7 +214,7 @@ class FeatureBased(SetFunction):
         ValueError: If a number is negative or not finite, or shapes do not fit.
 
     Notes:
-        As for ``SaturatedCoverage``, greedy picks as in double precision where gains differ by
+        As for ``SaturatedCoverage``, greedy selects as in double precision where gains differ by
         more than 1e-6 of the value.
 
     Examples:

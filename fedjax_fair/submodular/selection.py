@@ -97,7 +97,7 @@ def grow(
     gain_dtype = jax.eval_shape(choose, state)[2].dtype
     zero, nothing = jnp.zeros((), jnp.int32), jnp.full(k, -1, jnp.int32)
     carry = (zero, state, jnp.array(True), nothing, jnp.zeros(k, gain_dtype), zero)
-    with jax.named_scope(f"picks_{k}"):
+    with jax.named_scope(f"selections_{k}"):
         *_, items, gains, num_evaluations = jax.lax.while_loop(lambda c: (c[0] < k) & c[2], step, carry)
     return items, gains, num_evaluations
 

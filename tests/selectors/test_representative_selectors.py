@@ -110,7 +110,7 @@ def unionfl_chooses(gradients, last, mu, window):
 def assert_greedy(
     chosen, gradients, factor, bonus=lambda total: 0.0, phi=None, penalty=None, pool=None
 ):
-    """The engine of the specification, in float64: each pick is the best, or as good as the best.
+    """The engine of the specification, in float64: each selection is the best, or as good as the best.
 
     Two clients who are each other's nearest gain the same once all others are represented, so that
     rounding may decide between them.
@@ -120,14 +120,14 @@ def assert_greedy(
     penalty = np.zeros(count) if penalty is None else penalty
     distances = np.linalg.norm(gradients[:, None] - gradients[None], axis=-1)
     nearest, total = distances.max(axis=1), 0.0
-    for place, pick in enumerate(chosen):
+    for place, selection in enumerate(chosen):
         gains = np.full(count, -np.inf)
         for e in set(range(count) if pool is None else pool) - set(chosen[:place]):
             closer = np.maximum(0, nearest - distances[:, e]).sum()
             extra = bonus(total + phi[e]) - bonus(total)
             gains[e] = factor * closer + extra - penalty[e]
-        assert gains[pick] >= gains.max() - 1e-6 * distances.max()
-        nearest, total = np.minimum(nearest, distances[:, pick]), total + phi[pick]
+        assert gains[selection] >= gains.max() - 1e-6 * distances.max()
+        nearest, total = np.minimum(nearest, distances[:, selection]), total + phi[selection]
 
 
 @settings(max_examples=30, deadline=None)

@@ -46,7 +46,7 @@ def mask_of(items):
     return np.isin(np.arange(N), items)
 
 
-def picked(chosen):
+def selected(chosen):
     """The items, after which all places are empty."""
     items, gains = np.asarray(chosen.items), np.asarray(chosen.gains)
     count = int((items >= 0).sum())
@@ -111,7 +111,7 @@ def test_swaps_end_at_an_independent_set_that_no_other_swap_raises(matroid):
         similarity = random_location(seed)
         start = np.flatnonzero(bases[seed % len(bases)])
         chosen = swapped(similarity, start, matroid)
-        items = picked(chosen)
+        items = selected(chosen)
         assert tuple(mask_of(items)) in allowed
         assert chosen.value == value_of(similarity, items)
         assert chosen.value >= values_of(similarity, SETS[independent]).max() / 2
@@ -156,7 +156,7 @@ def test_a_budget_buys_the_better_of_two_orders(name):
 
         both = [reference(similarity, N, pays, score)[0] for score in (lambda g, _: g, ratio)]
         values = [value_of(similarity, items) for items in both]
-        items = picked(chosen)
+        items = selected(chosen)
         assert costs[items].sum() <= budget
         np.testing.assert_allclose(chosen.value, max(values), rtol=1e-5)
         np.testing.assert_allclose(chosen.value, value_of(similarity, items), rtol=1e-5)
@@ -171,10 +171,10 @@ def test_what_a_budget_leaves_is_exact_up_to_a_millionth():
     assert np.full(N, 0.1, np.float32).cumsum()[-1] > np.float32(0.7)
     similarity = np.eye(N, dtype=np.float32)
     chosen = within_budget(similarity, np.full(N, 0.1, np.float32), np.float32(0.7), "greedy")
-    assert picked(chosen) == [0, 1, 2, 3, 4, 5, 6]
+    assert selected(chosen) == [0, 1, 2, 3, 4, 5, 6]
     chosen = within_budget(similarity, np.full(N, 0.1, np.float32), np.float32(0.2999), "greedy")
-    assert picked(chosen) == [0, 1]
-    assert picked(within_budget(similarity, np.ones(N), np.float32(0.5), "lazy")) == []
+    assert selected(chosen) == [0, 1]
+    assert selected(within_budget(similarity, np.ones(N), np.float32(0.5), "lazy")) == []
 
 
 def test_candidates_are_drawn_from_what_may_join():
@@ -215,11 +215,11 @@ def test_all_limits_together_with_items_before(name):
         return MAXIMIZERS[name](sm.Modular(weights), 5, min_gain=min_gain, **settings)
 
     chosen = solve(-0.5, 3.0)
-    assert sorted(picked(chosen)) == [2, 3, 5]
+    assert sorted(selected(chosen)) == [2, 3, 5]
     assert chosen.value == 9 + 7 + 6
-    assert picked(solve(0.0, 3.0)) == [2, 3]
-    assert picked(solve(6.0, 3.0)) == [2]
-    assert sorted(picked(solve(-2.0, 9.0))) == [2, 3, 5, 6]
+    assert selected(solve(0.0, 3.0)) == [2, 3]
+    assert selected(solve(6.0, 3.0)) == [2]
+    assert sorted(selected(solve(-2.0, 9.0))) == [2, 3, 5, 6]
 
 
 @pytest.mark.parametrize("name", MAXIMIZERS)
@@ -232,15 +232,15 @@ def test_it_stops_where_nothing_gains_enough(name):
     weights = np.array([3, np.nan, 2, 0, -1, 1, -np.inf], np.float32)
     every = np.ones(N, bool)
     chosen = solve(weights, every, 0.0)
-    assert picked(chosen) == [0, 2, 5]
+    assert selected(chosen) == [0, 2, 5]
     assert chosen.num_evaluations == 7 + 6 + 5 + 4 if name != "lazy" else chosen.num_evaluations < 22
-    assert picked(solve(weights, every, 1.0)) == [0, 2]
-    assert picked(solve(weights, every, -2.0)) == [0, 2, 5, 3, 4]
+    assert selected(solve(weights, every, 1.0)) == [0, 2]
+    assert selected(solve(weights, every, -2.0)) == [0, 2, 5, 3, 4]
     # The others come when no available one is left, but not because available ones gain little.
     some = np.array([0, 0, 0, 0, 0, 1, 0], bool)
-    assert picked(solve(weights, some, 0.0)) == [5, 0, 2]
+    assert selected(solve(weights, some, 0.0)) == [5, 0, 2]
     some[4] = True
-    assert picked(solve(weights, some, 0.0)) == [5]
+    assert selected(solve(weights, some, 0.0)) == [5]
 
 
 @partial(jax.jit, static_argnames="seed_size")
@@ -255,7 +255,7 @@ def test_partial_enumeration_keeps_its_promise():
         costs, similarity = dear_and_cheap(seed)
         chosen = enumerated(similarity, costs, budget)
         few = enumerated(similarity, costs, budget, 2)
-        items = picked(chosen)
+        items = selected(chosen)
         assert costs[items].sum() <= budget
         assert chosen.value == value_of(similarity, items)
         assert chosen.gains.sum() == chosen.value

@@ -184,7 +184,7 @@ def test_a_warm_start_goes_on_where_it_was(name):
     assert rest.value == whole.value
 
 
-def test_many_picks_agree_with_double_precision():
+def test_many_selections_agree_with_double_precision():
     # Large enough for gains to be cached rather than recomputed.
     points = np.random.default_rng(0).normal(size=(400, 5))
     distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
@@ -225,7 +225,7 @@ CONCAVE = {
 
 @pytest.mark.parametrize("alike", [False, True])
 @pytest.mark.parametrize("name", CONCAVE)
-def test_no_pick_is_worse_than_in_double_precision(name, alike):
+def test_no_selection_is_worse_than_in_double_precision(name, alike):
     """By more than rounding errors of single terms; the sums are much larger than the gains."""
     make, concave = CONCAVE[name]
     amounts = np.random.default_rng(0).gamma(1.0, size=(200, 2000)).astype(np.float32)
@@ -269,9 +269,9 @@ def test_distorted_greedy_keeps_its_promise():
         costs = np.random.default_rng(seed).uniform(0, 40, 7).astype(np.float32)
         chosen = distorted(similarity, costs)
         items = np.asarray(chosen.items)
-        picked = items[items >= 0]
-        assert len(set(picked.tolist())) == len(picked)
-        mask = mask_of(picked)
+        selected = items[items >= 0]
+        assert len(set(selected.tolist())) == len(selected)
+        mask = mask_of(selected)
         value = location_values(similarity, mask[None])[0] - costs[mask].sum()
         np.testing.assert_allclose(chosen.value, value, rtol=1e-5, atol=1e-4)
         assert (np.asarray(chosen.gains)[items < 0] == 0).all()
