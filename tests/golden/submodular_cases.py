@@ -359,9 +359,9 @@ def continuous(run):
         "extension": run.extension,
         "rounded": run.rounded,
         "spread": run.spread,
-        "promised": run.promised,
+        "client_base_gain": run.client_base_gain,
         "progress": run.progress,
-        "reach": run.reach,
+        "max_base_gain": run.max_base_gain,
         "lipschitz": run.lipschitz,
     }
 

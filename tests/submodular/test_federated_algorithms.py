@@ -69,9 +69,9 @@ def plain_fedcg(rounds, weights):
             {
                 "extension": weights @ expected(x),
                 "spread": np.abs(own - mean).max(),
-                "promised": weights @ (votes * own).sum(axis=1),
+                "client_base_gain": weights @ (votes * own).sum(axis=1),
                 "progress": weights @ votes @ mean,
-                "reach": mean[top_two(mean)].sum(),
+                "max_base_gain": mean[top_two(mean)].sum(),
             }
         )
         x = x + weights @ votes / rounds
@@ -174,7 +174,7 @@ def test_one_local_step_is_fedcg():
 
     for plain, plus in zip(*solve(runs), strict=True):
         np.testing.assert_allclose(plus.x, plain.x, atol=1e-6)
-        np.testing.assert_allclose(plus.promised, plain.promised, atol=1e-6)
+        np.testing.assert_allclose(plus.client_base_gain, plain.client_base_gain, atol=1e-6)
         assert (plus.communication.bits_up() == plain.communication.bits_up()).all()
 
 
@@ -192,8 +192,8 @@ def plain_fedcg_plus(rounds, local_steps, local_step):
                     slopes.append(bend)
                 y = np.minimum(y + local_step * top_two(gains), 1)
                 changes[client] += top_two(gains) / local_steps
-        promised = WEIGHTS @ (changes * start).sum(axis=1)
-        rounds_measured.append({"promised": promised, "lipschitz": max(slopes)})
+        client_base_gain = WEIGHTS @ (changes * start).sum(axis=1)
+        rounds_measured.append({"client_base_gain": client_base_gain, "lipschitz": max(slopes)})
         x = x + WEIGHTS @ changes / rounds
     return x, rounds_measured
 
@@ -214,7 +214,7 @@ def test_fedcg_plus_is_algorithm_2():
         x, measured = plain_fedcg_plus(rounds, local_steps, local_step)
         np.testing.assert_allclose(run.x, x, atol=1e-5)
         for number, values in enumerate(measured):
-            np.testing.assert_allclose(run.promised[number], values["promised"], atol=1e-5)
+            np.testing.assert_allclose(run.client_base_gain[number], values["client_base_gain"], atol=1e-5)
             np.testing.assert_allclose(run.lipschitz[number], values["lipschitz"], rtol=1e-4)
 
 

@@ -203,7 +203,7 @@ def _measured(key, run, problem, matroid, method, largest) -> dict[str, Array]:
         "found": problem.value(chosen),
         "rounded": problem.value(rounding.pipage(key, matroid, run.x)),
         "extension_reached": run.extension[-1],
-        "at_most": jnp.min(run.extension[:-1] + run.reach),
+        "at_most": jnp.min(run.extension[:-1] + run.max_base_gain),
     }
     if method.guarantee is not None:
         bound = method.guarantee(run, largest)

@@ -145,7 +145,7 @@ def _fedcg_plus(
         return sampled_gradient(key, lambda mask: function.gains(own, mask), y, samples)
 
     def work(client, key, x):
-        """A client's mean base, and its diagnostics ``promised`` and ``lipschitz``."""
+        """A client's mean base, and its diagnostics ``client_base_gain`` and ``lipschitz``."""
         own = problem.own(client)
         start = function.gradient(own, key, x)
 
@@ -173,14 +173,14 @@ def _fedcg_plus(
             clients = sample_cohort(key_cohort, weights, cohort)
             shares = jnp.full(cohort, 1 / cohort)
         keys = jax.random.split(key_work, number)
-        changes, promised, lipschitz = jax.lax.map(
+        changes, client_base_gain, lipschitz = jax.lax.map(
             lambda pair: work(pair[0], pair[1], x),
             (clients, keys),
             batch_size=min(_SIDE_BY_SIDE, number),
         )
         hidden = protocol(secure, key_work, number)
         direction = secure_aggregate(rows(changes).messages(shares), size, hidden)
-        return Sent(direction, product(shares, promised), jnp.max(lipschitz))
+        return Sent(direction, product(shares, client_base_gain), jnp.max(lipschitz))
 
     up = base_bits(matroid.rank, size) if local_steps == 1 else vector_bits(size)
     costs = (number, vector_bits(size), up)
