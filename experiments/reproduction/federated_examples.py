@@ -95,7 +95,7 @@ def features(seed: int) -> list[dict[str, Any]]:
     pooled = fed.feature_selection([binary], [labels], num_examples=5000)
     matroid, key = matroids.Uniform(FEATURES, measured.shape[1]), jax.random.key(seed)
     factors = np.asarray(fed.importance_factors(own).factors)
-    kappa = fed.kappa_of_answers(factors, HOSPITALS // 2)
+    kappa = fed.kappa_for_responses(factors, HOSPITALS // 2)
 
     def discrete(kappa):
         return fed.discrete_greedy(key, own, matroid, kappa=kappa).chosen
@@ -105,7 +105,7 @@ def features(seed: int) -> list[dict[str, Any]]:
         "pooled patients": fed.centralized_greedy(pooled, matroid).chosen,
         "discrete greedy, all": discrete(1e30),
         "discrete greedy, half": discrete(kappa),
-        "popular": fed.popular_base(own, matroid),
+        "popular": fed.top_singletons(own, matroid),
         "random": fed.random_base(key, matroid),
     }
     best = float(own.value(sets["centralized"]))

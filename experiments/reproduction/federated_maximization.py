@@ -34,7 +34,7 @@ class Setting(NamedTuple):
     rounds: int | None = None
     cohort: int | None = None
     local_steps: int | None = None
-    answers: int | None = None
+    responses: int | None = None
 
 
 def main() -> None:
@@ -100,14 +100,14 @@ INSTANCES: dict[str, Callable[[str | None], fed.Problem]] = {
 
 
 def settings(instance: fed.Problem) -> Iterator[Setting]:
-    """One number varied at a time: rounds, cohort, local steps and answers."""
-    yield from (Setting(name) for name in comparison.references())
+    """One number varied at a time: rounds, cohort, local steps and responses."""
+    yield from (Setting(name) for name in comparison.baselines())
     some = instance.num_clients // 10
     if instance.num_clients > 100_000:
         yield Setting("fedcg", rounds=10)
         yield Setting("fedcg-gradient", rounds=10)
-        yield Setting("discrete-greedy", answers=1000)
-        yield Setting("discrete-greedy", answers=some)
+        yield Setting("discrete-greedy", responses=1000)
+        yield Setting("discrete-greedy", responses=some)
         return
     for method in ("fedcg", "fedcg-gradient"):
         for rounds in (10, 50, 200):
@@ -116,8 +116,8 @@ def settings(instance: fed.Problem) -> Iterator[Setting]:
             yield Setting(method, 50, cohort)
     for local_steps in (5, 10):
         yield Setting("fedcg+", 50, some, local_steps)
-    for answers in (some // 5, some, 5 * some):
-        yield Setting("discrete-greedy", answers=answers)
+    for responses in (some // 5, some, 5 * some):
+        yield Setting("discrete-greedy", responses=responses)
 
 
 def run_missing(
@@ -143,10 +143,10 @@ def run_missing(
 
 
 def as_method(setting: Setting, factors: np.ndarray) -> Method:
-    if setting.method in comparison.references():
-        return comparison.references()[setting.method]
-    answers = setting.answers
-    kappa = None if answers is None else fed.kappa_of_answers(factors, answers)
+    if setting.method in comparison.baselines():
+        return comparison.baselines()[setting.method]
+    responses = setting.responses
+    kappa = None if responses is None else fed.kappa_for_responses(factors, responses)
     return comparison.methods(
         rounds=setting.rounds or 1,
         local_steps=setting.local_steps or 1,
@@ -157,7 +157,7 @@ def as_method(setting: Setting, factors: np.ndarray) -> Method:
 
 def _random(setting: Setting) -> bool:
     return setting.method == comparison.RANDOM or not (
-        setting.method in (GREEDY, POPULAR) or (setting.answers is None and setting.cohort is None)
+        setting.method in (GREEDY, POPULAR) or (setting.responses is None and setting.cohort is None)
     )
 
 
@@ -242,7 +242,7 @@ COLUMNS = {
 
 def markdown(table: pd.DataFrame) -> str:
     """The tables of all instances and sizes."""
-    heads = ["method", "T", "K", "tau", "answers", *(name for name, _ in COLUMNS.values()),
+    heads = ["method", "T", "K", "tau", "responses", *(name for name, _ in COLUMNS.values()),
              "Mbit up", "Mbit down"]  # fmt: skip
     parts = []
     groups: Any = table.groupby(["instance", "k"], sort=False)

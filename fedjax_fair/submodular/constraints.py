@@ -13,7 +13,7 @@ from fedjax_fair.submodular.arrays import as_non_negative, is_traced
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.tree import Number, Tree
 
-__all__ = ["Constraints", "as_constraints", "check_matroid", "check_costs"]
+__all__ = ["Constraints", "as_constraints", "check_costs", "check_matroid"]
 
 # A set costs too much from this share above the budget on, which is more than rounding errors.
 _SLACK = 1e-6

@@ -125,7 +125,7 @@ def compared():
         for name, method in comparison.methods(rounds=6, local_steps=3, cohort=5, kappa=8.0).items()
     }
     four = matroids.Uniform(4, 12)
-    ways = comparison.references() | chosen
+    ways = comparison.baselines() | chosen
     return comparison.compare(fed.facility_location(SCORES), four, ways, seeds=(0, 1))
 
 
@@ -143,8 +143,8 @@ def test_bits_are_counted_as_the_algorithms_send_them(compared):
     assert bits("fedcg-gradient") == [6 * 30 * floats, 6 * 30 * floats]
     assert bits("fedcg+") == [2 * 30 * floats, 2 * 30 * floats]
     # Factors once up and down; then all clients answer, and learn the items so far.
-    answers_up = 30 * 4 * (0 + 1 + 2 + 3)
-    assert bits("discrete-greedy") == [5 * 30 * floats, 30 * floats + answers_up]
+    responses_up = 30 * 4 * (0 + 1 + 2 + 3)
+    assert bits("discrete-greedy") == [5 * 30 * floats, 30 * floats + responses_up]
     assert int(last["rounds"].sel(algorithm="discrete-greedy").max()) == 4 + 2
 
 
@@ -165,14 +165,14 @@ def test_guarantees_hold(compared):
     assert (at_most >= optimum).all()
 
 
-def test_numbers_of_answers_come_out_as_wanted():
+def test_numbers_of_responses_come_out_as_wanted():
     problem = fed.facility_location(SCORES)
     factors = np.asarray(fed.importance_factors(problem).factors)
-    for answers in (1, 7.5, 29, int(np.count_nonzero(factors))):
-        kappa = fed.kappa_of_answers(factors, answers)
-        np.testing.assert_allclose(np.minimum(kappa * factors, 1).sum(), answers, rtol=1e-5)
-    with pytest.raises(ValueError, match=r"answers=31: expected a number in \(0, 30\]"):
-        fed.kappa_of_answers(factors, 31)
+    for responses in (1, 7.5, 29, int(np.count_nonzero(factors))):
+        kappa = fed.kappa_for_responses(factors, responses)
+        np.testing.assert_allclose(np.minimum(kappa * factors, 1).sum(), responses, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"responses=31: expected a number in \(0, 30\]"):
+        fed.kappa_for_responses(factors, 31)
 
 
 def test_figures_show_the_numbers(folder):

@@ -19,7 +19,7 @@ def small(monkeypatch):
             yield script.Setting(name)
         yield script.Setting("fedcg", rounds=4, cohort=5)
         yield script.Setting("fedcg", rounds=4)
-        yield script.Setting("discrete-greedy", answers=6)
+        yield script.Setting("discrete-greedy", responses=6)
 
     monkeypatch.setattr(script, "settings", few)
     return fed.facility_location(scores)
@@ -60,7 +60,7 @@ def test_communities_are_harder_for_popular_groups():
     assert (problem.num_clients, problem.size) == (2000, 600)
     matroid = matroids.Uniform(10, 600)
     best = fed.centralized_greedy(problem, matroid).values[-1]
-    popular = problem.value(fed.popular_base(problem, matroid))
+    popular = problem.value(fed.top_singletons(problem, matroid))
     assert popular < 0.6 * best
 
 

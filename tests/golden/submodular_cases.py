@@ -398,7 +398,7 @@ def federated(problem):
             )
             | named("importance_factors", importance(fed.importance_factors(own)))
             | {
-                "popular_base": fed.popular_base(own, matroid),
+                "top_singletons": fed.top_singletons(own, matroid),
                 "random_base": fed.random_base(one, matroid),
                 "values": own.values(jnp.asarray(MASKS[3])),
                 "value": own.value(jnp.asarray(MASKS[3])),
@@ -446,7 +446,7 @@ def federated_settings():
             "importance_factors-secure",
             importance(fed.importance_factors(own, CLIENT_WEIGHTS, aggregation="secure", key=one)),
         )
-        arrays["popular_base"] = fed.popular_base(own, uniform, **weighted)
+        arrays["top_singletons"] = fed.top_singletons(own, uniform, **weighted)
         for name, run in runs.items():
             arrays |= named(name, continuous(run))
         for name, run in sets.items():

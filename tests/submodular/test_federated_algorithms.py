@@ -497,7 +497,7 @@ def test_the_order_of_clients_does_not_matter():
 
 def test_references():
     def runs(key, problem):
-        popular = fed.popular_base(problem, PARTITION, client_weights=WEIGHTS)
+        popular = fed.top_singletons(problem, PARTITION, client_weights=WEIGHTS)
         singles = PARTITION.max_weight_base(jnp.asarray(WEIGHTS @ SCORES))
         random = jax.vmap(lambda key: fed.random_base(key, PARTITION))
         drawn = random(jax.random.split(key, 3000))
@@ -551,7 +551,7 @@ def test_datasets(few_clients):
         (lambda p: fed.discrete_greedy(KEY, p, PARTITION, epsilon=1.0), "epsilon=1.0"),
         (lambda p: fed.discrete_greedy(KEY, p, PARTITION, epsilon=0.0), "epsilon=0"),
         (lambda p: fed.centralized_greedy(p, matroids.Uniform(1, 2)), "got 2"),
-        (lambda p: fed.popular_base(p, matroids.Uniform(1, 2)), "got 2"),
+        (lambda p: fed.top_singletons(p, matroids.Uniform(1, 2)), "got 2"),
     ],
 )
 def test_bad_input(problem, call, message):

@@ -93,7 +93,7 @@ ALGORITHMS = {
     "centralized_greedy": fed.centralized_greedy,
     "centralized_continuous_greedy": lambda p, m: fed.centralized_continuous_greedy(KEY, p, m, 2),
     "importance_factors": lambda p, m: fed.importance_factors(p),
-    "popular_base": fed.popular_base,
+    "top_singletons": fed.top_singletons,
     "random_base": lambda p, m: fed.random_base(KEY, m),
     "value": lambda p, m: p.value(np.arange(N) < 2),
     "largest_single": lambda p, m: bounds.largest_single(p),
@@ -183,7 +183,7 @@ def test_stacked_problems_are_mapped():
 
 
 def test_a_comparison_runs_again_without_compiling(compiled):
-    every = cmp.references() | cmp.methods(rounds=2, local_steps=1, cohort=2, kappa=None)
+    every = cmp.baselines() | cmp.methods(rounds=2, local_steps=1, cohort=2, kappa=None)
     ways = {name: every[name] for name in ("random", "fedcg")}
 
     def run(seed):
