@@ -187,9 +187,9 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def _rows(name: str, k: int, setting: Setting, found: Any, seconds: float) -> pd.DataFrame:
-    kept = found[["found", "rounds"]]
+    kept = found[["final_value", "rounds"]]
     for column in ("rounded", "extension_reached", "guaranteed_factor", "guaranteed_error"):
-        kept[column] = found.get(column, found["found"] * np.nan)
+        kept[column] = found.get(column, found["final_value"] * np.nan)
     for column in ("bits_up", "bits_down", "contacted", "responded"):
         kept[column] = found[column].max("round")
     rows = kept.drop_vars("rounds").to_dataframe().reset_index().drop(columns="algorithm")
@@ -215,14 +215,14 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     """A row a setting: means over seeds, beside centralized greedy and popular items."""
     keys = ["instance", "k", *Setting._fields]
     means: Any = runs.groupby(keys, dropna=False, sort=False).mean(numeric_only=True)
-    deviations: Any = runs.groupby(keys, dropna=False, sort=False)["found"].std()
+    deviations: Any = runs.groupby(keys, dropna=False, sort=False)["final_value"].std()
     table = means.reset_index()
     for reference in (GREEDY, POPULAR):
-        own: Any = table[table["method"] == reference].set_index(["instance", "k"])["found"]
+        own: Any = table[table["method"] == reference].set_index(["instance", "k"])["final_value"]
         table[reference] = table.set_index(["instance", "k"]).index.map(own)
-    table["ratio"] = table["found"] / table[GREEDY]
+    table["ratio"] = table["final_value"] / table[GREEDY]
     table["deviation"] = deviations.to_numpy() / table[GREEDY]
-    table["beyond_popular"] = (table["found"] - table[POPULAR]) / (table[GREEDY] - table[POPULAR])
+    table["beyond_popular"] = (table["final_value"] - table[POPULAR]) / (table[GREEDY] - table[POPULAR])
     table["ratio_rounded"] = table["rounded"] / table[GREEDY]
     bound = table["guaranteed_factor"] * table[GREEDY] - table["guaranteed_error"]
     table["guaranteed"] = bound / table[GREEDY]

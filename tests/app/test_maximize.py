@@ -62,21 +62,21 @@ def test_the_folder_holds_its_settings_and_what_was_found(folder):
     assert found["algorithm"].values.tolist() == METHODS
     assert found["seed"].values.tolist() == [1, 5]
     assert (found["chosen"].sum("item") == 4).all()
-    best = found["found"].sel(algorithm="centralized", seed=1)
-    assert (found["found"] <= best * 1.02).all()
-    assert (found["found"].sel(algorithm="random") < 0.99 * best).all()
+    best = found["final_value"].sel(algorithm="centralized", seed=1)
+    assert (found["final_value"] <= best * 1.02).all()
+    assert (found["final_value"].sel(algorithm="random") < 0.99 * best).all()
 
 
 def test_show_prints_the_table(folder, capsys):
     assert main(["show", str(folder)]) == 0
     shown = capsys.readouterr().out
     found = results.open(folder).mean("seed")
-    greedy = found["found"].sel(algorithm="centralized")
+    greedy = found["final_value"].sel(algorithm="centralized")
     for method in METHODS:
         (row,) = (line for line in shown.splitlines() if line.split()[:1] == [method])
         own = found.sel(algorithm=method)
-        assert f"{own['found']:.4f}" in row
-        assert f"{100 * own['found'] / greedy:.1f}" in row
+        assert f"{own['final_value']:.4f}" in row
+        assert f"{100 * own['final_value'] / greedy:.1f}" in row
 
 
 def test_an_interrupted_one_is_resumed_from_the_start(folder, tmp_path, monkeypatch, capsys):
@@ -101,7 +101,7 @@ def test_every_set_is_worth_what_is_said_of_it(folder):
     found, task = results.open(folder), maximize.exemplars(10)
     for mask, said in zip(
         found["chosen"].values.reshape(-1, 355).astype(bool),
-        found["found"].values.ravel(),
+        found["final_value"].values.ravel(),
         strict=True,
     ):
         served = task.scores[:, :, mask].max(axis=2).sum(axis=1)
@@ -156,13 +156,13 @@ def test_all_clients_answering_is_centralized_greedy(compared):
 
 
 def test_guarantees_hold(compared):
-    optimum = compared["found"].max()
+    optimum = compared["final_value"].max()
     reached = compared["extension_reached"] + compared["guaranteed_error"]
     slack = (reached - compared["guaranteed_factor"] * optimum).dropna("algorithm")
     assert slack.sizes["algorithm"] == 5  # All but greedy ones and fedcg+ with all clients.
     assert (slack >= 0).all()
-    at_most = compared["at_most"].sel(algorithm="fedcg-gradient")
-    assert (at_most >= optimum).all()
+    upper_bound = compared["upper_bound"].sel(algorithm="fedcg-gradient")
+    assert (upper_bound >= optimum).all()
 
 
 def test_numbers_of_responses_come_out_as_wanted():
@@ -234,8 +234,8 @@ def test_ratings_are_those_of_the_set(tfds_folder):
 def test_movielens_end_to_end(tfds_folder):
     task = maximize.movielens("movielens/100k-ratings", str(tfds_folder))
     found = maximize.solve(task, Maximize(k=5, rounds=4, local_steps=2, cohort=30, seeds=(0,)))
-    share = found["found"] / found["found"].sel(algorithm="centralized")
+    share = found["final_value"] / found["final_value"].sel(algorithm="centralized")
     assert share.sel(algorithm="random") < 0.7 < share.sel(algorithm="fedcg")
     value = jax.jit(lambda scores, mask: task.make(scores).value(mask))
     own = value(task.scores, np.asarray(found["chosen"][0, 0], bool))
-    np.testing.assert_allclose(own, found["found"][0, 0], rtol=1e-6)
+    np.testing.assert_allclose(own, found["final_value"][0, 0], rtol=1e-6)

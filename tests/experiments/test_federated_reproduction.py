@@ -46,8 +46,8 @@ def test_what_was_run_is_not_run_again(small, tmp_path, monkeypatch):
     assert table.loc["centralized", "ratio"] == 1
     assert table.loc["popular", "beyond_popular"] == 0
     assert (table.loc["fedcg", "slack"] >= 0).all()
-    own = runs[runs["method"] == "random"]["found"].mean()
-    best = runs[runs["method"] == "centralized"]["found"].iloc[0]
+    own = runs[runs["method"] == "random"]["final_value"].mean()
+    best = runs[runs["method"] == "centralized"]["final_value"].iloc[0]
     np.testing.assert_allclose(table.loc["random", "ratio"], own / best, rtol=1e-4)
     written = (tmp_path / "federated-maximization-tables.md").read_text()
     assert "### small, k = 3" in written

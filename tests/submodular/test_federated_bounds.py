@@ -205,7 +205,7 @@ def test_formulas_by_hand():
     local = 2 * 2 * 0.5 * 4 + 2 * 8 * 0.75
     assert float(plus.error) == 6.5 + 0.5 * (local + 2 * (6 * 4 * 3 + local))
     said = bounds.report(run, full, value=1.5, greedy=3.0)
-    assert said["optimum_at_most"] == 5.0
+    assert said["optimum_upper_bound"] == 5.0
     assert said["ratio"] == 0.5
     assert said["guaranteed"] == 0.75 * 3 - 6.5
     assert said["slack"] == 2 - said["guaranteed"]

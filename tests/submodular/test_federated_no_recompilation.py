@@ -188,7 +188,7 @@ def test_a_comparison_runs_again_without_compiling(compiled):
 
     def run(seed):
         found = cmp.compare(fed.facility_location(scores(seed)), PARTITION, ways, seeds=(seed,))
-        return found["found"].values
+        return found["final_value"].values
 
     first = run(0)
     assert compiled(lambda: run(1)) == 0

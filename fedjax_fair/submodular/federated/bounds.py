@@ -192,7 +192,7 @@ def report(
 ) -> dict[str, float]:
     """The values that a run reached, and its guarantee.
 
-    The optimum is unknown; it lies between the value of greedy and ``optimum_at_most``.
+    The optimum is unknown; it lies between the value of greedy and ``optimum_upper_bound``.
 
     Args:
         run: A run.
@@ -201,7 +201,7 @@ def report(
         greedy: Value of the set that ``centralized_greedy`` found.
 
     Returns:
-        ``extension`` at the last point, ``value``, ``greedy``, ``optimum_at_most``, ``ratio`` of
+        ``extension`` at the last point, ``value``, ``greedy``, ``optimum_upper_bound``, ``ratio`` of
         value and greedy, ``guaranteed`` for the extension (may be negative), and ``slack`` of it.
     """
     last, reached = float(run.extension[-1]), float(greedy)
@@ -210,7 +210,7 @@ def report(
         "extension": last,
         "value": float(value),
         "greedy": reached,
-        "optimum_at_most": float(jnp.min(run.extension[:-1] + run.max_base_gain)),
+        "optimum_upper_bound": float(jnp.min(run.extension[:-1] + run.max_base_gain)),
         "ratio": float(value) / reached,
         "guaranteed": guaranteed,
         "slack": last - guaranteed,

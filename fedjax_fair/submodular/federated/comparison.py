@@ -140,7 +140,7 @@ def compare(
     Returns:
         Over ``algorithm``, ``seed`` and ``round``: ``value`` of the set so far (of a fractional
         point, its heaviest base), and clients and bits as in ``to_dataset``. Over
-        ``algorithm`` and ``seed``: ``found``, the value of the last set, and ``rounded``, of a
+        ``algorithm`` and ``seed``: ``final_value``, the value of the last set, and ``rounded``, of a
         random rounding of the last point; ``guaranteed_factor`` and ``guaranteed_error`` of
         continuous runs (``bounds.Guarantee``), and the last ``extension_reached``. Over ``item``
         too: the sets, ``chosen``.
@@ -150,7 +150,7 @@ def compare(
         >>> scores = jnp.array([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
         >>> one = matroids.Uniform(1, 3)
         >>> side = compare(federated.facility_location(scores), one, baselines(), seeds=(0,))
-        >>> side["found"].sel(algorithm=["centralized", "popular"]).values.tolist()
+        >>> side["final_value"].sel(algorithm=["centralized", "popular"]).values.tolist()
         [[1.5], [1.5]]
     """
     import xarray as xr
@@ -196,14 +196,14 @@ def _solved(keys, problem, matroid, method):
 
 def _measured(key, run, problem, matroid, method, largest) -> dict[str, Array]:
     if isinstance(run, GreedyRun):
-        return {"chosen": run.chosen, "found": problem.value(run.chosen)}
+        return {"chosen": run.chosen, "final_value": problem.value(run.chosen)}
     chosen = rounding.greedy(matroid, run.x)
     measured = {
         "chosen": chosen,
-        "found": problem.value(chosen),
+        "final_value": problem.value(chosen),
         "rounded": problem.value(rounding.pipage(key, matroid, run.x)),
         "extension_reached": run.extension[-1],
-        "at_most": jnp.min(run.extension[:-1] + run.max_base_gain),
+        "upper_bound": jnp.min(run.extension[:-1] + run.max_base_gain),
     }
     if method.guarantee is not None:
         bound = method.guarantee(run, largest)
