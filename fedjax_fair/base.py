@@ -398,15 +398,15 @@ class Selector(Tree):
     Examples:
         >>> class Loudest(Selector):
         ...     cohort_size: int  # structure
-        ...     price: Number = 0.0  # a number: another one does not recompile
+        ...     penalty: Number = 0.0  # a number: another one does not recompile
         ...
         ...     def select(self, key, state, context):
-        ...         losses = context.losses(context.variables) - self.price * context.sizes
+        ...         losses = context.losses(context.variables) - self.penalty * context.sizes
         ...         _, clients = jax.lax.top_k(losses, self.cohort_size)
         ...         weights = jnp.full(self.cohort_size, 1 / self.cohort_size)
         ...         return Cohort(clients, weights), state, {}
-        >>> Loudest(10, price=0.5)
-        Loudest(cohort_size=10, price=0.5)
+        >>> Loudest(10, penalty=0.5)
+        Loudest(cohort_size=10, penalty=0.5)
     """
 
     server_view: ClassVar[ServerView] = "vectors"

@@ -19,7 +19,7 @@ LARGE = 100
 
 
 def fixed(*clients):
-    """A selector that always picks the same slots."""
+    """A selector that always selects the same slots."""
     cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
     return Selector.from_functions(
         init=empty_state,

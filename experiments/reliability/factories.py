@@ -113,7 +113,7 @@ def bad_values(function: Callable[..., Any], name: str) -> Iterator[tuple[str, A
         bad["an array"] = _VECTOR
     if function is not faults.Dropout:  # One number for each client is fine.
         bad["[0.1]"] = [0.1]
-    if name not in ("tilt", "stop"):
+    if name not in ("tilt", "min_gain"):
         bad["-1e30"] = _VERY_NEGATIVE
     if not re.search(r"\b(float|Number)\b", annotation):
         bad |= {repr(value): value for value in (1.5, 2.0, -1, 10**30 + 0.5)}
@@ -179,7 +179,7 @@ def given() -> dict[str, Any]:
         "factors": np.ones(2, np.float32),
         "features": np.eye(4, dtype=np.float32),
         "function": function,
-        "function_of_context": lambda context: function,
+        "set_function_fn": lambda context: function,
         "history": np.ones(3, bool),
         "oracle": lambda mask: True,
         "items": [0],

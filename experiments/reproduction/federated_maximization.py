@@ -34,7 +34,7 @@ class Setting(NamedTuple):
     rounds: int | None = None
     cohort_size: int | None = None
     local_steps: int | None = None
-    answers: int | None = None
+    responses: int | None = None
 
 
 def main() -> None:
@@ -100,14 +100,14 @@ INSTANCES: dict[str, Callable[[str | None], fed.Problem]] = {
 
 
 def settings(instance: fed.Problem) -> Iterator[Setting]:
-    """One number varied at a time: rounds, cohort, local steps and answers."""
-    yield from (Setting(name) for name in comparison.references())
+    """One number varied at a time: rounds, cohort, local steps and responses."""
+    yield from (Setting(name) for name in comparison.baselines())
     some = instance.num_clients // 10
     if instance.num_clients > 100_000:
         yield Setting("fedcg", rounds=10)
         yield Setting("fedcg-gradient", rounds=10)
-        yield Setting("discrete-greedy", answers=1000)
-        yield Setting("discrete-greedy", answers=some)
+        yield Setting("discrete-greedy", responses=1000)
+        yield Setting("discrete-greedy", responses=some)
         return
     for method in ("fedcg", "fedcg-gradient"):
         for rounds in (10, 50, 200):
@@ -116,8 +116,8 @@ def settings(instance: fed.Problem) -> Iterator[Setting]:
             yield Setting(method, 50, cohort)
     for local_steps in (5, 10):
         yield Setting("fedcg+", 50, some, local_steps)
-    for answers in (some // 5, some, 5 * some):
-        yield Setting("discrete-greedy", answers=answers)
+    for responses in (some // 5, some, 5 * some):
+        yield Setting("discrete-greedy", responses=responses)
 
 
 def run_missing(
@@ -143,10 +143,10 @@ def run_missing(
 
 
 def as_method(setting: Setting, factors: np.ndarray) -> Method:
-    if setting.method in comparison.references():
-        return comparison.references()[setting.method]
-    answers = setting.answers
-    kappa = None if answers is None else fed.kappa_of_answers(factors, answers)
+    if setting.method in comparison.baselines():
+        return comparison.baselines()[setting.method]
+    responses = setting.responses
+    kappa = None if responses is None else fed.kappa_for_responses(factors, responses)
     return comparison.methods(
         rounds=setting.rounds or 1,
         local_steps=setting.local_steps or 1,
@@ -157,7 +157,7 @@ def as_method(setting: Setting, factors: np.ndarray) -> Method:
 
 def _random(setting: Setting) -> bool:
     return setting.method == comparison.RANDOM or not (
-        setting.method in (GREEDY, POPULAR) or (setting.answers is None and setting.cohort_size is None)
+        setting.method in (GREEDY, POPULAR) or (setting.responses is None and setting.cohort_size is None)
     )
 
 
@@ -187,9 +187,9 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def _rows(name: str, k: int, setting: Setting, found: Any, seconds: float) -> pd.DataFrame:
-    kept = found[["found", "rounds"]]
+    kept = found[["final_value", "rounds"]]
     for column in ("rounded", "extension_reached", "guaranteed_factor", "guaranteed_error"):
-        kept[column] = found.get(column, found["found"] * np.nan)
+        kept[column] = found.get(column, found["final_value"] * np.nan)
     for column in ("bits_up", "bits_down", "contacted", "responded"):
         kept[column] = found[column].max("round")
     rows = kept.drop_vars("rounds").to_dataframe().reset_index().drop(columns="algorithm")
@@ -215,14 +215,14 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     """A row a setting: means over seeds, beside centralized greedy and popular items."""
     keys = ["instance", "k", *Setting._fields]
     means: Any = runs.groupby(keys, dropna=False, sort=False).mean(numeric_only=True)
-    deviations: Any = runs.groupby(keys, dropna=False, sort=False)["found"].std()
+    deviations: Any = runs.groupby(keys, dropna=False, sort=False)["final_value"].std()
     table = means.reset_index()
     for reference in (GREEDY, POPULAR):
-        own: Any = table[table["method"] == reference].set_index(["instance", "k"])["found"]
+        own: Any = table[table["method"] == reference].set_index(["instance", "k"])["final_value"]
         table[reference] = table.set_index(["instance", "k"]).index.map(own)
-    table["ratio"] = table["found"] / table[GREEDY]
+    table["ratio"] = table["final_value"] / table[GREEDY]
     table["deviation"] = deviations.to_numpy() / table[GREEDY]
-    table["beyond_popular"] = (table["found"] - table[POPULAR]) / (table[GREEDY] - table[POPULAR])
+    table["beyond_popular"] = (table["final_value"] - table[POPULAR]) / (table[GREEDY] - table[POPULAR])
     table["ratio_rounded"] = table["rounded"] / table[GREEDY]
     bound = table["guaranteed_factor"] * table[GREEDY] - table["guaranteed_error"]
     table["guaranteed"] = bound / table[GREEDY]
@@ -242,7 +242,7 @@ COLUMNS = {
 
 def markdown(table: pd.DataFrame) -> str:
     """The tables of all instances and sizes."""
-    heads = ["method", "T", "K", "tau", "answers", *(name for name, _ in COLUMNS.values()),
+    heads = ["method", "T", "K", "tau", "responses", *(name for name, _ in COLUMNS.values()),
              "Mbit up", "Mbit down"]  # fmt: skip
     parts = []
     groups: Any = table.groupby(["instance", "k"], sort=False)

@@ -64,7 +64,7 @@ def _selection_tables(data: str) -> dict[str, tuple[str, Config]]:
             _table(data, *baselines, *(f"unionfl:window={rounds}" for rounds in (2, 5, 10))),
         ),
         f"table4{suffix}": (
-            "SubTrunc, worth of a loss",
+            "SubTrunc, utility of a loss",
             _table(data, *baselines, best, f"{best},phi=identity"),
         ),
         f"sensitivity{suffix}": (

@@ -46,9 +46,9 @@ def tables(results: xr.Dataset) -> list[Table]:
     Raises:
         ValueError: If they are none of a command.
     """
-    if "algorithm" not in results.dims or not {"found", "accuracy_mean_clients"} & set(results):
+    if "algorithm" not in results.dims or not {"final_value", "accuracy_mean_clients"} & set(results):
         raise ValueError("results: expected those of a run, a sweep or a maximization.")
-    if "found" in results:
+    if "final_value" in results:
         return [maximization_table(results)]
     dims = results["accuracy_mean_clients"].dims
     if varied := [str(name) for name in dims if name not in ("algorithm", "seed", "round")]:
@@ -204,8 +204,8 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
     configurations = [configuration for method in methods for configuration in _configurations(method, settings)]
     order = np.arange(len(configurations))
     if ranked:
-        worths = [-float(row[_VALIDATION].mean()) for _, row in configurations]
-        order = np.argsort(worths, kind="stable")
+        scores = [-float(row[_VALIDATION].mean()) for _, row in configurations]
+        order = np.argsort(scores, kind="stable")
     shown = [configurations[number] for number in order[:rows]]
     which, by = (
         ("best", "ranked by validation") if ranked else ("first", "not ranked: no validation")
@@ -276,10 +276,10 @@ def maximization_table(results: xr.Dataset) -> Table:
                     "clients\ncontacted", "Mbit\nup", "Mbit\ndown"):  # fmt: skip
         table.add_column(heading, justify="right")
     means = results.mean("seed")
-    greedy, popular = (float(means["found"].sel(algorithm=name)) for name in (GREEDY, POPULAR))
+    greedy, popular = (float(means["final_value"].sel(algorithm=name)) for name in (GREEDY, POPULAR))
     for method in results["algorithm"].values:
         row = means.sel(algorithm=method)
-        found, rounded = float(row["found"]), float(row["rounded"])
+        found, rounded = float(row["final_value"]), float(row["rounded"])
         beyond = (found - popular) / (greedy - popular) if greedy > popular else np.nan
         bits = [float(row[name].max()) / 1e6 for name in ("bits_up", "bits_down")]
         table.add_row(

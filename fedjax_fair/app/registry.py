@@ -85,7 +85,7 @@ METHODS: dict[str, Method] = {
         aggregator=aggregators.FairFed,
     ),
     "gifair": Method(
-        "A price on differences between the losses of groups, of random clients (Yue et al., 2022)",
+        "A penalty on differences between the losses of groups, of random clients (Yue et al., 2022)",
         aggregator=aggregators.GIFAIR,
     ),
     "q_fedavg": Method(

@@ -52,7 +52,7 @@ def method_settings(config: Config, name: str) -> dict[str, dict[str, Setting]]:
         >>> from fedjax_fair.app import presets
         >>> config = presets.resolve(Config())
         >>> list(method_settings(config, "unionfl:mu=2")["selector"])
-        ['cohort_size', 'window', 'candidates', 'pool', 'points', 'gradients', 'scale']
+        ['cohort_size', 'window', 'candidates', 'pool', 'num_reference_clients', 'gradients', 'scale']
     """
     method, own = resolve_method(config, name)
     in_name = name.partition(":")[2].split(",")

@@ -19,7 +19,7 @@ def bytes_per_round(variables: Variables, cohort_size: int) -> int:
 
     Args:
         variables: The model, as arrays or as ``jax.ShapeDtypeStruct`` from ``jax.eval_shape``.
-        cohort_size: Clients per round; one picked twice counts twice.
+        cohort_size: Clients per round; one selected twice counts twice.
 
     Returns:
         An exact Python integer, which no number of rounds can overflow: bytes from clients to the

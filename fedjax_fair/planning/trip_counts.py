@@ -81,8 +81,8 @@ class TripCounts:
             participants, side_by_side = map(int, clients.groups())
             return float(np.mean(-(-self._busiest(participants) // side_by_side)))
         # Greedy ends before only where nothing else may be chosen.
-        picks = re.fullmatch("picks_([0-9]+)", scope[1])
-        return float(picks[1]) if picks else None
+        selections = re.fullmatch("selections_([0-9]+)", scope[1])
+        return float(selections[1]) if selections else None
 
     def _busiest(self, participants: int) -> Int[np.ndarray, " draws"]:
         """Participants on the device that has most of them, in some cohorts drawn uniformly."""

@@ -37,7 +37,7 @@ def value_against_bits(results: xr.Dataset) -> Figure:
         >>> values, bits = np.array([[[0, 2.0]], [[0, 1.0]]]), np.array([[[0, 0]], [[0, 8]]])
         >>> results = xr.Dataset({
         ...     "value": (over, values), "bits_up": (over, bits), "bits_down": (over, bits),
-        ...     "found": (over[:2], values[..., 1])}, {"algorithm": [GREEDY, "mine"]})
+        ...     "final_value": (over[:2], values[..., 1])}, {"algorithm": [GREEDY, "mine"]})
         >>> line = value_against_bits(results).axes[0].lines[1]
         >>> line.get_xdata().tolist(), line.get_ydata().tolist()
         ([16.0], [0.5])
@@ -45,7 +45,7 @@ def value_against_bits(results: xr.Dataset) -> Figure:
     from matplotlib.figure import Figure
 
     means = results.mean("seed")
-    share = means["value"] / means["found"].sel(algorithm=GREEDY)
+    share = means["value"] / means["final_value"].sel(algorithm=GREEDY)
     bits = means["bits_up"] + means["bits_down"]
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.add_subplot()
@@ -79,7 +79,7 @@ def chosen_pictures(results: xr.Dataset) -> Figure:
         >>> import xarray as xr
         >>> results = xr.Dataset(
         ...     {"chosen": (("algorithm", "seed", "item"), np.array([[[False, True]]])),
-        ...      "found": (("algorithm", "seed"), np.ones((1, 1))),
+        ...      "final_value": (("algorithm", "seed"), np.ones((1, 1))),
         ...      "picture": (("item", "height", "width"), np.arange(8).reshape(2, 2, 2))},
         ...     {"algorithm": [GREEDY], "label": ("item", ["3", "7"])})
         >>> chosen_pictures(results).axes[0].images[0].get_array().ravel().tolist()
@@ -97,9 +97,9 @@ def chosen_pictures(results: xr.Dataset) -> Figure:
     figure = Figure(figsize=(max(3.5, 0.7 * widest), 0.95 * len(rows)))
     figure.subplots_adjust(left=0.01, right=0.99, top=0.96, bottom=0.01, hspace=0.45, wspace=0.1)
     panels = figure.subplots(len(rows), widest, squeeze=False)
-    greedy = float(first["found"].sel(algorithm=GREEDY))
+    greedy = float(first["final_value"].sel(algorithm=GREEDY))
     for name, row, items in zip(methods, panels, rows, strict=True):
-        share = float(first["found"].sel(algorithm=name)) / greedy
+        share = float(first["final_value"].sel(algorithm=name)) / greedy
         row[0].set_title(
             f"{escape_mathtext(name)}: {100 * share:.1f} % of centralized greedy", loc="left", size=8
         )

@@ -1,4 +1,4 @@
-"""Figures of client selection: participation, representation, and their price in accuracy."""
+"""Figures of client selection: participation, representation, and their cost in accuracy."""
 
 from __future__ import annotations
 
@@ -158,14 +158,14 @@ def selected_clients(similarity: ArrayLike, clients: ArrayLike, group: ArrayLike
     """
     from matplotlib.figure import Figure
 
-    matrix, picked = np.asarray(similarity), np.asarray(clients)
+    matrix, selected = np.asarray(similarity), np.asarray(clients)
     size = matrix.shape[0]
     if matrix.shape != (size, size):
         raise ValueError(f"similarity: expected a square matrix, got shape {matrix.shape}.")
-    if picked.size and not (picked.min() >= 0 and picked.max() < size):
-        raise ValueError(f"clients={picked.tolist()}: expected ids in [0, {size}).")
+    if selected.size and not (selected.min() >= 0 and selected.max() < size):
+        raise ValueError(f"clients={selected.tolist()}: expected ids in [0, {size}).")
     order = np.argsort(np.zeros(size) if group is None else np.asarray(group), kind="stable")
-    places = np.flatnonzero(np.isin(order, picked))
+    places = np.flatnonzero(np.isin(order, selected))
     figure = Figure(figsize=(5.6, 4.8), layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(matrix[np.ix_(order, order)], cmap="viridis", interpolation="nearest")

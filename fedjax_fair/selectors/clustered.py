@@ -61,8 +61,8 @@ class ClusteredBySize(Selector):
 
     def select(self, key, state, context):
         if context.available is None:
-            return _draw(key, state), state, {}
-        return _draw(key, rows_by_size(_masses(context), self.cohort_size)), state, {}
+            return _sample(key, state), state, {}
+        return _sample(key, rows_by_size(_masses(context), self.cohort_size)), state, {}
 
 
 class ClusteredBySimilarity(Selector):
@@ -113,7 +113,7 @@ class ClusteredBySimilarity(Selector):
 
     def select(self, key, state, context):
         updates = state
-        key_rows, key_draw = jax.random.split(key)
+        key_rows, key_sample = jax.random.split(key)
         distances = _MEASURES[self.measure](updates)
         if self.ward_input == "rows":
             distances = pairwise_distances(distances)
@@ -125,7 +125,7 @@ class ClusteredBySimilarity(Selector):
             rows_by_size(sizes, self.cohort_size),
             rows_by_groups(key_rows, sizes, self.cohort_size, groups),
         )
-        return _draw(key_draw, rows), state, {}
+        return _sample(key_sample, rows), state, {}
 
     def observe(self, state, cohort, results, context):
         new = context.map_clients(_params, cohort.clients, results.update)
@@ -279,7 +279,7 @@ def _overlaps(
     return jnp.maximum(jnp.minimum(slot_ends, ends) - starts, 0)
 
 
-def _draw(key: Key[Array, ""], rows: Int[Array, "slots clients"]) -> Cohort:
+def _sample(key: Key[Array, ""], rows: Int[Array, "slots clients"]) -> Cohort:
     """Draws one client for each slot."""
     ends = jnp.cumsum(rows, axis=1)
     places = jax.random.randint(key, rows.shape[:1], 0, ends[:, -1], rows.dtype)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Number, ServerView, Selector
 from fedjax_fair.selectors.agnostic import ascend, mixture_info, uniform_mixture
-from fedjax_fair.selectors.uniform import draw
+from fedjax_fair.selectors.uniform import sample_clients
 
 __all__ = ["DRFA"]
 
@@ -86,7 +86,7 @@ class DRFA(Selector):
             weights=uniform_mixture(size),
             instructions={"snapshot_step": jnp.broadcast_to(snapshot_step, (size,))},
         )
-        reporting = draw(key_reporting, size, context)
+        reporting = sample_clients(key_reporting, size, context)
         return cohort, _State(mixture, reporting), mixture_info(mixture)
 
     def observe(self, state, cohort, results, context):

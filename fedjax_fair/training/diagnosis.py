@@ -71,13 +71,13 @@ def warn_of_clients(
     info: dict[str, Shaped[np.ndarray, "seeds rounds"]], done: int, seeds: tuple[int, ...]
 ) -> None:
     """Names the first client that a selector could not judge, if there was one."""
-    if "first_not_finite" not in info or (info["first_not_finite"] < 0).all():
+    if "first_nonfinite_client" not in info or (info["first_nonfinite_client"] < 0).all():
         return
-    run, late = np.argwhere(info["first_not_finite"] >= 0)[0]
+    run, late = np.argwhere(info["first_nonfinite_client"] >= 0)[0]
     warnings.warn(
         f"round {done + late}, seed {seeds[run]}: the loss or gradient of "
-        f"{info['not_finite'][run, late]} clients is not finite, first of client "
-        f"{info['first_not_finite'][run, late]}; they are chosen last.",
+        f"{info['num_nonfinite'][run, late]} clients is not finite, first of client "
+        f"{info['first_nonfinite_client'][run, late]}; they are chosen last.",
         stacklevel=3,
     )
 

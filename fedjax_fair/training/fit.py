@@ -233,30 +233,30 @@ def fit_batch(
         MemoryLimitError: If the runs would take more than ``memory_limit``; none has started.
 
     Examples:
-        A selector of one's own, swept over the price of a client's size:
+        A selector of one's own, swept over the penalty of a client's size:
 
         >>> import jax
         >>> import jax.numpy as jnp
         >>> import fedjax_fair as ff
         >>> class Loudest(ff.Selector):
         ...     cohort_size: int
-        ...     price: ff.Number = 0.0
+        ...     penalty: ff.Number = 0.0
         ...
         ...     def select(self, key, state, context):
         ...         sizes = context.sizes.astype(jnp.float32)
-        ...         worth = context.losses(context.variables) - self.price * sizes
-        ...         _, clients = jax.lax.top_k(worth, self.cohort_size)
+        ...         utility = context.losses(context.variables) - self.penalty * sizes
+        ...         _, clients = jax.lax.top_k(utility, self.cohort_size)
         ...         weights = jnp.full(self.cohort_size, 1 / self.cohort_size)
         ...         return ff.Cohort(clients, weights), state, {}
         >>> data = ff.data.load("digits")
         >>> methods = [
         ...     ff.Round(
         ...         model=ff.models.logistic(data.num_classes),
-        ...         selector=Loudest(10, price),
+        ...         selector=Loudest(10, penalty),
         ...         solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
         ...         aggregator=ff.aggregators.Mean(),
         ...     )
-        ...     for price in (0.0, 0.01, 0.1)
+        ...     for penalty in (0.0, 0.01, 0.1)
         ... ]
         >>> runs = ff.fit_batch(methods, data, rounds=5, seeds=(0, 0, 0))
         >>> runs.accuracy_mean_clients.isel(round=-1).shape

@@ -102,7 +102,7 @@ def made_up(accuracy, dissimilarity):
             "accuracy_mean_clients": (shape, accuracy),
             "client_dissimilarity": (shape, dissimilarity),
             "client_dissimilarity_class_based": (shape, 0.75 * dissimilarity),
-            "other_picks": (shape, np.full((2, 3, 6), 0.5)),
+            "other_selections": (shape, np.full((2, 3, 6), 0.5)),
             "bonus_open": (shape, np.full((2, 3, 6), np.nan)),
             "accuracy_standard_deviation": (shape, dissimilarity / 2),
             "cohort_loss": (shape, np.full((2, 3, 6), 0.25)),
@@ -165,9 +165,9 @@ def test_what_the_bonus_did_is_counted():
             coords={"algorithm": ["divfl", "subtrunc"], "seed": [0], "round": [0, 1, 2]},
         )
     )
-    # The same cohort in another order is no other pick; then two of four are others.
-    np.testing.assert_array_equal(measured.other_picks.isel(seed=0, round=0), [0, 0.25])
-    # Only in the second round could more than the first of four picks add to the bonus.
+    # The same cohort in another order is no other selection; then two of four are others.
+    np.testing.assert_array_equal(measured.other_selections.isel(seed=0, round=0), [0, 0.25])
+    # Only in the second round could more than the first of four selections add to the bonus.
     np.testing.assert_array_equal(measured.bonus_open.isel(seed=0, round=0), [np.nan, 0.5])
 
 

@@ -160,14 +160,14 @@ SELECTORS = {
         selectors.DivFL(5, gradients=selectors.gradients.Updates(0.1, CountSketch(16)))
     ),
     "divfl-pool": lambda: roles(selectors.DivFL(5, pool=8)),
-    "divfl-points": lambda: roles(
-        selectors.DivFL(5, pool=6, points=4, gradients=selectors.gradients.Stale(CountSketch(16)))
+    "divfl-reference_clients": lambda: roles(
+        selectors.DivFL(5, pool=6, num_reference_clients=4, gradients=selectors.gradients.Stale(CountSketch(16)))
     ),
     "subtrunc-identity": lambda: roles(
         selectors.SubTrunc(5, 0.8, 2.0, phi="identity", candidates="all")
     ),
     "subtrunc-phi": lambda: roles(selectors.SubTrunc(5, 0.8, 2.0, phi=jnp.sqrt, scale="sum")),
-    "subtrunc-points": lambda: roles(selectors.SubTrunc(5, pool=7, points=4, candidates=6)),
+    "subtrunc-reference_clients": lambda: roles(selectors.SubTrunc(5, pool=7, num_reference_clients=4, candidates=6)),
     "unionfl-pool": lambda: roles(
         selectors.UnionFL(5, 0.5, 2, pool=8, gradients="stale", candidates="all")
     ),

@@ -21,7 +21,7 @@ QUICK = {
     "method-unionfl",
     "method-equitable",
     "method-centralized",
-    "divfl-points",
+    "divfl-reference_clients",
     "fltrust",
     "sgd-adam",
     "several-faults",

@@ -77,8 +77,8 @@ def test_other_loops_are_not_known():
     assert lengths([4, 4], 1, 1).trip_count("jit(step)/while/body/while") is None
 
 
-def test_greedy_picks_as_many_items_as_it_may():
-    assert lengths([4, 4], 1, 1).trip_count("jit(step)/while/body/picks_17/while") == 17
+def test_greedy_selects_as_many_items_as_it_may():
+    assert lengths([4, 4], 1, 1).trip_count("jit(step)/while/body/selections_17/while") == 17
 
 
 def test_on_several_devices_all_wait_for_the_one_with_most_members():

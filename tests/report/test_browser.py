@@ -49,7 +49,7 @@ def maximization_results(pictures):
         "bits_up": (over, np.cumsum(rng.uniform(1e3, 1e6, shape), axis=2)),
         "bits_down": (over, np.cumsum(rng.uniform(1e3, 1e6, shape), axis=2)),
         "contacted": (over, np.ones(shape)),
-        "found": (over[:2], rng.uniform(0.8, 1, shape[:2])),
+        "final_value": (over[:2], rng.uniform(0.8, 1, shape[:2])),
         "rounded": (over[:2], rng.uniform(0.8, 1, shape[:2])),
         "rounds": ("algorithm", [0, 1, 4]),
         "chosen": ((*over[:2], "item"), chosen),

@@ -69,9 +69,9 @@ def plain_fedcg(rounds, weights):
             {
                 "extension": weights @ expected(x),
                 "spread": np.abs(own - mean).max(),
-                "promised": weights @ (votes * own).sum(axis=1),
+                "client_base_gain": weights @ (votes * own).sum(axis=1),
                 "progress": weights @ votes @ mean,
-                "reach": mean[top_two(mean)].sum(),
+                "max_base_gain": mean[top_two(mean)].sum(),
             }
         )
         x = x + weights @ votes / rounds
@@ -174,7 +174,7 @@ def test_one_local_step_is_fedcg():
 
     for plain, plus in zip(*solve(runs), strict=True):
         np.testing.assert_allclose(plus.x, plain.x, atol=1e-6)
-        np.testing.assert_allclose(plus.promised, plain.promised, atol=1e-6)
+        np.testing.assert_allclose(plus.client_base_gain, plain.client_base_gain, atol=1e-6)
         assert (plus.communication.bits_up() == plain.communication.bits_up()).all()
 
 
@@ -192,8 +192,8 @@ def plain_fedcg_plus(rounds, local_steps, local_step):
                     slopes.append(bend)
                 y = np.minimum(y + local_step * top_two(gains), 1)
                 changes[client] += top_two(gains) / local_steps
-        promised = WEIGHTS @ (changes * start).sum(axis=1)
-        rounds_measured.append({"promised": promised, "lipschitz": max(slopes)})
+        client_base_gain = WEIGHTS @ (changes * start).sum(axis=1)
+        rounds_measured.append({"client_base_gain": client_base_gain, "lipschitz": max(slopes)})
         x = x + WEIGHTS @ changes / rounds
     return x, rounds_measured
 
@@ -214,7 +214,7 @@ def test_fedcg_plus_is_algorithm_2():
         x, measured = plain_fedcg_plus(rounds, local_steps, local_step)
         np.testing.assert_allclose(run.x, x, atol=1e-5)
         for number, values in enumerate(measured):
-            np.testing.assert_allclose(run.promised[number], values["promised"], atol=1e-5)
+            np.testing.assert_allclose(run.client_base_gain[number], values["client_base_gain"], atol=1e-5)
             np.testing.assert_allclose(run.lipschitz[number], values["lipschitz"], rtol=1e-4)
 
 
@@ -424,7 +424,7 @@ def sealed(gains):
 
     def bases(matroid):
         chosen = gains.bases(matroid)
-        return Bases(chosen.worth, lambda weights: Opaque(chosen.messages(weights)))
+        return Bases(chosen.utility, lambda weights: Opaque(chosen.messages(weights)))
 
     return Gains(lambda weights: Opaque(gains.messages(weights)), bases, gains.spread, gains.shares)
 
@@ -497,7 +497,7 @@ def test_the_order_of_clients_does_not_matter():
 
 def test_references():
     def runs(key, problem):
-        popular = fed.popular_base(problem, PARTITION, client_weights=WEIGHTS)
+        popular = fed.top_singletons(problem, PARTITION, client_weights=WEIGHTS)
         singles = PARTITION.max_weight_base(jnp.asarray(WEIGHTS @ SCORES))
         random = jax.vmap(lambda key: fed.random_base(key, PARTITION))
         drawn = random(jax.random.split(key, 3000))
@@ -551,7 +551,7 @@ def test_datasets(few_clients):
         (lambda p: fed.discrete_greedy(KEY, p, PARTITION, epsilon=1.0), "epsilon=1.0"),
         (lambda p: fed.discrete_greedy(KEY, p, PARTITION, epsilon=0.0), "epsilon=0"),
         (lambda p: fed.centralized_greedy(p, matroids.Uniform(1, 2)), "got 2"),
-        (lambda p: fed.popular_base(p, matroids.Uniform(1, 2)), "got 2"),
+        (lambda p: fed.top_singletons(p, matroids.Uniform(1, 2)), "got 2"),
     ],
 )
 def test_bad_input(problem, call, message):

@@ -134,7 +134,7 @@ def test_theorem_3_2_and_the_bounds_of_the_optimum_that_a_run_measures(instances
     optimum, largest, base, gradient, greedy = instances
     for run in (base, gradient):
         assert float(slack_of_theorem_3_2(run, optimum, largest).min()) >= -TOLERANCE
-        assert (run.extension[:, :-1] + run.reach >= optimum[:, None] - TOLERANCE).all()
+        assert (run.extension[:, :-1] + run.max_base_gain >= optimum[:, None] - TOLERANCE).all()
         assert (run.extension <= optimum[:, None] + TOLERANCE).all()
         assert (run.rounded <= optimum[:, None] + TOLERANCE).all()
     assert (greedy >= 0.5 * optimum - TOLERANCE).all()
@@ -184,8 +184,8 @@ RUN = fed.ContinuousRun(
     x=np.zeros(4, np.float32), step=np.float32(0.5), rank=np.float32(4),
     directions=np.zeros((2, 4), np.float32), extension=np.array([0, 1, 2], np.float32),
     rounded=np.zeros(3, np.float32), spread=np.array([1, 2], np.float32),
-    promised=np.array([5, 4], np.float32), progress=np.array([3, 2], np.float32),
-    reach=np.array([6, 4], np.float32), lipschitz=np.array([0.5, 0.25], np.float32),
+    client_base_gain=np.array([5, 4], np.float32), progress=np.array([3, 2], np.float32),
+    max_base_gain=np.array([6, 4], np.float32), lipschitz=np.array([0.5, 0.25], np.float32),
     communication=fed.Communication(*[np.zeros(2, np.int32)] * 4),
 )  # fmt: skip
 
@@ -193,7 +193,7 @@ RUN = fed.ContinuousRun(
 def test_formulas_by_hand():
     run = RUN
     found = bounds.per_round(run, 4.0, 0.125)
-    assert found.promised.tolist() == [1.0, 1.0]
+    assert found.client_base_gain.tolist() == [1.0, 1.0]
     assert found.direction.tolist() == [3.0, 7.0]
     assert found.ascent.tolist() == [-0.25, 0.25]  # 1 - 0.5 * (3, 2) + 0.25 * 16 * 0.125 / 2
     full = bounds.theorem_3_2(run, 0.125)
@@ -205,7 +205,7 @@ def test_formulas_by_hand():
     local = 2 * 2 * 0.5 * 4 + 2 * 8 * 0.75
     assert float(plus.error) == 6.5 + 0.5 * (local + 2 * (6 * 4 * 3 + local))
     said = bounds.report(run, full, value=1.5, greedy=3.0)
-    assert said["optimum_at_most"] == 5.0
+    assert said["optimum_upper_bound"] == 5.0
     assert said["ratio"] == 0.5
     assert said["guaranteed"] == 0.75 * 3 - 6.5
     assert said["slack"] == 2 - said["guaranteed"]

@@ -405,7 +405,7 @@ def test_what_a_selector_tells_is_recorded_for_every_round(model, federation, tm
 
 
 def test_a_client_that_could_not_be_judged_is_named(model, federation):
-    round = make_telling(model, not_finite=jnp.int32(2), first_not_finite=jnp.int32(4))
+    round = make_telling(model, num_nonfinite=jnp.int32(2), first_nonfinite_client=jnp.int32(4))
     with pytest.warns(UserWarning, match="round 0, seed 7: .* 2 clients .* first of client 4"):
         fit(round, federation, rounds=1, seeds=(7,))
 

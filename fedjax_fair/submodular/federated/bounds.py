@@ -41,12 +41,12 @@ class Slacks(NamedTuple):
     """The slacks of three inequalities in every round; negative where one is violated.
 
     Attributes:
-        promised: Of ``OPT - F(x) <= sum_i p_i <v_i, grad f_i(x)>``, ``[rounds]``.
+        client_base_gain: Of ``OPT - F(x) <= sum_i p_i <v_i, grad f_i(x)>``, ``[rounds]``.
         direction: Of ``OPT - F(x) <= <direction, grad F(x)> + r * spread``.
         ascent: Of ``F(x') >= F(x) + step * <direction, grad F(x)> - step^2 r^2 m_F / 2``.
     """
 
-    promised: Float[Array, " rounds"]
+    client_base_gain: Float[Array, " rounds"]
     direction: Float[Array, " rounds"]
     ascent: Float[Array, " rounds"]
 
@@ -93,7 +93,7 @@ def per_round(run: ContinuousRun, optimum: Number, largest: Number) -> Slacks:
     missing = optimum - before
     curvature = run.step**2 * run.rank**2 * largest / 2
     return Slacks(
-        promised=run.promised - missing,
+        client_base_gain=run.client_base_gain - missing,
         direction=run.progress + run.rank * run.spread - missing,
         ascent=after - before - run.step * run.progress + curvature,
     )
@@ -192,7 +192,7 @@ def report(
 ) -> dict[str, float]:
     """The values that a run reached, and its guarantee.
 
-    The optimum is unknown; it lies between the value of greedy and ``optimum_at_most``.
+    The optimum is unknown; it lies between the value of greedy and ``optimum_upper_bound``.
 
     Args:
         run: A run.
@@ -201,7 +201,7 @@ def report(
         greedy: Value of the set that ``centralized_greedy`` found.
 
     Returns:
-        ``extension`` at the last point, ``value``, ``greedy``, ``optimum_at_most``, ``ratio`` of
+        ``extension`` at the last point, ``value``, ``greedy``, ``optimum_upper_bound``, ``ratio`` of
         value and greedy, ``guaranteed`` for the extension (may be negative), and ``slack`` of it.
     """
     last, reached = float(run.extension[-1]), float(greedy)
@@ -210,7 +210,7 @@ def report(
         "extension": last,
         "value": float(value),
         "greedy": reached,
-        "optimum_at_most": float(jnp.min(run.extension[:-1] + run.reach)),
+        "optimum_upper_bound": float(jnp.min(run.extension[:-1] + run.max_base_gain)),
         "ratio": float(value) / reached,
         "guaranteed": guaranteed,
         "slack": last - guaranteed,

@@ -32,7 +32,7 @@ from fedjax_fair.submodular.federated.trajectory import (
     Sent,
     ascend,
     check_sizes,
-    draw_cohort,
+    sample_cohort,
     step_size,
 )
 from fedjax_fair.submodular.matroids import Matroid
@@ -112,7 +112,7 @@ def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort_size,
         hidden = protocol(secure, key_masks, problem.num_clients)
         shares = weights
         if cohort_size is not None:
-            drawn = draw_cohort(key, weights, cohort_size)
+            drawn = sample_cohort(key, weights, cohort_size)
             shares = jnp.zeros_like(weights).at[drawn].add(1 / cohort_size)
         if send == "gradient":
             mean = secure_aggregate(gradients.messages(shares), size, hidden)
@@ -121,7 +121,7 @@ def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort_size,
             return Sent(direction, jnp.sum(mean, where=base), jnp.zeros(()))
         bases = gradients.bases(matroid)
         direction = secure_aggregate(bases.messages(shares), size, hidden)
-        return Sent(direction, product(shares, bases.worth), jnp.zeros(()))
+        return Sent(direction, product(shares, bases.utility), jnp.zeros(()))
 
     up = base_bits(matroid.rank, size) if send == "base" else vector_bits(size)
     costs = (cohort_size or problem.num_clients, vector_bits(size), up)

@@ -34,7 +34,7 @@ from fedjax_fair.submodular.federated.trajectory import (
     Sent,
     ascend,
     check_sizes,
-    draw_cohort,
+    sample_cohort,
     step_size,
 )
 from fedjax_fair.submodular.matroids import Matroid
@@ -145,7 +145,7 @@ def _fedcg_plus(
         return sampled_gradient(key, lambda mask: function.gains(own, mask), y, samples)
 
     def work(client, key, x):
-        """A client's mean base, and its diagnostics ``promised`` and ``lipschitz``."""
+        """A client's mean base, and its diagnostics ``client_base_gain`` and ``lipschitz``."""
         own = problem.own(client)
         start = function.gradient(own, key, x)
 
@@ -170,17 +170,17 @@ def _fedcg_plus(
     def communicate(key_cohort, key_work, x, _):
         clients, shares = jnp.arange(number, dtype=jnp.int32), weights
         if cohort_size is not None:
-            clients = draw_cohort(key_cohort, weights, cohort_size)
+            clients = sample_cohort(key_cohort, weights, cohort_size)
             shares = jnp.full(cohort_size, 1 / cohort_size)
         keys = jax.random.split(key_work, number)
-        changes, promised, lipschitz = jax.lax.map(
+        changes, client_base_gain, lipschitz = jax.lax.map(
             lambda pair: work(pair[0], pair[1], x),
             (clients, keys),
             batch_size=min(_SIDE_BY_SIDE, number),
         )
         hidden = protocol(secure, key_work, number)
         direction = secure_aggregate(rows(changes).messages(shares), size, hidden)
-        return Sent(direction, product(shares, promised), jnp.max(lipschitz))
+        return Sent(direction, product(shares, client_base_gain), jnp.max(lipschitz))
 
     up = base_bits(matroid.rank, size) if local_steps == 1 else vector_bits(size)
     costs = (number, vector_bits(size), up)

@@ -223,9 +223,9 @@ def _bases(sparse: SparseScores, amounts: Float[Array, " entries"], matroid: Mat
         return jnp.sum(row, where=base), items.astype(jnp.int32)
 
     clients = jnp.arange(sparse.num_clients, dtype=jnp.int32)
-    worth, items = jax.lax.map(choose, clients, batch_size=min(256, sparse.num_clients))
+    utility, items = jax.lax.map(choose, clients, batch_size=min(256, sparse.num_clients))
     owners = jnp.repeat(clients, matroid.rank)
-    return Bases(worth, lambda weights: Messages((items.ravel(),), (weights[owners],), (owners,)))
+    return Bases(utility, lambda weights: Messages((items.ravel(),), (weights[owners],), (owners,)))
 
 
 def run_of(sparse: SparseScores, client: Int[Array, ""]) -> Int[Array, " longest"]:
@@ -283,7 +283,7 @@ def _largest(sparse: SparseScores, amounts: Float[Array, " entries"], k: int) ->
     taken = jnp.zeros((sparse.num_clients, k), bool).at[rows, first].set(True, mode="drop")
     missing = k - jnp.sum(chosen, axis=1, dtype=jnp.int32)
     filled = ~taken & (jnp.cumsum(~taken, axis=1, dtype=jnp.int32) <= missing[:, None])
-    worth = jnp.sum(jnp.where(chosen, best, 0), axis=1)
+    utility = jnp.sum(jnp.where(chosen, best, 0), axis=1)
 
     def messages(weights):
         own = weights[clients][:, None]
@@ -295,7 +295,7 @@ def _largest(sparse: SparseScores, amounts: Float[Array, " entries"], k: int) ->
             (named.ravel(), jnp.arange(k, dtype=jnp.int32)), (listed, fillers), (entries, clients)
         )
 
-    return Bases(jnp.zeros_like(worth).at[clients].set(worth), messages)
+    return Bases(jnp.zeros_like(utility).at[clients].set(utility), messages)
 
 
 def _largest_of(

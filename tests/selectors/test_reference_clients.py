@@ -10,11 +10,11 @@ from conftest import make_context, make_federation
 
 from fedjax_fair import selectors
 from fedjax_fair.base import ClientGradients
-from fedjax_fair.selectors import representatives
+from fedjax_fair.selectors import representative_selector
 from fedjax_fair.selectors.gradients import Fresh, RefreshEvery, Stale, Updates
 from fedjax_fair.submodular import facility_location_from_features
 
-CLIENTS, POOL, POINTS = 30, 7, 10
+CLIENTS, POOL, REFERENCES = 30, 7, 10
 FAMILY = {
     "divfl": selectors.DivFL,
     "subtrunc": lambda k, **options: selectors.SubTrunc(k, 0.7, **options),
@@ -24,8 +24,8 @@ LAST = jnp.arange(CLIENTS, dtype=jnp.int32) % 4
 
 
 @cache
-def family(name, points):
-    return FAMILY[name](4, pool=POOL, points=points)
+def family(name, references):
+    return FAMILY[name](4, pool=POOL, num_reference_clients=references)
 
 
 @cache
@@ -45,9 +45,9 @@ def context_of(gradients, losses, available=None):
 
 
 @cache
-def compiled(name, points, selector=family):
+def compiled(name, references, selector=family):
     """Selection in round 5 as one program."""
-    chosen = selector(name, points)
+    chosen = selector(name, references)
     state = ((), LAST if name == "unionfl" else (), ())
     return jax.jit(
         lambda key, gradients, losses, available=None: chosen.select(
@@ -56,12 +56,12 @@ def compiled(name, points, selector=family):
     )
 
 
-@partial(jax.jit, static_argnames=("points", "size", "count"))
-def drawn(keys, points=POINTS, size=POOL, count=CLIENTS):
+@partial(jax.jit, static_argnames=("references", "size", "count"))
+def drawn(keys, references=REFERENCES, size=POOL, count=CLIENTS):
     """The clients outside of a pool that represent the others, of each key."""
     pool = jnp.arange(size, dtype=jnp.int32) * 3 + 1
     return jax.vmap(
-        lambda key: representatives._with_others(key, pool, points, count).clients[size:]
+        lambda key: representative_selector._with_others(key, pool, references, count).clients[size:]
     )(keys)
 
 
@@ -69,30 +69,30 @@ def keys_of(seed, count):
     return jax.random.split(jax.random.key(seed), count)
 
 
-def test_points_are_uniform_outside_of_the_pool_and_without_repetition():
+def test_reference_clients_are_uniform_outside_of_the_pool_and_without_repetition():
     draws = np.asarray(drawn(keys_of(0, 2000)))
     pool, others = np.arange(POOL) * 3 + 1, CLIENTS - POOL
     counts = np.bincount(draws.ravel(), minlength=CLIENTS)
-    assert draws.shape == (2000, POINTS)
+    assert draws.shape == (2000, REFERENCES)
     assert (np.diff(np.sort(draws)) > 0).all()
     assert not counts[pool].any()
-    share = POINTS / others
+    share = REFERENCES / others
     deviation = np.sqrt(2000 * share * (1 - share))
     assert abs(np.delete(counts, pool) - 2000 * share).max() < 4.5 * deviation
     # Two clients are drawn together as often as independence of repetition allows.
     together = ((draws == 0).any(axis=1) & (draws == 29).any(axis=1)).sum()
-    pair = share * (POINTS - 1) / (others - 1)
+    pair = share * (REFERENCES - 1) / (others - 1)
     assert abs(together - 2000 * pair) < 4.5 * np.sqrt(2000 * pair * (1 - pair))
 
 
-def test_as_many_points_as_there_are_take_every_other_client_once():
-    for points in (CLIENTS - POOL, CLIENTS):
-        draw = np.asarray(drawn(keys_of(1, 1), points))[0]
+def test_as_many_references_as_there_are_take_every_other_client_once():
+    for references in (CLIENTS - POOL, CLIENTS):
+        draw = np.asarray(drawn(keys_of(1, 1), references))[0]
         assert sorted(draw) == sorted(set(range(CLIENTS)) - set(range(1, 3 * POOL, 3)))
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_as_many_points_as_clients_choose_as_no_points_do(name):
+def test_as_many_references_as_clients_choose_as_no_references_do(name):
     for seed in range(5):
         key, clients = jax.random.key(seed), clients_of(seed)
         cohort, _, info = compiled(name, None)(key, *clients)
@@ -100,7 +100,7 @@ def test_as_many_points_as_clients_choose_as_no_points_do(name):
         assert sampled.clients[:2].tolist() == cohort.clients[:2].tolist()
         assert info_sampled.pop("standard_error") == 0
         assert info_sampled.keys() == info.keys()
-        for key in ("objective", "representation", "representation_bound", "not_finite"):
+        for key in ("objective", "representation", "representation_bound", "num_nonfinite"):
             np.testing.assert_allclose(info_sampled[key], info[key], rtol=1e-4)
 
 
@@ -108,7 +108,7 @@ def test_with_a_pool_of_all_clients_no_others_are_sampled():
     @jax.jit
     def both(*clients):
         context, key = context_of(*clients), jax.random.key(0)
-        settings = {"pool": CLIENTS}, {"pool": CLIENTS, "points": POINTS}
+        settings = {"pool": CLIENTS}, {"pool": CLIENTS, "num_reference_clients": REFERENCES}
         state = ((), (), ())
         return [selectors.DivFL(4, **own).select(key, state, context)[::2] for own in settings]
 
@@ -139,21 +139,21 @@ def test_the_choice_is_that_of_greedy_on_the_weighted_sample(name):
     for seed in range(6):
         gradients, losses = clients_of(seed)
         key_pool, key = jax.random.split(jax.random.key(seed))
-        pool = representatives._pool(key_pool, context_of(gradients, losses), POOL)
-        others = representatives._with_others(jax.random.split(key)[0], pool, POINTS, CLIENTS)
+        pool = representative_selector._pool(key_pool, context_of(gradients, losses), POOL)
+        others = representative_selector._with_others(jax.random.split(key)[0], pool, REFERENCES, CLIENTS)
         pool, others = np.asarray(pool), np.asarray(others.clients[POOL:])
-        worth, union = np.log1p(losses[pool]), np.asarray(LAST)[pool] >= 3
+        utility, union = np.log1p(losses[pool]), np.asarray(LAST)[pool] >= 3
 
-        def extra(chosen, worth=worth, union=union):
-            total = worth[chosen].sum()
+        def extra(chosen, utility=utility, union=union):
+            total = utility[chosen].sum()
             return {
                 "divfl": np.zeros(POOL),
-                "subtrunc": 0.7 * (np.minimum(1.1, total + worth) - min(1.1, total)),
+                "subtrunc": 0.7 * (np.minimum(1.1, total + utility) - min(1.1, total)),
                 "unionfl": -0.3 * union,
             }[name]
 
         participants, gains, value = greedy_in_numpy(gradients, pool, others, 4, extra)
-        cohort, _, info = compiled(name, POINTS)(jax.random.key(seed), gradients, losses)
+        cohort, _, info = compiled(name, REFERENCES)(jax.random.key(seed), gradients, losses)
         if (gains[:, 0] - gains[:, 1]).min() > 1e-4:  # No tie that rounding could decide.
             decided += 1
             assert cohort.clients.tolist() == participants.tolist()
@@ -180,7 +180,7 @@ def test_gains_are_unbiased_with_the_documented_error():
     @jax.jit
     def estimates(keys):
         def one(key):
-            sample = representatives._with_others(key, pool, POINTS, CLIENTS)
+            sample = representative_selector._with_others(key, pool, REFERENCES, CLIENTS)
             rows = jnp.asarray(gradients)[sample.clients]
             return gains(facility_location_from_features(rows, sample.items, None, sample.weights))
 
@@ -192,7 +192,7 @@ def test_gains_are_unbiased_with_the_documented_error():
     best = np.stack([distances.max(axis=1), distances[:, [2, 5]].min(axis=1)])
     gain = np.maximum(0, best[:, :, None] - distances[None])[:, others]
     count = len(others)
-    error = count * np.sqrt((1 - POINTS / count) * gain.var(axis=1, ddof=1) / POINTS)
+    error = count * np.sqrt((1 - REFERENCES / count) * gain.var(axis=1, ddof=1) / REFERENCES)
     np.testing.assert_allclose(
         exact.gains(exact.init()),
         np.maximum(0, best[0][:, None] - distances).sum(axis=0),
@@ -207,8 +207,8 @@ def test_gains_are_unbiased_with_the_documented_error():
 
 
 @cache
-def forced(name, points):
-    return FAMILY[name](4, pool=4, points=points)
+def forced(name, references):
+    return FAMILY[name](4, pool=4, num_reference_clients=references)
 
 
 def test_what_is_said_of_a_cohort_is_unbiased_with_the_error_it_states():
@@ -218,7 +218,7 @@ def test_what_is_said_of_a_cohort_is_unbiased_with_the_error_it_states():
     exact, _, known = compiled("divfl", None, forced)(
         jax.random.key(0), gradients, losses, available
     )
-    choose = jax.vmap(compiled("divfl", POINTS, forced), in_axes=(0, None, None, None))
+    choose = jax.vmap(compiled("divfl", REFERENCES, forced), in_axes=(0, None, None, None))
     draws = 12_000
     cohort, _, info = choose(keys_of(4, draws), gradients, losses, available)
     clients = np.sort(cohort.clients)
@@ -245,7 +245,7 @@ def test_clients_that_are_not_available_represent_others_but_are_not_chosen():
     available[[2, 9, 17, 21, 28]] = True  # Fewer than the pool.
     for seed in range(5):
         key = jax.random.key(seed)
-        cohort, _, _ = compiled("divfl", POINTS)(key, gradients, losses, jnp.asarray(available))
+        cohort, _, _ = compiled("divfl", REFERENCES)(key, gradients, losses, jnp.asarray(available))
         assert available[np.asarray(cohort.clients)].all()
 
 
@@ -256,10 +256,10 @@ def test_a_client_that_is_not_finite_represents_nothing_and_is_named(name, what)
     for seed in range(4):
         gradients, losses = clients_of(seed)
         (losses if what == "loss" else gradients[:, 2])[7] = np.nan
-        cohort, _, info = compiled(name, POINTS)(jax.random.key(seed), gradients, losses)
+        cohort, _, info = compiled(name, REFERENCES)(jax.random.key(seed), gradients, losses)
         assert 7 not in cohort.clients
         assert all(np.isfinite(value) for value in info.values())
-        found = (int(info["not_finite"]), int(info["first_not_finite"]))
+        found = (int(info["num_nonfinite"]), int(info["first_nonfinite_client"]))
         assert found in [(1, 7), (0, -1)]
         named += found[0]
     assert named  # It is among those that some round reads.
@@ -273,9 +273,9 @@ def test_only_the_sample_is_read():
         return ClientGradients(jnp.ones(clients.shape), jnp.eye(clients.shape[0]))
 
     context = context_of(*clients_of(0))._replace(gradients=gradients)
-    select = family("divfl", POINTS).select
+    select = family("divfl", REFERENCES).select
     jax.eval_shape(lambda key: select(key, ((), (), ()), context), jax.random.key(0))
-    assert [read.shape for read in seen] == [(POOL + POINTS,)]
+    assert [read.shape for read in seen] == [(POOL + REFERENCES,)]
 
 
 @pytest.mark.parametrize(
@@ -293,12 +293,12 @@ def test_sources_read_some_clients_as_they_read_all(source):
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("name", FAMILY)
-def test_points_that_can_not_be_are_refused(name):
-    for points in (0, -3, 1.5, True, "all"):
-        with pytest.raises(ValueError, match=f"points={points!r}: expected an integer >= 1"):
-            FAMILY[name](2, pool=3, points=points)
-    with pytest.raises(ValueError, match="points=5: expected None where pool=None"):
-        FAMILY[name](2, points=5)
-    few = FAMILY[name](2, pool=3, points=31)
-    with pytest.raises(ValueError, match="points=31: expected an integer >= 1 and <= 30"):
+def test_references_that_can_not_be_are_refused(name):
+    for references in (0, -3, 1.5, True, "all"):
+        with pytest.raises(ValueError, match=f"num_reference_clients={references!r}: expected an integer >= 1"):
+            FAMILY[name](2, pool=3, num_reference_clients=references)
+    with pytest.raises(ValueError, match="num_reference_clients=5: expected None where pool=None"):
+        FAMILY[name](2, num_reference_clients=5)
+    few = FAMILY[name](2, pool=3, num_reference_clients=31)
+    with pytest.raises(ValueError, match="num_reference_clients=31: expected an integer >= 1 and <= 30"):
         few.init(context_of(*clients_of(0)))

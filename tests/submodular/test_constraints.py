@@ -46,7 +46,7 @@ def mask_of(items):
     return np.isin(np.arange(N), items)
 
 
-def picked(chosen):
+def selected(chosen):
     """The items, after which all places are empty."""
     items, gains = np.asarray(chosen.items), np.asarray(chosen.gains)
     count = int((items >= 0).sum())
@@ -56,19 +56,19 @@ def picked(chosen):
     return items[:count].tolist()
 
 
-def reference(similarity, k, allowed, score, stop=None):
+def reference(similarity, k, allowed, score, min_gain=None):
     """Greedy in NumPy; ``allowed(mask)`` of every larger set, ``score(gain, item)``."""
-    items, calls = [], 0
+    items, num_evaluations = [], 0
     for _ in range(k):
         base = value_of(similarity, items)
         joins = [j for j in range(N) if j not in items and allowed(mask_of([*items, j]))]
-        calls += len(joins)
+        num_evaluations += len(joins)
         gains = {j: value_of(similarity, [*items, j]) - base for j in joins}
-        gains = {j: gain for j, gain in gains.items() if stop is None or gain > stop}
+        gains = {j: gain for j, gain in gains.items() if min_gain is None or gain > min_gain}
         if not gains:
             break
         items.append(max(gains, key=lambda j: (score(gains[j], j), -j)))
-    return items, calls
+    return items, num_evaluations
 
 
 @partial(jax.jit, static_argnames=("name", "matroid"))
@@ -80,19 +80,19 @@ def constrained(similarity, name, matroid):
 @pytest.mark.parametrize("matroid", MATROIDS)
 @pytest.mark.parametrize("name", MAXIMIZERS)
 def test_an_independent_set_is_worth_half_of_the_best(name, matroid):
-    limit = MATROIDS[matroid]
-    independent = np.asarray(jax.jit(jax.vmap(limit.independent))(SETS))
+    constraint = MATROIDS[matroid]
+    independent = np.asarray(jax.jit(jax.vmap(constraint.independent))(SETS))
     allowed = {tuple(mask) for mask in SETS[independent]}
     for seed in range(15):
         similarity = random_location(seed)
         chosen = constrained(similarity, name, matroid)
-        items, calls = reference(
-            similarity, limit.rank, lambda mask: tuple(mask) in allowed, lambda gain, _: gain
+        items, num_evaluations = reference(
+            similarity, constraint.rank, lambda mask: tuple(mask) in allowed, lambda gain, _: gain
         )
         assert chosen.items.tolist() == items
         assert chosen.value == value_of(similarity, items)
         assert chosen.value >= values_of(similarity, SETS[independent]).max() / 2
-        assert chosen.calls == calls if name != "lazy" else chosen.calls <= calls
+        assert chosen.num_evaluations == num_evaluations if name != "lazy" else chosen.num_evaluations <= num_evaluations
 
 
 @partial(jax.jit, static_argnames="matroid")
@@ -111,7 +111,7 @@ def test_swaps_end_at_an_independent_set_that_no_other_swap_raises(matroid):
         similarity = random_location(seed)
         start = np.flatnonzero(bases[seed % len(bases)])
         chosen = swapped(similarity, start, matroid)
-        items = picked(chosen)
+        items = selected(chosen)
         assert tuple(mask_of(items)) in allowed
         assert chosen.value == value_of(similarity, items)
         assert chosen.value >= values_of(similarity, SETS[independent]).max() / 2
@@ -156,7 +156,7 @@ def test_a_budget_buys_the_better_of_two_orders(name):
 
         both = [reference(similarity, N, pays, score)[0] for score in (lambda g, _: g, ratio)]
         values = [value_of(similarity, items) for items in both]
-        items = picked(chosen)
+        items = selected(chosen)
         assert costs[items].sum() <= budget
         np.testing.assert_allclose(chosen.value, max(values), rtol=1e-5)
         np.testing.assert_allclose(chosen.value, value_of(similarity, items), rtol=1e-5)
@@ -171,27 +171,27 @@ def test_what_a_budget_leaves_is_exact_up_to_a_millionth():
     assert np.full(N, 0.1, np.float32).cumsum()[-1] > np.float32(0.7)
     similarity = np.eye(N, dtype=np.float32)
     chosen = within_budget(similarity, np.full(N, 0.1, np.float32), np.float32(0.7), "greedy")
-    assert picked(chosen) == [0, 1, 2, 3, 4, 5, 6]
+    assert selected(chosen) == [0, 1, 2, 3, 4, 5, 6]
     chosen = within_budget(similarity, np.full(N, 0.1, np.float32), np.float32(0.2999), "greedy")
-    assert picked(chosen) == [0, 1]
-    assert picked(within_budget(similarity, np.ones(N), np.float32(0.5), "lazy")) == []
+    assert selected(chosen) == [0, 1]
+    assert selected(within_budget(similarity, np.ones(N), np.float32(0.5), "lazy")) == []
 
 
 def test_candidates_are_drawn_from_what_may_join():
     """One candidate a step: any item of the free blocks, and afterwards of those left."""
     blocks = np.array([0, 0, 0, 1, 1, 2, 3])
-    limit = matroids.Partition(blocks, [1, 1, 1, 0])
+    constraint = matroids.Partition(blocks, [1, 1, 1, 0])
 
     @jax.jit
     @jax.vmap
     def solve(key):
         function = sm.Modular(np.ones(N, np.float32))
-        return sm.stochastic_greedy(key, function, 2, 1, matroid=limit)
+        return sm.stochastic_greedy(key, function, 2, 1, matroid=constraint)
 
     chosen = solve(jax.random.split(jax.random.key(0), 4000))
     first, second = np.asarray(chosen.items).T
     assert (blocks[first] != blocks[second]).all()
-    assert (np.asarray(chosen.calls) == 2).all()
+    assert (np.asarray(chosen.num_evaluations) == 2).all()
     for counts, expected in (
         (np.bincount(first, minlength=N), np.array([1, 1, 1, 1, 1, 1, 0]) / 6),
         (np.bincount(second[first == 5], minlength=N), np.array([1, 1, 1, 1, 1, 0, 0]) / 5),
@@ -210,37 +210,37 @@ def test_all_limits_together_with_items_before(name):
     blocks = matroids.Partition([0, 0, 1, 1, 1, 2, 2], [1, 2, 2])
 
     @jax.jit
-    def solve(stop, budget):
-        settings = {"costs": costs, "budget": budget, "matroid": blocks, "start": [0]}
-        return MAXIMIZERS[name](sm.Modular(weights), 5, stop=stop, **settings)
+    def solve(min_gain, budget):
+        settings = {"costs": costs, "budget": budget, "matroid": blocks, "initial_items": [0]}
+        return MAXIMIZERS[name](sm.Modular(weights), 5, min_gain=min_gain, **settings)
 
     chosen = solve(-0.5, 3.0)
-    assert sorted(picked(chosen)) == [2, 3, 5]
+    assert sorted(selected(chosen)) == [2, 3, 5]
     assert chosen.value == 9 + 7 + 6
-    assert picked(solve(0.0, 3.0)) == [2, 3]
-    assert picked(solve(6.0, 3.0)) == [2]
-    assert sorted(picked(solve(-2.0, 9.0))) == [2, 3, 5, 6]
+    assert selected(solve(0.0, 3.0)) == [2, 3]
+    assert selected(solve(6.0, 3.0)) == [2]
+    assert sorted(selected(solve(-2.0, 9.0))) == [2, 3, 5, 6]
 
 
 @pytest.mark.parametrize("name", MAXIMIZERS)
 def test_it_stops_where_nothing_gains_enough(name):
     @jax.jit
-    def solve(weights, available, stop):
+    def solve(weights, available, min_gain):
         function = sm.Modular(weights)
-        return MAXIMIZERS[name](function, stop=stop, available=available)
+        return MAXIMIZERS[name](function, min_gain=min_gain, candidate_mask=available)
 
     weights = np.array([3, np.nan, 2, 0, -1, 1, -np.inf], np.float32)
     every = np.ones(N, bool)
     chosen = solve(weights, every, 0.0)
-    assert picked(chosen) == [0, 2, 5]
-    assert chosen.calls == 7 + 6 + 5 + 4 if name != "lazy" else chosen.calls < 22
-    assert picked(solve(weights, every, 1.0)) == [0, 2]
-    assert picked(solve(weights, every, -2.0)) == [0, 2, 5, 3, 4]
+    assert selected(chosen) == [0, 2, 5]
+    assert chosen.num_evaluations == 7 + 6 + 5 + 4 if name != "lazy" else chosen.num_evaluations < 22
+    assert selected(solve(weights, every, 1.0)) == [0, 2]
+    assert selected(solve(weights, every, -2.0)) == [0, 2, 5, 3, 4]
     # The others come when no available one is left, but not because available ones gain little.
     some = np.array([0, 0, 0, 0, 0, 1, 0], bool)
-    assert picked(solve(weights, some, 0.0)) == [5, 0, 2]
+    assert selected(solve(weights, some, 0.0)) == [5, 0, 2]
     some[4] = True
-    assert picked(solve(weights, some, 0.0)) == [5]
+    assert selected(solve(weights, some, 0.0)) == [5]
 
 
 @partial(jax.jit, static_argnames="seed_size")
@@ -255,7 +255,7 @@ def test_partial_enumeration_keeps_its_promise():
         costs, similarity = dear_and_cheap(seed)
         chosen = enumerated(similarity, costs, budget)
         few = enumerated(similarity, costs, budget, 2)
-        items = picked(chosen)
+        items = selected(chosen)
         assert costs[items].sum() <= budget
         assert chosen.value == value_of(similarity, items)
         assert chosen.gains.sum() == chosen.value
@@ -270,7 +270,7 @@ def test_partial_enumeration_keeps_its_promise():
     everything = enumerated(similarity, np.zeros(N, np.float32), np.float32(0))
     # For every seed its own items, and what is left at every step after it.
     runs = [(j + sum(range(N - j + 1))) * math.comb(N, j) for j in range(4)]
-    assert everything.calls == sum(runs)
+    assert everything.num_evaluations == sum(runs)
 
 
 def test_no_limit_that_binds_changes_nothing():
@@ -279,8 +279,8 @@ def test_no_limit_that_binds_changes_nothing():
         function = sm.FacilityLocation(similarity)
         return sm.greedy(function, 4), sm.greedy(function, 4, matroid=matroids.Uniform(4, N))
 
-    free, limited = solve(random_location(3))
-    for one, other in zip(free, limited, strict=True):
+    free, constrained = solve(random_location(3))
+    for one, other in zip(free, constrained, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -304,10 +304,10 @@ def test_budgets_side_by_side():
         ({"costs": [1, 1], "budget": 1.0}, "costs: expected 3 items, got 2"),
         ({"costs": [1, -1, 1], "budget": 1.0}, r"costs\[1\]=-1.0"),
         ({"costs": [1, 1, 1], "budget": -1.0}, "budget=-1.0"),
-        ({"stop": math.nan}, "stop=nan"),
-        ({"k": 4, "stop": 0.0}, "k=4: expected an integer >= 1 and <= 3"),
-        ({"matroid": matroids.Uniform(1, 3), "start": [0, 1]}, r"start=\[0, 1\]: .* independent"),
-        ({"costs": [2, 1, 1], "budget": 1.0, "start": [0]}, r"start=\[0\]: .* budget=1.0"),
+        ({"min_gain": math.nan}, "min_gain=nan"),
+        ({"k": 4, "min_gain": 0.0}, "k=4: expected an integer >= 1 and <= 3"),
+        ({"matroid": matroids.Uniform(1, 3), "initial_items": [0, 1]}, r"initial_items=\[0, 1\]: .* independent"),
+        ({"costs": [2, 1, 1], "budget": 1.0, "initial_items": [0]}, r"initial_items=\[0\]: .* budget=1.0"),
     ],
 )
 def test_bad_input_is_named(settings, message):

@@ -22,7 +22,7 @@ from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.products import product
 from fedjax_fair.selectors import gradients as sources
 from fedjax_fair.selectors.gradients import GradientSource
-from fedjax_fair.selectors.uniform import draw
+from fedjax_fair.selectors.uniform import sample_clients
 from fedjax_fair.submodular import (
     Scaled,
     SetFunction,
@@ -33,13 +33,13 @@ from fedjax_fair.submodular import (
     stochastic_greedy,
 )
 
-__all__ = ["Representatives"]
+__all__ = ["RepresentativeSelector"]
 
 
-class Representatives(Selector):
+class RepresentativeSelector(Selector):
     """Interface of selectors whose cohort represents all clients by their gradients.
 
-    A subclass defines `term`, the term that it adds to the objective of `DivFL`, and may define the
+    A subclass defines `objective_term`, the term that it adds to the objective of `DivFL`, and may define the
     three methods after it. The term is a function of the cohort's participants alone, so that a sample
     of the clients that are represented leaves it exact.
 
@@ -47,7 +47,7 @@ class Representatives(Selector):
         cohort_size: Clients per round.
         candidates: As for `DivFL`, as all settings here.
         pool: Clients drawn in each round, among which the cohort is chosen.
-        points: Clients outside of the pool that are drawn in each round to be represented.
+        num_reference_clients: Clients outside of the pool that are drawn in each round to be represented.
         gradients: Source of losses and gradients.
         scale: Whether the representation is a mean or a sum over clients.
     """
@@ -56,12 +56,12 @@ class Representatives(Selector):
     _: KW_ONLY
     candidates: int | Literal["auto", "all"] = "auto"
     pool: int | None = None
-    points: int | None = None
+    num_reference_clients: int | None = None
     gradients: Literal["fresh", "stale"] | GradientSource = "fresh"
     scale: Literal["mean", "sum"] = "mean"
 
     @abstractmethod
-    def term(
+    def objective_term(
         self,
         memory: PyTree,
         context: Context,
@@ -101,7 +101,7 @@ class Representatives(Selector):
 
     @property
     def _keeps_distances(self) -> bool:
-        return self.pool is None and self._source.renews_answered
+        return self.pool is None and self._source.updates_only_responders
 
     @property
     def _candidates(self) -> int | Literal["all"]:
@@ -123,15 +123,15 @@ class Representatives(Selector):
         source, pool = self._source, self.pool
         key_pool, key = (key, key) if pool is None else jax.random.split(key)
         items = _pool(key_pool, context, pool)
-        if self.points is None:
+        if self.num_reference_clients is None:
             sample = _all_clients(context, items)
             known, memory = source.read(memory, context)
         else:
-            key_points, key = jax.random.split(key)
-            sample = _with_others(key_points, items, self.points, context.num_clients)
+            key_references, key = jax.random.split(key)
+            sample = _with_others(key_references, items, self.num_reference_clients, context.num_clients)
             known, memory = source.read(memory, context, sample.clients)
-        if not source.renews_answered:
-            known = sources.cleared(known)
+        if not source.updates_only_responders:
+            known = sources.mask_nonfinite(known)
         finite = jnp.isfinite(known.loss)
         known = known._replace(loss=jnp.where(finite, known.loss, 0.0))
         if pool is None:
@@ -148,7 +148,7 @@ class Representatives(Selector):
         )
         factor = 1 / context.num_clients if self.scale == "mean" else 1.0
         function = represent = Scaled(representation, factor)
-        if (added := self.term(own, context, known.loss[sample.items], items)) is not None:
+        if (added := self.objective_term(own, context, known.loss[sample.items], items)) is not None:
             function = Sum((represent, added))
         chosen = self._maximize(key, function, eligible[sample.items])
         clients, rows = items[chosen.items], sample.items[chosen.items]
@@ -157,12 +157,12 @@ class Representatives(Selector):
         # A length is never negative. But where distances are kept, nothing else makes the compiler
         # read the table of gradients before rows of it are replaced, and it would copy it twice.
         clients = jnp.where(info["representation_error"] < 0, -1, clients)
-        not_finite = jnp.where(finite, context.num_clients, sample.clients)
+        nonfinite = jnp.where(finite, context.num_clients, sample.clients)
         info |= {
             "objective": chosen.value,
             "representation": chosen.value - (0.0 if added is None else added.value(mask)),
-            "not_finite": jnp.sum(~finite, dtype=jnp.int32),
-            "first_not_finite": jnp.where(finite.all(), -1, jnp.min(not_finite)),
+            "num_nonfinite": jnp.sum(~finite, dtype=jnp.int32),
+            "first_nonfinite_client": jnp.where(finite.all(), -1, jnp.min(nonfinite)),
         }
         info |= self.term_info(own, context, known.loss[rows], clients)
         return Cohort(clients, shares), (memory, own, kept), info
@@ -170,9 +170,9 @@ class Representatives(Selector):
     def _maximize(self, key, function, available):
         candidates = self._candidates
         if candidates in ("all", function.size):
-            return greedy(function, self.cohort_size, available=available)
+            return greedy(function, self.cohort_size, candidate_mask=available)
         return stochastic_greedy(
-            key, function, self.cohort_size, candidates=candidates, available=available
+            key, function, self.cohort_size, candidates=candidates, candidate_mask=available
         )
 
     def observe(self, state, cohort, results, context):
@@ -186,10 +186,10 @@ class Representatives(Selector):
 
     def _check_sizes(self, at_most: float = math.inf) -> None:
         """Checks that the cohort and the candidates fit into the pool, and all into the clients."""
-        if self.points is not None:
-            checks.positive_int("points", self.points, at_most=at_most)
+        if self.num_reference_clients is not None:
+            checks.positive_int("num_reference_clients", self.num_reference_clients, at_most=at_most)
             if self.pool is None:
-                raise ValueError(f"points={self.points!r}: expected None where pool=None.")
+                raise ValueError(f"num_reference_clients={self.num_reference_clients!r}: expected None where pool=None.")
         if self.pool is not None:
             checks.positive_int("pool", self.pool, at_most=at_most)
             at_most = self.pool
@@ -202,7 +202,7 @@ def _pool(key: Key[Array, ""], context: Context, pool: int | None) -> Int[Array,
     """Draws the ids of the clients among which the cohort is chosen, ascending."""
     if pool is None or pool == context.num_clients:
         return jnp.arange(context.num_clients, dtype=jnp.int32)
-    return jnp.sort(draw(key, pool, context))
+    return jnp.sort(sample_clients(key, pool, context))
 
 
 class _Sample(NamedTuple):
@@ -226,16 +226,16 @@ def _all_clients(context: Context, items: Int[Array, " items"]) -> _Sample:
 
 
 def _with_others(
-    key: Key[Array, ""], pool: Int[Array, " pool"], points: int, num_clients: int
+    key: Key[Array, ""], pool: Int[Array, " pool"], num_reference_clients: int, num_clients: int
 ) -> _Sample:
     """Returns the pool and a uniform sample, without replacement, of the clients outside of it.
 
     A candidate represents itself perfectly. If the pool were not read as a whole, the sampled
-    candidates would gain ``1 / points`` of their distance more than the remaining ones.
+    candidates would gain ``1 / num_reference_clients`` of their distance more than the remaining ones.
     """
     size = pool.shape[0]
     others = num_clients - size
-    count = min(points, others)
+    count = min(num_reference_clients, others)
     items = jnp.arange(size, dtype=jnp.int32)
     if not count:
         return _Sample(pool, items)
@@ -296,7 +296,7 @@ def _nearest_by(
 
 
 def _standard_error(
-    values: Float[Array, " points"], finite: Bool[Array, " points"], population: int
+    values: Float[Array, " references"], finite: Bool[Array, " references"], population: int
 ) -> Float[Array, ""]:
     """Estimates the standard error of a population's sum from a sample without replacement."""
     count = values.shape[0]

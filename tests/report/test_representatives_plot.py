@@ -1,4 +1,4 @@
-"""The figure of picked items, read back from its artists."""
+"""The figure of selected items, read back from its artists."""
 
 import io
 
@@ -16,11 +16,11 @@ def render(figure):
     return figure
 
 
-def test_picks_stand_where_they_are_in_their_order():
+def test_selections_stand_where_they_are_in_their_order():
     left, right = render(representatives(POINTS, [7, 3, 20], [5.0, 2.0, 1.5])).axes
-    everything, picks = left.collections
+    everything, selections = left.collections
     np.testing.assert_array_equal(everything.get_offsets(), POINTS)
-    np.testing.assert_array_equal(picks.get_offsets(), POINTS[[7, 3, 20]])
+    np.testing.assert_array_equal(selections.get_offsets(), POINTS[[7, 3, 20]])
     numbers = {text.get_text(): text.xy for text in left.texts}
     assert list(numbers) == ["1", "2", "3"]
     np.testing.assert_array_equal(np.stack(list(numbers.values())), POINTS[[7, 3, 20]])
@@ -31,7 +31,7 @@ def test_picks_stand_where_they_are_in_their_order():
     assert right.get_title(loc="left") == "sum of gains 8.5"
 
 
-def test_empty_places_are_left_out_and_many_picks_have_no_numbers():
+def test_empty_places_are_left_out_and_many_selections_have_no_numbers():
     left, right = representatives(POINTS, [7, -1, 3], [5.0, 0.0, 2.0]).axes
     assert len(left.collections[1].get_offsets()) == 2
     assert right.lines[0].get_ydata().tolist() == [5.0, 2.0]

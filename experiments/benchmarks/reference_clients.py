@@ -1,10 +1,10 @@
-"""What a sample of the represented clients costs: ``python -m experiments.benchmarks.points``.
+"""What a sample of the represented clients costs: ``python -m experiments.benchmarks.reference_clients``.
 
 Cohorts of 100 from a pool of 1,000, on the federation of ``benchmarks.million`` at the initial
 logistic model, among 10,000 and 100,000 clients.
 
 * ``loss``: how much of the representation G of all clients, with gradients in full and sketched, a
-  cohort loses that was chosen for some points, against one that was chosen for all clients from the
+  cohort loses that was chosen for some reference clients, against one that was chosen for all clients from the
   same pool; and how far what the sample says of that cohort is from the truth.
 * ``designs``: the same loss for other samples of the same size, from sketches.
 """
@@ -28,7 +28,7 @@ from fedjax_fair.numerics.sketch import CountSketch, ravel
 from fedjax_fair.simulate import make_context
 from fedjax_fair.submodular import facility_location_from_features, greedy
 
-POINTS = (1_000, 2_000, 5_000, 10_000, 20_000)
+REFERENCES = (1_000, 2_000, 5_000, 10_000, 20_000)
 MODEL = ff.models.logistic(10)
 
 
@@ -38,9 +38,9 @@ def known_of(data, project) -> ClientGradients:
     return jax.jit(partial(client_gradients, MODEL, project=project))(variables, data.train)
 
 
-def selection(data, points: int | None):
+def selection(data, references: int | None):
     """``(key, gradients) -> (clients, info)`` of DivFL, with remembered gradients."""
-    selector = ff.selectors.DivFL(COHORT, pool=POOL, points=points, gradients="stale")
+    selector = ff.selectors.DivFL(COHORT, pool=POOL, num_reference_clients=references, gradients="stale")
 
     @jax.jit
     def select(key, known):
@@ -59,17 +59,17 @@ def mean_distance(rows, clients):
 
 
 def losses(data, known: ClientGradients, keys) -> dict[int, np.ndarray]:
-    """For each number of points and key three shares.
+    """For each number of reference clients and key three shares.
 
     Of G they are what the cohort loses, and what its sample says too much; of the mean distance
     from the nearest participant, the standard error that a round states.
     """
     exact = [selection(data, None)(key, known)[1] for key in keys]
     shares = {}
-    for points in POINTS:
-        if points > known.loss.shape[0]:
+    for references in REFERENCES:
+        if references > known.loss.shape[0]:
             continue
-        select, rows = selection(data, points), []
+        select, rows = selection(data, references), []
         for key, best in zip(keys, exact, strict=True):
             clients, info = select(key, known)
             distance = float(mean_distance(known.gradient, clients))
@@ -78,14 +78,14 @@ def losses(data, known: ClientGradients, keys) -> dict[int, np.ndarray]:
             reached, said = phantom - distance, float(info["representation"])
             error = float(info["standard_error"]) / distance
             rows.append((1 - reached / float(best["representation"]), said / reached - 1, error))
-        shares[points] = np.array(rows)
+        shares[references] = np.array(rows)
     return shares
 
 
 def print_losses(seeds: int, sizes: list[int]) -> None:
-    """A line for each number of clients and points: gradients in full, then sketches."""
+    """A line for each number of clients and reference clients: gradients in full, then sketches."""
     print(
-        "| clients | points | G lost, full gradients | said too much | G lost, sketches "
+        "| clients | reference clients | G lost, full gradients | said too much | G lost, sketches "
         "| said too much | standard error of the distance |"
     )
     print("|---|---|---|---|---|---|---|")
@@ -93,54 +93,54 @@ def print_losses(seeds: int, sizes: list[int]) -> None:
         data = jax.tree.map(jnp.asarray, make_federation(size))
         keys = jax.random.split(jax.random.key(0), seeds)
         kinds = [losses(data, known_of(data, p), keys) for p in (ravel, CountSketch(WIDTH))]
-        for points in kinds[0]:
+        for references in kinds[0]:
             cells = []
             for kind in kinds:
-                mean, spread = kind[points].mean(axis=0), kind[points].std(axis=0, ddof=1)
+                mean, spread = kind[references].mean(axis=0), kind[references].std(axis=0, ddof=1)
                 cells += [
                     f"{100 * mean[0]:.3f} ± {100 * spread[0]:.3f} %",
                     f"{100 * mean[1]:.2f} %",
                 ]
-            error = 100 * kinds[1][points][:, 2].mean()
-            print(f"| {size:,} | {points:,} |", " | ".join(cells), f"| {error:.2f} % |", flush=True)
+            error = 100 * kinds[1][references][:, 2].mean()
+            print(f"| {size:,} | {references:,} |", " | ".join(cells), f"| {error:.2f} % |", flush=True)
 
 
-def uniform(rng, rows, pool, points):
+def uniform(rng, rows, pool, references):
     """Of all clients alike."""
     count = len(rows)
-    return _weights(count, rng.permutation(count)[:points], count / points)
+    return _weights(count, rng.permutation(count)[:references], count / references)
 
 
-def pool_and_uniform(rng, rows, pool, points):
+def pool_and_uniform(rng, rows, pool, references):
     """The pool for itself, and a uniform sample of the others: what the selectors do."""
     others = _others(rows, pool)
-    chosen = others[rng.permutation(len(others))[:points]]
-    return _weights(len(rows), chosen, len(others) / points, pool)
+    chosen = others[rng.permutation(len(others))[:references]]
+    return _weights(len(rows), chosen, len(others) / references, pool)
 
 
-def pool_and_long(rng, rows, pool, points):
+def pool_and_long(rng, rows, pool, references):
     """Others in proportion to how long their gradient is beyond the mean (importance)."""
     others = _others(rows, pool)
     lengths = _lengths(rows)[others]
-    shares = np.minimum(1, points * lengths / lengths.sum())
+    shares = np.minimum(1, references * lengths / lengths.sum())
     order = rng.permutation(len(others))
     ends = np.cumsum(shares[order])
     chosen = order[np.searchsorted(ends, np.arange(rng.random(), ends[-1]))]
     return _weights(len(rows), others[chosen], 1 / shares[chosen], pool)
 
 
-def pool_and_strata_of_length(rng, rows, pool, points):
+def pool_and_strata_of_length(rng, rows, pool, references):
     """Others at equal steps of the order by that length."""
     others = _others(rows, pool)
-    return _at_steps(rng, len(rows), others[np.argsort(_lengths(rows)[others])], pool, points)
+    return _at_steps(rng, len(rows), others[np.argsort(_lengths(rows)[others])], pool, references)
 
 
-def pool_and_strata_of_neighbors(rng, rows, pool, points):
+def pool_and_strata_of_neighbors(rng, rows, pool, references):
     """Others at equal steps of the order by the nearest of the pool, and the distance from it."""
     others = _others(rows, pool)
     places, distances = jax.jit(nearest)(rows, pool)
     order = np.lexsort((np.asarray(distances)[others], np.asarray(places)[others]))
-    return _at_steps(rng, len(rows), others[order], pool, points)
+    return _at_steps(rng, len(rows), others[order], pool, references)
 
 
 DESIGNS = (
@@ -161,9 +161,9 @@ def _lengths(rows) -> np.ndarray:
     return np.linalg.norm(rows - rows.mean(axis=0), axis=1)
 
 
-def _at_steps(rng, count, ordered, pool, points):
-    step = len(ordered) / points
-    places = ((np.arange(points) + rng.random()) * step).astype(int)
+def _at_steps(rng, count, ordered, pool, references):
+    step = len(ordered) / references
+    places = ((np.arange(references) + rng.random()) * step).astype(int)
     return _weights(count, ordered[places], step, pool)
 
 
@@ -188,9 +188,9 @@ def _worth(rows, pool, items):
 
 
 def print_designs(seeds: int, sizes: list[int]) -> None:
-    """A line for each number of clients and points, a column for each design."""
+    """A line for each number of clients and reference clients, a column for each design."""
     names = [design.__name__.replace("_", " ") for design in DESIGNS]
-    print("| clients | points |", " | ".join(names), "|")
+    print("| clients | reference clients |", " | ".join(names), "|")
     print("|---|---|" + "---|" * len(names))
     for size in sizes:
         data = jax.tree.map(jnp.asarray, make_federation(size))
@@ -199,15 +199,15 @@ def print_designs(seeds: int, sizes: list[int]) -> None:
         pools = [np.sort(rng.permutation(size)[:POOL]).astype(np.int32) for rng in rngs]
         everyone = np.ones(size, np.float32)
         best = [float(_worth(rows, pool, _chosen(rows, pool, everyone))) for pool in pools]
-        for points in (1_000, 5_000):
+        for references in (1_000, 5_000):
             cells = []
             for design in DESIGNS:
                 lost = []
                 for rng, pool, most in zip(rngs, pools, best, strict=True):
-                    items = _chosen(rows, pool, design(rng, rows, pool, points))
+                    items = _chosen(rows, pool, design(rng, rows, pool, references))
                     lost.append(100 * (1 - float(_worth(rows, pool, items)) / most))
                 cells.append(f"{np.mean(lost):.3f} ± {np.std(lost, ddof=1):.3f} %")
-            print(f"| {size:,} | {points:,} |", " | ".join(cells), "|", flush=True)
+            print(f"| {size:,} | {references:,} |", " | ".join(cells), "|", flush=True)
 
 
 def main() -> None:

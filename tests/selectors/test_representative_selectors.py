@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Variables
 from fedjax_fair.faults import Dropout
-from fedjax_fair.selectors import representatives
+from fedjax_fair.selectors import representative_selector
 from fedjax_fair.selectors.gradients import GradientSource, RefreshEvery, Stale, Updates
 from fedjax_fair.simulate import Round, run
 
@@ -110,7 +110,7 @@ def unionfl_chooses(gradients, last, mu, window):
 def assert_greedy(
     chosen, gradients, factor, bonus=lambda total: 0.0, phi=None, penalty=None, pool=None
 ):
-    """The engine of the specification, in float64: each pick is the best, or as good as the best.
+    """The engine of the specification, in float64: each selection is the best, or as good as the best.
 
     Two clients who are each other's nearest gain the same once all others are represented, so that
     rounding may decide between them.
@@ -120,14 +120,14 @@ def assert_greedy(
     penalty = np.zeros(count) if penalty is None else penalty
     distances = np.linalg.norm(gradients[:, None] - gradients[None], axis=-1)
     nearest, total = distances.max(axis=1), 0.0
-    for place, pick in enumerate(chosen):
+    for place, selection in enumerate(chosen):
         gains = np.full(count, -np.inf)
         for e in set(range(count) if pool is None else pool) - set(chosen[:place]):
             closer = np.maximum(0, nearest - distances[:, e]).sum()
             extra = bonus(total + phi[e]) - bonus(total)
             gains[e] = factor * closer + extra - penalty[e]
-        assert gains[pick] >= gains.max() - 1e-6 * distances.max()
-        nearest, total = np.minimum(nearest, distances[:, pick]), total + phi[pick]
+        assert gains[selection] >= gains.max() - 1e-6 * distances.max()
+        nearest, total = np.minimum(nearest, distances[:, selection]), total + phi[selection]
 
 
 @settings(max_examples=30, deadline=None)
@@ -141,18 +141,18 @@ def assert_greedy(
 def test_subtrunc_equals_the_specification(seed, lam, b, phi, scale):
     gradients, losses = random_clients(seed)
     cohort, _, info = subtrunc_chooses(gradients, losses, lam, b, phi, scale)
-    worth = np.log1p(losses) if phi == "log1p" else losses
+    utility = np.log1p(losses) if phi == "log1p" else losses
     chosen = cohort.clients.tolist()
     assert_greedy(
         chosen,
         gradients,
         1 / 12 if scale == "mean" else 1,
         bonus=lambda total: lam * min(b, total),
-        phi=worth,
+        phi=utility,
     )
-    bonus = lam * min(b, worth[chosen].sum())
+    bonus = lam * min(b, utility[chosen].sum())
     np.testing.assert_allclose(info["bonus"], bonus, rtol=1e-5, atol=1e-30)
-    before = np.cumsum(worth[chosen]) - worth[chosen]
+    before = np.cumsum(utility[chosen]) - utility[chosen]
     np.testing.assert_allclose(info["unsaturated"], np.mean(before < b), rtol=1e-6)
     np.testing.assert_allclose(
         info["objective"], info["representation"] + info["bonus"], rtol=1e-5, atol=1e-6
@@ -249,7 +249,7 @@ def test_a_client_that_is_not_finite_is_left_out_and_named(name, options, bad, w
     selector = family(name, 11, **options)
     cohort, _, info = choose(selector, context_of(gradients, losses))
     assert sorted(cohort.clients.tolist()) == [i for i in range(12) if i != 7]
-    assert (info["not_finite"], info["first_not_finite"]) == (1, 7)
+    assert (info["num_nonfinite"], info["first_nonfinite_client"]) == (1, 7)
     assert all(np.isfinite(value) for value in info.values())
     # With one more slot no other client is left.
     whole, _, _ = choose(family(name, 12, **options), context_of(gradients, losses))
@@ -275,7 +275,7 @@ def test_a_remembered_gradient_may_cease_to_be_finite_and_be_so_again(pool):
 
     (first, _), (without, info), (again, _) = choices(gradients, spoiled, losses)
     assert sorted(without.clients.tolist()) == [i for i in range(12) if i != 7]
-    assert (info["not_finite"], info["first_not_finite"]) == (1, 7)
+    assert (info["num_nonfinite"], info["first_nonfinite_client"]) == (1, 7)
     assert all(np.isfinite(value) for value in info.values())
     assert 7 in first.clients
     assert again.clients.tolist() == first.clients.tolist()
@@ -321,7 +321,7 @@ def test_kept_distances_are_those_of_all_gradients(model, source, faults):
 
     state, infos = rounds_with(source)
     expected_state, expected = rounds_with(Recomputed(source))
-    if source.renews_answered:
+    if source.updates_only_responders:
         memory, _, distances = state.selector
         gradients = np.asarray(memory.gradient, np.float64)
         direct = np.linalg.norm(gradients[:, None] - gradients, axis=-1)
@@ -352,7 +352,7 @@ def drawn(seed, pool, count=12):
     """Who is in the pool that a selector draws with this seed."""
     context = nobody_in_particular(count)
     key, _ = jax.random.split(jax.random.key(seed))
-    return np.asarray(representatives._pool(key, context, pool))
+    return np.asarray(representative_selector._pool(key, context, pool))
 
 
 @cache
@@ -401,8 +401,8 @@ def test_greedy_among_the_pool_represents_all_clients(name):
         )
         distances = np.linalg.norm(gradients[:, None] - gradients[pool], axis=-1)
         participants = np.isin(pool, chosen)
-        worth = (distances.max(axis=1) - distances[:, participants].min(axis=1)).mean()
-        np.testing.assert_allclose(info["representation"], worth, rtol=1e-4)
+        representation = (distances.max(axis=1) - distances[:, participants].min(axis=1)).mean()
+        np.testing.assert_allclose(info["representation"], representation, rtol=1e-4)
     assert len(pools) == 10
 
 

@@ -11,7 +11,7 @@ from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
 from fedjax_fair.submodular.federated.trajectory import check_sizes
 from fedjax_fair.submodular.matroids import Matroid
 
-__all__ = ["popular_base", "random_base"]
+__all__ = ["random_base", "top_singletons"]
 
 
 def random_base(key: Key[Array, ""], matroid: Matroid) -> Bool[Array, " size"]:
@@ -30,7 +30,7 @@ def _random_base(key, matroid):
     return matroid.max_weight_base(jax.random.uniform(key, (matroid.size,)))
 
 
-def popular_base(
+def top_singletons(
     problem: Problem, matroid: Matroid, *, client_weights: ArrayLike | None = None
 ) -> Bool[Array, " size"]:
     """The base of the items with the largest single values.
@@ -38,7 +38,7 @@ def popular_base(
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
-        >>> popular_base(problem, matroids.Uniform(2, 3)).tolist()
+        >>> top_singletons(problem, matroids.Uniform(2, 3)).tolist()
         [True, True, False]
     """
     check_sizes(problem, matroid)

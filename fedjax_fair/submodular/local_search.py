@@ -11,15 +11,15 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_items, as_non_negative
-from fedjax_fair.submodular.base import Maximized, SetFunction
-from fedjax_fair.submodular.limits import check_matroid
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.constraints import check_matroid
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.tree import Integer
 
 __all__ = ["best_swap", "distorted_greedy"]
 
 
-def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximized:
+def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> MaximizationResult:
     """Maximizes a monotone submodular function less the costs of its items.
 
     Early steps discount gains against costs, and a step that would not raise the discounted
@@ -49,42 +49,42 @@ def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximiz
         ([0, -1], 2.0)
     """
     checks.positive_int("k", k, at_most=function.size)
-    prices = as_non_negative("costs", costs, "items")
-    if prices.shape[0] != function.size:
-        raise ValueError(f"costs: expected {function.size} items, got {prices.shape[0]}.")
-    return _distorted_greedy(function, prices, k)
+    costs = as_non_negative("costs", costs, "items")
+    if costs.shape[0] != function.size:
+        raise ValueError(f"costs: expected {function.size} items, got {costs.shape[0]}.")
+    return _distorted_greedy(function, costs, k)
 
 
 @partial(jax.jit, static_argnums=2)
-def _distorted_greedy(function: SetFunction, prices: Float[Array, " size"], k: int) -> Maximized:
+def _distorted_greedy(function: SetFunction, costs: Float[Array, " size"], k: int) -> MaximizationResult:
     def step(carry, number):
         memo, free = carry
         gains = function.gains(memo)
         remaining = (k - 1 - number).astype(gains.dtype)
-        distorted = (1 - 1 / k) ** remaining * gains - prices
+        distorted = (1 - 1 / k) ** remaining * gains - costs
         best = jnp.argmax(jnp.where(free, distorted, -jnp.inf)).astype(jnp.int32)
-        worth = distorted[best] > 0
+        improves = distorted[best] > 0
         added = function.add(memo, best)
-        memo = jax.tree.map(lambda new, old: jnp.where(worth, new, old), added, memo)
-        chosen = (jnp.where(worth, best, -1), jnp.where(worth, gains[best] - prices[best], 0.0))
-        return (memo, free.at[best].set(free[best] & ~worth)), (*chosen, jnp.sum(free))
+        memo = jax.tree.map(lambda new, old: jnp.where(improves, new, old), added, memo)
+        chosen = (jnp.where(improves, best, -1), jnp.where(improves, gains[best] - costs[best], 0.0))
+        return (memo, free.at[best].set(free[best] & ~improves)), (*chosen, jnp.sum(free))
 
-    _, (items, gains, calls) = jax.lax.scan(
+    _, (items, gains, num_evaluations) = jax.lax.scan(
         step, (function.init(), jnp.ones(function.size, bool)), jnp.arange(k, dtype=jnp.int32)
     )
-    return Maximized(items, gains, jnp.sum(gains), jnp.sum(calls))
+    return MaximizationResult(items, gains, jnp.sum(gains), jnp.sum(num_evaluations))
 
 
 def best_swap(
     function: SetFunction,
     items: ArrayLike,
     *,
-    most: int | None = None,
+    max_swaps: int | None = None,
     matroid: Matroid | None = None,
-) -> Maximized:
+) -> MaximizationResult:
     """Exchanges an item of a set for another one, always the pair that raises the value most.
 
-    It ends when no exchange raises the value, or after ``most``. For facility location it closes
+    It ends when no exchange raises the value, or after ``max_swaps``. For facility location it closes
     the gap of about one percent between greedy and the best known sets. Where it ends by itself the
     value of a monotone submodular function is at least half of the largest that ``k`` items, or any
     independent set if ``items`` are a base of the matroid, can have.
@@ -92,7 +92,7 @@ def best_swap(
     Args:
         function: What to maximize.
         items: The initial set, ``[k]``, for example the one ``greedy`` found.
-        most: Exchanges at most; None sets no limit.
+        max_swaps: Exchanges at most; None sets no limit.
         matroid: Sets stay independent.
 
     Returns:
@@ -100,7 +100,7 @@ def best_swap(
         gain is that of the item after those before it.
 
     Raises:
-        ValueError: If ``items`` are none, not different or not independent, ``most`` is not
+        ValueError: If ``items`` are none, not different or not independent, ``max_swaps`` is not
             positive, or the matroid has another number of items.
 
     References:
@@ -115,25 +115,25 @@ def best_swap(
     chosen = as_items("items", items, function.size)
     if not chosen.size:
         raise ValueError("items=[]: expected at least one item, since swaps add none.")
-    if most is not None:
-        checks.positive_int("most", most)
+    if max_swaps is not None:
+        checks.positive_int("max_swaps", max_swaps)
     if matroid is not None:
         check_matroid(matroid, function.size, "items", items)
-    return _best_swap(function, chosen, most, matroid)
+    return _best_swap(function, chosen, max_swaps, matroid)
 
 
 @jax.jit
 def _best_swap(
     function: SetFunction,
     chosen: Int[Array, " k"],
-    most: Integer | None,
+    max_swaps: Integer | None,
     matroid: Matroid | None,
-) -> Maximized:
+) -> MaximizationResult:
     k = chosen.shape[0]
     places = jnp.arange(k, dtype=jnp.int32)
 
     def exchange(chosen, place):
-        """The best item for one place, by how much it raises the value, the largest gain, calls."""
+        """The best item for one place, by how much it raises the value, the largest gain, num_evaluations."""
 
         def add(memo, other):
             added = function.add(memo, chosen[other])
@@ -144,29 +144,29 @@ def _best_swap(
         inside = jnp.zeros(function.size, bool).at[chosen].set(True)
         others = ~inside
         if matroid is not None:
-            others &= matroid.addable(inside.at[chosen[place]].set(False))
+            others &= matroid.feasible_items(inside.at[chosen[place]].set(False))
         raised = jnp.where(others, gains - gains[chosen[place]], -jnp.inf)
         best = jnp.argmax(raised)
         return best.astype(jnp.int32), raised[best], jnp.max(jnp.abs(gains)), jnp.sum(others)
 
     def body(search):
-        chosen, _, swaps, calls = search
+        chosen, _, swaps, num_evaluations = search
         others, raised, magnitude, looked = jax.lax.map(
             lambda place: exchange(chosen, place), places
         )
         place = jnp.argmax(raised)
         # An increase within the rounding error of the gains is none.
-        worth = raised[place] > 1e-6 * jnp.max(magnitude)
-        chosen = jnp.where(worth, chosen.at[place].set(others[place]), chosen)
-        calls += jnp.sum(looked, dtype=jnp.int32)
-        return chosen, worth, swaps + worth.astype(swaps.dtype), calls
+        improves = raised[place] > 1e-6 * jnp.max(magnitude)
+        chosen = jnp.where(improves, chosen.at[place].set(others[place]), chosen)
+        num_evaluations += jnp.sum(looked, dtype=jnp.int32)
+        return chosen, improves, swaps + improves.astype(swaps.dtype), num_evaluations
 
     def proceed(search):
-        _, worth, swaps, _ = search
-        return worth if most is None else worth & (swaps < most)
+        _, improves, swaps, _ = search
+        return improves if max_swaps is None else improves & (swaps < max_swaps)
 
     zero = jnp.zeros((), jnp.int32)
-    chosen, _, _, calls = jax.lax.while_loop(
+    chosen, _, _, num_evaluations = jax.lax.while_loop(
         proceed, body, (chosen, jnp.array(k < function.size), zero, zero)
     )
 
@@ -174,4 +174,4 @@ def _best_swap(
         return function.add(memo, item), function.gain(memo, item)
 
     _, gains = jax.lax.scan(measure, function.init(), chosen)
-    return Maximized(chosen, gains, jnp.sum(gains), calls)
+    return MaximizationResult(chosen, gains, jnp.sum(gains), num_evaluations)
