@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedjax_fair import (
         aggregators,
+        communication,
         data,
         faults,
         metrics,
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
         selectors,
         solvers,
         submodular,
-        communication,
     )
     from fedjax_fair.app.sweep import sweep
     from fedjax_fair.base import (
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from fedjax_fair.training import (
         Callback,
         Centralized,
-        FitResult,
         DivergenceError,
+        FitResult,
         fit,
         fit_batch,
         train,
@@ -49,6 +49,7 @@ __all__ = [
     "Callback",
     "Centralized",
     "Cohort",
+    "DivergenceError",
     "Faults",
     "FitResult",
     "Integer",
@@ -57,10 +58,10 @@ __all__ = [
     "Number",
     "Round",
     "Selector",
-    "DivergenceError",
     "Solver",
     "Variables",
     "aggregators",
+    "communication",
     "data",
     "enable_compilation_cache",
     "faults",
@@ -77,7 +78,6 @@ __all__ = [
     "submodular",
     "sweep",
     "train",
-    "communication",
 ]
 
 _MODULE_OF = {

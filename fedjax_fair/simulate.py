@@ -28,6 +28,10 @@ from fedjax_fair.base import (
     Variables,
 )
 from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
+from fedjax_fair.communication import applied as communication
+from fedjax_fair.communication.compression import Compression
+from fedjax_fair.communication.noise import PrivacyMechanism
+from fedjax_fair.communication.opaque import restrict_context, restrict_results
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults import apply
 from fedjax_fair.local_training import occurrences_of, train_cohort
@@ -37,10 +41,6 @@ from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 from fedjax_fair.tree import Tree
-from fedjax_fair.communication import applied as communication
-from fedjax_fair.communication.compression import Compression
-from fedjax_fair.communication.noise import PrivacyMechanism
-from fedjax_fair.communication.opaque import restrict_context, restrict_results
 
 __all__ = [
     "BaseRound",
@@ -232,14 +232,20 @@ class Round(BaseRound):
 
     @property
     def _communication(self) -> communication.Communication:
-        return communication.Communication(as_secure(self.aggregation), self.compression, self.privacy)
+        return communication.Communication(
+            as_secure(self.aggregation), self.compression, self.privacy
+        )
 
     def _seen_by(self, role, context, add=None):
         secure = self._communication.secure
         return context if secure is None else restrict_context(context, role.server_view, add)
 
     def _shown_to(self, role, results):
-        return results if self._communication.secure is None else restrict_results(results, role.server_view)
+        return (
+            results
+            if self._communication.secure is None
+            else restrict_results(results, role.server_view)
+        )
 
     def bytes_up(self, variables: Variables) -> int:
         """Returns the bytes that a participant sends in a round."""
@@ -301,12 +307,22 @@ class Round(BaseRound):
         if self._plan or drop_nonfinite:
             cohort, responded = apply.apply_faults(self._plan, key_faults, cohort, context)
             send = partial(apply.send, self._plan, key_faults, drop_nonfinite, context)
-            cohort, results, nonfinite, residuals = train(cohort, occurrences, streaming_weights, responded, send)
+            cohort, results, nonfinite, residuals = train(
+                cohort, occurrences, streaming_weights, responded, send
+            )
             results = apply.collude(self._plan, cohort, results, streaming_weights, context)
         else:
             cohort, results, nonfinite, residuals = train(cohort, occurrences, streaming_weights)
         received = communication.receive(
-            settings, key_communication, state.communication, cohort, occurrences, weights, results, residuals, context
+            settings,
+            key_communication,
+            state.communication,
+            cohort,
+            occurrences,
+            weights,
+            results,
+            residuals,
+            context,
         )
         results, add = received.results, received.add
         update, aggregator_state, aggregated = aggregator.aggregate(

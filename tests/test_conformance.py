@@ -50,11 +50,17 @@ SELECTORS = {
         gradients=selectors.gradients.Stale(CountSketch(4)),
     ),
     "divfl, of reference clients": partial(
-        selectors.DivFL, 3, pool=4, num_reference_clients=5, gradients=selectors.gradients.Stale(CountSketch(4))
+        selectors.DivFL,
+        3,
+        pool=4,
+        num_reference_clients=5,
+        gradients=selectors.gradients.Stale(CountSketch(4)),
     ),
     "subtrunc": partial(selectors.SubTrunc, 3, 0.5, candidates=4),
     "subtrunc, of a pool": partial(selectors.SubTrunc, 3, 0.5, candidates=2, pool=4),
-    "subtrunc, of reference clients": partial(selectors.SubTrunc, 3, 0.5, pool=4, num_reference_clients=5),
+    "subtrunc, of reference clients": partial(
+        selectors.SubTrunc, 3, 0.5, pool=4, num_reference_clients=5
+    ),
     "unionfl": partial(selectors.UnionFL, 3, 0.5, 2, candidates=4),
     "unionfl, of a pool": partial(selectors.UnionFL, 3, 0.5, 2, candidates="all", pool=4),
     "unionfl, by updates": partial(

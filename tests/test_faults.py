@@ -281,9 +281,7 @@ def told(attack, updates, clients, byzantine, responded=None, **settings):
     return jax.jit(jax.vmap(one))(cohort.clients, updates)
 
 
-@pytest.mark.parametrize(
-    "attack", ["sign_flip", "scaling", "noise", "nan", "alie", "ipm"]
-)
+@pytest.mark.parametrize("attack", ["sign_flip", "scaling", "noise", "nan", "alie", "ipm"])
 def test_attacks_are_their_formulas(attack):
     clients, byzantine = [0, 3, 4, 1, 5], [3, 5, 2]
     responded = np.array([True, True, False, True, True])

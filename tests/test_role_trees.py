@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from fedjax_fair import aggregators, faults, solvers, communication
+from fedjax_fair import aggregators, communication, faults, solvers
 from fedjax_fair.tree import Tree
 
 
@@ -35,7 +35,9 @@ def trusted(factor=1.0):
 
 CASES = {
     "Mean": Case(
-        lambda: aggregators.Mean("num_examples"), "Mean(weights='num_examples')", structure={"weights": "uniform"}
+        lambda: aggregators.Mean("num_examples"),
+        "Mean(weights='num_examples')",
+        structure={"weights": "uniform"},
     ),
     "Equitable": Case(
         lambda: aggregators.Equitable(3, center=True),
@@ -118,8 +120,14 @@ CASES = {
         {"probability": 0.2},
         {"deadline_steps": 6},
     ),
-    "TopK": Case(lambda: communication.TopK(0.1), "TopK(fraction=0.1)", structure={"fraction": 0.2}),
-    "StochasticQuantization": Case(lambda: communication.StochasticQuantization(4), "StochasticQuantization(bits=4)", structure={"bits": 8}),
+    "TopK": Case(
+        lambda: communication.TopK(0.1), "TopK(fraction=0.1)", structure={"fraction": 0.2}
+    ),
+    "StochasticQuantization": Case(
+        lambda: communication.StochasticQuantization(4),
+        "StochasticQuantization(bits=4)",
+        structure={"bits": 8},
+    ),
     "DifferentialPrivacy": Case(
         lambda: communication.DifferentialPrivacy(1.0, 0.5),
         "DifferentialPrivacy(clipping_norm=1.0, noise_multiplier=0.5)",
@@ -129,10 +137,19 @@ CASES = {
     "AdaptiveClipping": Case(
         lambda: communication.AdaptiveClipping(0.5, clipped_count_stddev=2.0),
         "AdaptiveClipping(noise_multiplier=0.5, clipped_count_stddev=2.0)",
-        {"noise_multiplier": 1.0, "initial_clipping_norm": 0.2, "target_unclipped_quantile": 0.8, "clipped_count_stddev": 3.0},
+        {
+            "noise_multiplier": 1.0,
+            "initial_clipping_norm": 0.2,
+            "target_unclipped_quantile": 0.8,
+            "clipped_count_stddev": 3.0,
+        },
         {"clipped_count_stddev": None},
     ),
-    "SecureAggregation": Case(lambda: communication.SecureAggregation(4.0), "SecureAggregation(max_abs_value=4.0)", structure={"max_abs_value": 2.0}),
+    "SecureAggregation": Case(
+        lambda: communication.SecureAggregation(4.0),
+        "SecureAggregation(max_abs_value=4.0)",
+        structure={"max_abs_value": 2.0},
+    ),
 }
 
 

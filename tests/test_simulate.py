@@ -224,7 +224,9 @@ def test_statistics_are_averaged_with_the_parameters(federation):
     key = derive_key(state.key, Purpose.SOLVE)
 
     def trained(client):
-        participant = Client(model, train, train.offsets[client], train.sizes[client], jnp.int32(0), {})
+        participant = Client(
+            model, train, train.offsets[client], train.sizes[client], jnp.int32(0), {}
+        )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), 0)
         result = solver.solve(key_client, state.variables, participant)
         return jax.tree.map(jnp.add, state.variables, result.update)

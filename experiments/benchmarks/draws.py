@@ -34,7 +34,9 @@ def _sorted_available(key, available):
 
 def _sorted_by_size(key, cumulative_sizes):
     noise = jax.random.gumbel(key, cumulative_sizes.shape)
-    return jax.lax.top_k(jnp.log(jnp.diff(cumulative_sizes, prepend=0).astype(noise.dtype)) + noise, COUNT)[1]
+    return jax.lax.top_k(
+        jnp.log(jnp.diff(cumulative_sizes, prepend=0).astype(noise.dtype)) + noise, COUNT
+    )[1]
 
 
 def _several(draw_one):
@@ -45,7 +47,10 @@ def _several(draw_one):
 
 FORMS = {
     "available": (lambda key, mask: sample_clients(key, COUNT, _clients(mask)), _sorted_available),
-    "by size": (lambda key, cumulative_sizes: sample_successively(key, cumulative_sizes, COUNT), _sorted_by_size),
+    "by size": (
+        lambda key, cumulative_sizes: sample_successively(key, cumulative_sizes, COUNT),
+        _sorted_by_size,
+    ),
 }
 """Ours, and the form that looks at all clients."""
 

@@ -40,7 +40,9 @@ def known_of(data, project) -> ClientGradients:
 
 def selection(data, references: int | None):
     """``(key, gradients) -> (clients, info)`` of DivFL, with remembered gradients."""
-    selector = ff.selectors.DivFL(COHORT, pool=POOL, num_reference_clients=references, gradients="stale")
+    selector = ff.selectors.DivFL(
+        COHORT, pool=POOL, num_reference_clients=references, gradients="stale"
+    )
 
     @jax.jit
     def select(key, known):
@@ -102,7 +104,12 @@ def print_losses(seeds: int, sizes: list[int]) -> None:
                     f"{100 * mean[1]:.2f} %",
                 ]
             error = 100 * kinds[1][references][:, 2].mean()
-            print(f"| {size:,} | {references:,} |", " | ".join(cells), f"| {error:.2f} % |", flush=True)
+            print(
+                f"| {size:,} | {references:,} |",
+                " | ".join(cells),
+                f"| {error:.2f} % |",
+                flush=True,
+            )
 
 
 def uniform(rng, rows, pool, references):

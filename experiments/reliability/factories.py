@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 from fedjax_fair import (
     Round,
     aggregators,
+    communication,
     data,
     faults,
     fit,
@@ -28,7 +29,6 @@ from fedjax_fair import (
     solvers,
     sweep,
     train,
-    communication,
 )
 from fedjax_fair import submodular as sets
 from fedjax_fair.app.config import Config

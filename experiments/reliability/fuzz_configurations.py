@@ -29,10 +29,22 @@ _TOGETHER = (
     *(("faults", "dropout"), ("faults", "stragglers", "deadline_steps")),
     *(("faults", "staleness", "max_staleness"), ("faults", "byzantine", "attack", "strength")),
     *(("faults", "byzantine", "attack"), ("faults", "period")),
-    *(("communication", "aggregation", "max_abs_value"), ("communication", "top_k"), ("communication", "bits")),
-    *(("communication", "clipping_norm", "noise_multiplier"), ("communication", "clipping_norm", "target_unclipped_quantile")),
+    *(
+        ("communication", "aggregation", "max_abs_value"),
+        ("communication", "top_k"),
+        ("communication", "bits"),
+    ),
+    *(
+        ("communication", "clipping_norm", "noise_multiplier"),
+        ("communication", "clipping_norm", "target_unclipped_quantile"),
+    ),
     *(("communication", "aggregation"), ("training", "clients_per_batch"), ("training", "seeds")),
-    *(("training", "rounds"), ("training", "eval_every"), ("data", "seed"), ("data", "partition_per_seed")),
+    *(
+        ("training", "rounds"),
+        ("training", "eval_every"),
+        ("data", "seed"),
+        ("data", "partition_per_seed"),
+    ),
     *(("data", "validation_fraction"), ("solver", "epochs"), ("model", "compute")),
 )
 _MODELS = ("logistic", "logistic", "mlp", *MODELS)  # The small ones are traced sooner.

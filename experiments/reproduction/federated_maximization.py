@@ -157,7 +157,8 @@ def as_method(setting: Setting, factors: np.ndarray) -> Method:
 
 def _random(setting: Setting) -> bool:
     return setting.method == comparison.RANDOM or not (
-        setting.method in (GREEDY, POPULAR) or (setting.responses is None and setting.cohort_size is None)
+        setting.method in (GREEDY, POPULAR)
+        or (setting.responses is None and setting.cohort_size is None)
     )
 
 
@@ -222,7 +223,9 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
         table[reference] = table.set_index(["instance", "k"]).index.map(own)
     table["ratio"] = table["final_value"] / table[GREEDY]
     table["deviation"] = deviations.to_numpy() / table[GREEDY]
-    table["beyond_popular"] = (table["final_value"] - table[POPULAR]) / (table[GREEDY] - table[POPULAR])
+    table["beyond_popular"] = (table["final_value"] - table[POPULAR]) / (
+        table[GREEDY] - table[POPULAR]
+    )
     table["ratio_rounded"] = table["rounded"] / table[GREEDY]
     bound = table["guaranteed_factor"] * table[GREEDY] - table["guaranteed_error"]
     table["guaranteed"] = bound / table[GREEDY]

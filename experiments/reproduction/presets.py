@@ -153,7 +153,9 @@ def _planted(
     data, own_model, cohort_size, groups, learning_rate = _PLANTED[setting]
     return Config(
         methods=methods,
-        data=DataConfig(name=data, partition="planted_clusters", clusters=setting, partition_per_seed=True),
+        data=DataConfig(
+            name=data, partition="planted_clusters", clusters=setting, partition_per_seed=True
+        ),
         model=ModelConfig(name=model or own_model),
         solver=SolverConfig(
             learning_rate=learning_rate,

@@ -27,7 +27,9 @@ LAYOUT = Layout(
         "accuracy": Column("accuracy_mean_clients", "accuracy %"),
         "dissimilarity": Column("client_dissimilarity", "dissimilarity %"),
         "class_based": Column(
-            "client_dissimilarity_class_based", "class-based dissimilarity %", reported="dissimilarity"
+            "client_dissimilarity_class_based",
+            "class-based dissimilarity %",
+            reported="dissimilarity",
         ),
         "deviation": Column("accuracy_standard_deviation", "standard deviation %"),
         "selections": Column("other_selections", "selections other than DivFL's %", digits=0),

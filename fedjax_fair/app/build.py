@@ -12,10 +12,10 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from fedjax_fair import checks, data, models
-from fedjax_fair.app.conditions import faults_of, communication_of
+from fedjax_fair.app.conditions import communication_of, faults_of
 from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.memory import MemoryEstimate, min_memory, check_memory, total_memory
+from fedjax_fair.app.memory import MemoryEstimate, check_memory, min_memory, total_memory
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import MODELS, PARTITIONERS, role_classes
 from fedjax_fair.app.settings import lookup
@@ -86,7 +86,10 @@ def build(
             _check_all_clients(mesh, config, f"for {name}")
         if method.centralized_fn is not None and config.faults != type(config.faults)():
             raise ValueError(f"faults: expected none with {name}, which has no clients.")
-        if method.centralized_fn is not None and config.communication != type(config.communication)():
+        if (
+            method.centralized_fn is not None
+            and config.communication != type(config.communication)()
+        ):
             raise ValueError(f"communication: expected none with {name}, which has no clients.")
     check_unused_settings(config)
     if federation is None:
@@ -138,7 +141,9 @@ def load_data(config: Config) -> FederatedData:
         seed = tuple(config.data.seed + run for run in config.training.seeds)
     partitioner = _make(partition, config.data, names=DATA_NAMES)
     own = config.data
-    return data.load(own.name, partitioner, seed, own.dir, validation_fraction=own.validation_fraction or 0.0)
+    return data.load(
+        own.name, partitioner, seed, own.dir, validation_fraction=own.validation_fraction or 0.0
+    )
 
 
 def _check_network(name: str, model: Model, federation: FederatedData) -> None:
@@ -189,7 +194,9 @@ def method_round(
     made_of = role_classes(method)
     if method.centralized_fn is not None:
         # What all examples train has no global model to be pulled to.
-        return method.centralized_fn(model, _make(made_of["solver"], replace(own.solver, prox=None)))
+        return method.centralized_fn(
+            model, _make(made_of["solver"], replace(own.solver, prox=None))
+        )
     if largest_client is not None:
         own = replace(own, solver=_fitting(own.solver, largest_client))
     borrowed = {to: getattr(own.solver, of) for to, of in method.from_solver.items()}

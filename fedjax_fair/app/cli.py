@@ -52,7 +52,9 @@ def main(
     except Exception as error:
         if _is_out_of_memory(error):
             print(
-                "fedjax-fair: out of memory:", *map(escape_control_chars, str(error).split()), file=sys.stderr
+                "fedjax-fair: out of memory:",
+                *map(escape_control_chars, str(error).split()),
+                file=sys.stderr,
             )
             processes.abort(2)
             return 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fedjax_fair import checks, faults, communication
+from fedjax_fair import checks, communication, faults
 from fedjax_fair.app.config import Config
 from fedjax_fair.base import Faults
 
-__all__ = ["faults_of", "communication_of"]
+__all__ = ["communication_of", "faults_of"]
 
 
 def faults_of(config: Config) -> list[Faults]:
@@ -36,7 +36,14 @@ def faults_of(config: Config) -> list[Faults]:
     if own.deadline_steps is not None:
         found.append(faults.Stragglers(own.stragglers, deadline_steps=own.deadline_steps))
     if own.max_staleness is not None:
-        found.append(_named("faults.max_staleness", faults.Staleness, own.staleness, max_staleness=own.max_staleness))
+        found.append(
+            _named(
+                "faults.max_staleness",
+                faults.Staleness,
+                own.staleness,
+                max_staleness=own.max_staleness,
+            )
+        )
     if own.attack is not None:
         found.append(faults.Byzantine(own.byzantine, own.attack, own.strength))
     if own.period is not None:
@@ -52,19 +59,25 @@ def communication_of(config: Config) -> dict[str, Any]:
     """
     own = config.communication
     if own.max_abs_value is not None and own.aggregation != "secure":
-        raise ValueError(f"communication.max_abs_value={own.max_abs_value!r}: expected communication.aggregation='secure'.")
+        raise ValueError(
+            f"communication.max_abs_value={own.max_abs_value!r}: expected communication.aggregation='secure'."
+        )
     given: dict[str, Any] = {"aggregation": own.aggregation}
     if own.max_abs_value is not None:
         given["aggregation"] = communication.SecureAggregation(own.max_abs_value)
     if own.top_k is not None and own.bits is not None:
-        raise ValueError(f"communication.top_k={own.top_k!r}: expected it without communication.bits.")
+        raise ValueError(
+            f"communication.top_k={own.top_k!r}: expected it without communication.bits."
+        )
     if own.top_k is not None:
         given["compression"] = _named("communication.top_k", communication.TopK, own.top_k)
     if own.bits is not None:
         given["compression"] = communication.StochasticQuantization(own.bits)
     for name in ("noise_multiplier", "target_unclipped_quantile"):
         if getattr(own, name) is not None and own.clipping_norm is None:
-            raise ValueError(f"communication.{name}={getattr(own, name)!r}: expected communication.clipping_norm.")
+            raise ValueError(
+                f"communication.{name}={getattr(own, name)!r}: expected communication.clipping_norm."
+            )
     if own.clipping_norm is not None:
         noise = 0.0 if own.noise_multiplier is None else own.noise_multiplier
         if own.target_unclipped_quantile is None:

@@ -16,6 +16,7 @@ from fedjax_fair.app.signatures import section
 
 __all__ = [
     "AggregatorConfig",
+    "CommunicationConfig",
     "Config",
     "DataConfig",
     "FaultsConfig",
@@ -27,7 +28,6 @@ __all__ = [
     "SelectorConfig",
     "SolverConfig",
     "TrainingConfig",
-    "CommunicationConfig",
 ]
 
 DATA_NAMES = {"num_clients": "clients", "classes": "classes_per_client"}

@@ -46,7 +46,9 @@ def tables(results: xr.Dataset) -> list[Table]:
     Raises:
         ValueError: If they are none of a command.
     """
-    if "algorithm" not in results.dims or not {"final_value", "accuracy_mean_clients"} & set(results):
+    if "algorithm" not in results.dims or not {"final_value", "accuracy_mean_clients"} & set(
+        results
+    ):
         raise ValueError("results: expected those of a run, a sweep or a maximization.")
     if "final_value" in results:
         return [maximization_table(results)]
@@ -201,7 +203,9 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
     columns = {_VALIDATION: "validation", **COLUMNS} if ranked else COLUMNS
     last = final_metrics(results[list(columns)])
     methods = [last.sel(algorithm=method) for method in last["algorithm"].values]
-    configurations = [configuration for method in methods for configuration in _configurations(method, settings)]
+    configurations = [
+        configuration for method in methods for configuration in _configurations(method, settings)
+    ]
     order = np.arange(len(configurations))
     if ranked:
         scores = [-float(row[_VALIDATION].mean()) for _, row in configurations]
@@ -228,7 +232,9 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
     return table
 
 
-def _configurations(last: xr.Dataset, settings: Sequence[str]) -> list[tuple[list[object], xr.Dataset]]:
+def _configurations(
+    last: xr.Dataset, settings: Sequence[str]
+) -> list[tuple[list[object], xr.Dataset]]:
     """What the configurations of one method are set to, and what they reach."""
     ignored = [
         name
@@ -276,7 +282,9 @@ def maximization_table(results: xr.Dataset) -> Table:
                     "clients\ncontacted", "Mbit\nup", "Mbit\ndown"):  # fmt: skip
         table.add_column(heading, justify="right")
     means = results.mean("seed")
-    greedy, popular = (float(means["final_value"].sel(algorithm=name)) for name in (GREEDY, POPULAR))
+    greedy, popular = (
+        float(means["final_value"].sel(algorithm=name)) for name in (GREEDY, POPULAR)
+    )
     for method in results["algorithm"].values:
         row = means.sel(algorithm=method)
         found, rounded = float(row["final_value"]), float(row["rounded"])

@@ -10,7 +10,7 @@ import tomli_w
 
 from fedjax_fair.app.build import Experiment, memory_of
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.memory import num_bytes, format_bytes
+from fedjax_fair.app.memory import format_bytes, num_bytes
 from fedjax_fair.app.sweep import Group
 
 __all__ = ["as_toml", "costs", "costs_of_sweep", "num_programs"]

@@ -12,8 +12,8 @@ from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.model_files import folder_name, save_model
-from fedjax_fair.training.methods import train_methods
 from fedjax_fair.training.fit import Callback
+from fedjax_fair.training.methods import train_methods
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -57,7 +57,9 @@ def execute(
 
 
 def _train(
-    experiment: Experiment, folder: RunFolder, callback_fn: Callable[[str], Sequence[Callback]] | None
+    experiment: Experiment,
+    folder: RunFolder,
+    callback_fn: Callable[[str], Sequence[Callback]] | None,
 ) -> dict[str, xr.Dataset]:
     """Results by method; the process that watches writes them too."""
     training: Any = experiment.config.training  # Resolved: the number of rounds is there.
@@ -69,7 +71,9 @@ def _train(
         seeds=training.seeds,
         eval_every=training.eval_every,
         on_nonfinite=training.on_nonfinite or "raise",
-        callbacks=lambda name: [MetricsLog(folder.metrics, name), *callback_fn(name)] if callback_fn else [],
+        callbacks=lambda name: (
+            [MetricsLog(folder.metrics, name), *callback_fn(name)] if callback_fn else []
+        ),
         checkpoints=lambda name: folder.checkpoints / folder_name(name),
         mesh=experiment.mesh,
     ):

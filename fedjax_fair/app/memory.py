@@ -15,10 +15,10 @@ from fedjax_fair.solvers.sgd import PLANNED
 
 __all__ = [
     "MemoryEstimate",
+    "check_memory",
+    "format_bytes",
     "min_memory",
     "num_bytes",
-    "format_bytes",
-    "check_memory",
     "total_memory",
 ]
 
@@ -37,7 +37,9 @@ class MemoryEstimate(NamedTuple):
     minibatches: int
 
 
-def min_memory(state: RoundState, solver: SolverConfig, runs: int, data: FederatedData) -> MemoryEstimate:
+def min_memory(
+    state: RoundState, solver: SolverConfig, runs: int, data: FederatedData
+) -> MemoryEstimate:
     """What a method needs of a device at least, besides the data.
 
     Args:
@@ -54,7 +56,9 @@ def min_memory(state: RoundState, solver: SolverConfig, runs: int, data: Federat
         num_positions = min(num_positions, train.order.shape[-1])
     of_label = train.labels.nbytes // len(train.labels) + train.order.itemsize
     planned = (solver.steps or PLANNED) * (of_label + 1)
-    return MemoryEstimate(model, states, num_positions * (planned + train.features.nbytes // len(train.features)))
+    return MemoryEstimate(
+        model, states, num_positions * (planned + train.features.nbytes // len(train.features))
+    )
 
 
 def check_memory(

@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
-from fedjax_fair.app.settings import suggest, describe_type
+from fedjax_fair.app.settings import describe_type, suggest
 
 __all__ = ["HELP", "integers", "options_of", "parse", "value_of"]
 

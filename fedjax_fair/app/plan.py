@@ -19,7 +19,7 @@ from fedjax_fair.planning.measurement import measure_plan
 from fedjax_fair.planning.plan import Plan, plan
 from fedjax_fair.text import format_columns
 
-__all__ = ["BatchPlan", "as_json", "batches_of_run", "batches_of_sweep", "plans", "format_plan"]
+__all__ = ["BatchPlan", "as_json", "batches_of_run", "batches_of_sweep", "format_plan", "plans"]
 
 
 class BatchPlan(NamedTuple):
@@ -146,7 +146,9 @@ def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
     works = [(name, each.work) for name, each in found.items() if each.work is not None]
     for name, work in works:
         cycles = "" if work.cycles is None else f"{work.cycles:,.0f} cycles, "
-        full = f" ({work.fp32_flops / 1e9:,.3g} billion in full precision)" if work.fp32_flops else ""
+        full = (
+            f" ({work.fp32_flops / 1e9:,.3g} billion in full precision)" if work.fp32_flops else ""
+        )
         crossing = ""
         if work.collectives:
             crossing = f", {work.collectives:,.0f} collectives of {format_bytes(int(work.collective_bytes))}"

@@ -21,7 +21,7 @@ from fedjax_fair.training.fit import Callback, Evaluation
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["CallbackFn", "examples_in", "show_training", "show_steps"]
+__all__ = ["CallbackFn", "examples_in", "show_steps", "show_training"]
 
 CallbackFn = Callable[[str, int | None], Callback]
 """Makes a callback of the name of a method and its batch size."""

@@ -21,7 +21,6 @@ from fedjax_fair.app.registry import METHODS
 from fedjax_fair.results.files import write_text
 
 __all__ = [
-    "suggest",
     "describe_type",
     "load",
     "load_into",
@@ -30,6 +29,7 @@ __all__ = [
     "places",
     "read",
     "save",
+    "suggest",
     "unknown_method",
 ]
 

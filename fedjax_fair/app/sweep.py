@@ -184,7 +184,9 @@ def _groups(config: Config, axes: list[Axis], memory: float | None) -> Iterator[
             configurations = list(product(*(axis.values for axis in read)))
             runs = list(product(configurations, own.training.seeds))
             # What is out of range is noticed before anything runs.
-            rounds = {values: _round(_with(own, read, values), name, data) for values in configurations}
+            rounds = {
+                values: _round(_with(own, read, values), name, data) for values in configurations
+            }
             yield Group(name, own, data, experiment.mesh, labels, read, unused, runs, rounds)
 
 
@@ -288,7 +290,9 @@ def runs_of(group: Group, numbers: Sequence[int]) -> Runs:
     data, training = group.data, group.config.training
     if data.num_partitions is not None:
         own = np.array([training.seeds.index(seed) for seed in seeds])
-        data = with_partition_arrays(data, jax.tree.map(lambda leaf: leaf[own], partition_arrays(data)))
+        data = with_partition_arrays(
+            data, jax.tree.map(lambda leaf: leaf[own], partition_arrays(data))
+        )
     return Runs([group.rounds[values] for values in configurations], seeds, data)
 
 

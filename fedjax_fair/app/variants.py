@@ -9,10 +9,10 @@ from typing import Any
 from fedjax_fair.app.config import DATA_NAMES, Config
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, role_classes
-from fedjax_fair.app.settings import suggest, lookup, override, unknown_method
+from fedjax_fair.app.settings import lookup, override, suggest, unknown_method
 from fedjax_fair.app.signatures import Setting, settings_of
 
-__all__ = ["method_settings", "drop_unused_settings", "check_unused_settings", "resolve_method"]
+__all__ = ["check_unused_settings", "drop_unused_settings", "method_settings", "resolve_method"]
 
 _ROLES = ("solver", "selector", "aggregator")
 

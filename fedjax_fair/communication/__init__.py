@@ -5,9 +5,16 @@ to the mean; secure aggregation hides single updates from the server; compressio
 bytes. `fedjax_fair.communication.applied` says in which order.
 """
 
-from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.communication.accounting import epsilon
 from fedjax_fair.communication.compression import StochasticQuantization, TopK
 from fedjax_fair.communication.noise import AdaptiveClipping, DifferentialPrivacy
+from fedjax_fair.numerics.secure_sum import SecureAggregation
 
-__all__ = ["AdaptiveClipping", "DifferentialPrivacy", "StochasticQuantization", "SecureAggregation", "TopK", "epsilon"]
+__all__ = [
+    "AdaptiveClipping",
+    "DifferentialPrivacy",
+    "SecureAggregation",
+    "StochasticQuantization",
+    "TopK",
+    "epsilon",
+]

@@ -62,7 +62,9 @@ def epsilon(
         >>> round(spent, 2)
         0.43
     """
-    checks.instance("privacy", privacy, PrivacyMechanism, "communication.DifferentialPrivacy(1.0, 1.0)")
+    checks.instance(
+        "privacy", privacy, PrivacyMechanism, "communication.DifferentialPrivacy(1.0, 1.0)"
+    )
     checks.instance("selector", selector, Selector, "selectors.Uniform(10)")
     checks.positive_int("num_clients", num_clients)
     checks.positive_int("rounds", rounds)

@@ -18,18 +18,18 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.base import Aggregator, Cohort, Context, Faults, LocalResult, Selector, Variables
-from fedjax_fair.faults.apply import renormalize_sum
-from fedjax_fair.metrics.communication import bytes_per_round
-from fedjax_fair.numerics.finite import all_finite
-from fedjax_fair.numerics.secure_sum import SecureAggregation
-from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.communication import noise
 from fedjax_fair.communication.compression import Compression
 from fedjax_fair.communication.noise import PrivacyMechanism
 from fedjax_fair.communication.opaque import sums_of_round
 from fedjax_fair.communication.secure import check_sums
+from fedjax_fair.faults.apply import renormalize_sum
+from fedjax_fair.metrics.communication import bytes_per_round
+from fedjax_fair.numerics.finite import all_finite
+from fedjax_fair.numerics.secure_sum import SecureAggregation
+from fedjax_fair.numerics.sketch import ravel
 
-__all__ = ["Received", "Communication", "bytes_up", "check", "init", "receive", "send"]
+__all__ = ["Communication", "Received", "bytes_up", "check", "init", "receive", "send"]
 
 # What randomness of uploads is for.
 _MASKS, _NOISE, _COUNT, _ROUNDING = range(4)
@@ -138,7 +138,9 @@ def send(
         own = jax.random.fold_in(own, occurrence)
         vector, unravel = ravel_pytree(result.update)
         residual = jnp.zeros_like(vector)
-        if settings.compression.error_feedback:  # Once, if a client is in the cohort more than once.
+        if (
+            settings.compression.error_feedback
+        ):  # Once, if a client is in the cohort more than once.
             residual = jnp.where(occurrence == 0, state["residual"][client], 0)
         sent = settings.compression.compress(own, vector + residual)
         result = result._replace(update=unravel(sent))

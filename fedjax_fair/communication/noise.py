@@ -140,7 +140,10 @@ class AdaptiveClipping(PrivacyMechanism):
         checks.non_negative("learning_rate", self.learning_rate)
         if self.clipped_count_stddev is not None:
             checks.positive("clipped_count_stddev", self.clipped_count_stddev)
-            both = clipped_count_stddev, noise_multiplier = self.clipped_count_stddev, self.noise_multiplier
+            both = clipped_count_stddev, noise_multiplier = (
+                self.clipped_count_stddev,
+                self.noise_multiplier,
+            )
             known = not any(isinstance(one, Tracer) for one in both)
             if known and 2 * float(clipped_count_stddev) <= float(noise_multiplier):
                 raise ValueError(
@@ -159,14 +162,20 @@ class AdaptiveClipping(PrivacyMechanism):
         return self.noise_multiplier
 
     def adapt(
-        self, key: Key[Array, ""], clipping_norm: Float[Array, ""], cohort: Cohort, unclipped: Float[Array, ""]
+        self,
+        key: Key[Array, ""],
+        clipping_norm: Float[Array, ""],
+        cohort: Cohort,
+        unclipped: Float[Array, ""],
     ) -> Float[Array, ""]:
         """Returns the norm of the next round.
 
         It stays where no participant has answered, or the part of unclipped updates is not known.
         """
         noise = self._clipped_count_stddev(cohort) * jax.random.normal(key) / _answered(cohort)
-        moved = clipping_norm * jnp.exp(-self.learning_rate * (unclipped + noise - self.target_unclipped_quantile))
+        moved = clipping_norm * jnp.exp(
+            -self.learning_rate * (unclipped + noise - self.target_unclipped_quantile)
+        )
         known = jnp.isfinite(moved)
         if cohort.responded is not None:
             known &= jnp.any(cohort.responded)
@@ -184,7 +193,9 @@ def check_equal_weights(privacy: PrivacyMechanism, aggregator: Aggregator) -> No
     Raises:
         ValueError: If ``privacy`` is no such setting, or weights may differ.
     """
-    checks.instance("privacy", privacy, PrivacyMechanism, "communication.DifferentialPrivacy(1.0, 1.0)")
+    checks.instance(
+        "privacy", privacy, PrivacyMechanism, "communication.DifferentialPrivacy(1.0, 1.0)"
+    )
     if not aggregator.equal_weights:
         raise ValueError(
             "privacy: an aggregator whose weights may differ; expected aggregators.Mean('uniform')."
@@ -203,7 +214,9 @@ def check_no_statistics(variables: Variables) -> None:
         )
 
 
-def clipped(update: Variables, clipping_norm: Float[Array, ""]) -> tuple[Variables, Bool[Array, ""]]:
+def clipped(
+    update: Variables, clipping_norm: Float[Array, ""]
+) -> tuple[Variables, Bool[Array, ""]]:
     """An update clipped to a norm, and whether it was not clipped; zeros if it is not finite."""
     # Scaled first: squares of numbers above 1e19 are infinite.
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(update)]))

@@ -75,7 +75,9 @@ def masked_sum(
     def send(client, own):
         slot, weight, responded, update = own
         values = weight * ravel(update).astype(jnp.float32)
-        sent = secure_sum.masked(key, slot, participants, values, weight * secure.max_abs_value, step)
+        sent = secure_sum.masked(
+            key, slot, participants, values, weight * secure.max_abs_value, step
+        )
         return (), jax.tree.map(lambda leaf: jnp.where(responded, leaf, 0), sent)
 
     ones = jnp.ones(participants)

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, as_integers, validate
+from fedjax_fair.data.partition import assign_by_owner, by_column, from_indices
 from fedjax_fair.data.partitioner import (
     Partition,
     generator,
@@ -20,7 +21,6 @@ from fedjax_fair.data.partitioner import (
     join_indices,
     make_partition,
 )
-from fedjax_fair.data.partition import by_column, assign_by_owner, from_indices
 from fedjax_fair.data.validation import hold_out
 
 __all__ = ["federate", "from_arrays", "from_npz"]

@@ -12,10 +12,10 @@ from fedjax_fair import checks
 from fedjax_fair.data.partitioner import (
     Partition,
     Partitioner,
+    check_enough,
     equal_parts,
     generator,
     make_partition,
-    check_enough,
     shuffled_by_class,
 )
 

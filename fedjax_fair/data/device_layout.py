@@ -19,7 +19,7 @@ from jaxtyping import Array, Shaped
 from fedjax_fair.data.federated import FederatedData, map_arrays
 from fedjax_fair.numerics import target
 
-__all__ = ["Rows", "on_device", "flatten_images", "to_device_layout"]
+__all__ = ["Rows", "flatten_images", "on_device", "to_device_layout"]
 
 
 @jax.tree_util.register_dataclass

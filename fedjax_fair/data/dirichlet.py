@@ -10,10 +10,10 @@ from jaxtyping import Int
 from fedjax_fair import checks
 from fedjax_fair.data.partitioner import (
     Partitioner,
+    check_enough,
     generator,
     make_partition,
     parts_by_weight,
-    check_enough,
 )
 
 __all__ = ["dirichlet"]
@@ -22,7 +22,9 @@ ATTEMPTS = 11  # As many as flwr-datasets makes before it gives up.
 
 
 def dirichlet(
-    num_clients: int, alpha: float | Sequence[float] | np.ndarray = 0.5, min_partition_size: int = 10
+    num_clients: int,
+    alpha: float | Sequence[float] | np.ndarray = 0.5,
+    min_partition_size: int = 10,
 ) -> Partitioner:
     """Splits each class in proportions drawn from a Dirichlet distribution.
 

@@ -125,7 +125,9 @@ class FederatedData(NamedTuple):
         """The federation of one run."""
         if self.num_partitions is None:
             return self
-        return with_partition_arrays(self, jax.tree.map(lambda leaf: leaf[run], partition_arrays(self)))
+        return with_partition_arrays(
+            self, jax.tree.map(lambda leaf: leaf[run], partition_arrays(self))
+        )
 
 
 def _flatten(data: FederatedData):
@@ -184,7 +186,9 @@ def with_partition_arrays(data: FederatedData, arrays: PartitionArrays) -> Feder
     )
 
 
-def map_arrays(data: FederatedData, move: Callable[[FederatedData], FederatedData]) -> FederatedData:
+def map_arrays(
+    data: FederatedData, move: Callable[[FederatedData], FederatedData]
+) -> FederatedData:
     """Moves a federation, and only once what training and validation examples share."""
     train, own = data.train, data.validation
     if own is None:
@@ -237,7 +241,9 @@ def stack(federations: Sequence[FederatedData]) -> FederatedData:
                 _same(own.features, shared.features) and _same(own.labels, shared.labels),
                 f"federations[{run}].{name}: expected the examples of the first federation.",
             )
-    return with_partition_arrays(first, jax.tree.map(_stack_rows, *map(partition_arrays, federations)))
+    return with_partition_arrays(
+        first, jax.tree.map(_stack_rows, *map(partition_arrays, federations))
+    )
 
 
 def _same(one: Any, other: Any) -> bool:

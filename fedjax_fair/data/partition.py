@@ -16,18 +16,18 @@ from fedjax_fair import checks
 from fedjax_fair.data.partitioner import (
     Partition,
     Partitioner,
+    check_enough,
     equal_parts,
     generator,
     join_indices,
     make_partition,
     parts_by_weight,
-    check_enough,
     shuffled_by_class,
 )
 
 __all__ = [
-    "by_column",
     "assign_by_owner",
+    "by_column",
     "from_indices",
     "iid",
     "quantity_skew",
@@ -108,7 +108,9 @@ def quantity_skew(
         sizes = min_partition_size + parts_by_weight(rest, weights)
         return make_partition(rng.permutation(len(labels)), sizes, len(labels))
 
-    return Partitioner(f"quantity_skew({num_clients}, {distribution}, {skew})", split, label_skew_only=True)
+    return Partitioner(
+        f"quantity_skew({num_clients}, {distribution}, {skew})", split, label_skew_only=True
+    )
 
 
 def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:

@@ -13,13 +13,13 @@ from fedjax_fair import checks
 __all__ = [
     "Partition",
     "Partitioner",
+    "check_enough",
     "equal_parts",
     "generator",
     "hold_out_of_each",
     "join_indices",
     "make_partition",
     "parts_by_weight",
-    "check_enough",
     "shuffled_by_class",
 ]
 

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from fedjax_fair import checks
 from fedjax_fair.data import raw_files, tfds_images
 from fedjax_fair.data.arrays import federate
-from fedjax_fair.data.class_partition import classes_per_client, split_test
 from fedjax_fair.data.bundled import BUNDLED, Examples, Splits
+from fedjax_fair.data.class_partition import classes_per_client, split_test
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
-from fedjax_fair.data.partitioner import Partitioner
 from fedjax_fair.data.partition import assign_by_owner, iid
+from fedjax_fair.data.partitioner import Partitioner
 from fedjax_fair.data.tfds_folder import DamagedError, names_prepared, resolve_data_dir
 
 __all__ = [

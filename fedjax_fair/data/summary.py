@@ -63,7 +63,9 @@ def describe_federation(data: FederatedData) -> str:
         f"{_unassigned(own.test, 0)} test examples",
         "partitions": "one for all runs" if runs is None else f"{runs}, one a run; above the first",
     }
-    return "\n".join([escape_control_chars(own.name), *(f"{name:<17}  {text}" for name, text in rows.items())])
+    return "\n".join(
+        [escape_control_chars(own.name), *(f"{name:<17}  {text}" for name, text in rows.items())]
+    )
 
 
 def label_distance(counts: Int[np.ndarray, "clients classes"]) -> float:

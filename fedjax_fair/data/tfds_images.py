@@ -19,10 +19,10 @@ from fedjax_fair.data.tfds_folder import DamagedError, find_prepared, resolve_da
 
 __all__ = [
     "ImageSet",
+    "cache_key",
     "find",
     "prepare",
     "read",
-    "cache_key",
 ]
 
 DECODING = 1  # Part of the cache key: raise it when what is decoded changes.

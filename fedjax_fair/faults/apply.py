@@ -9,18 +9,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair.base import Cohort, Context, Faults, LocalResult, FaultContext, Variables
+from fedjax_fair.base import Cohort, Context, FaultContext, Faults, LocalResult, Variables
 from fedjax_fair.numerics.finite import all_finite
 
 __all__ = [
     "UploadStatus",
-    "renormalize_sum",
-    "available",
+    "append_model",
     "apply_faults",
+    "available",
     "collude",
     "init_model_history",
     "received",
-    "append_model",
+    "renormalize_sum",
     "send",
 ]
 
@@ -79,7 +79,9 @@ def init_model_history(faults: Sequence[Faults], variables: Variables) -> Variab
     history_length = max((fault.history_length for fault in faults), default=0)
     if not history_length:
         return ()
-    return jax.tree.map(lambda leaf: jnp.zeros((history_length, *leaf.shape), leaf.dtype), variables)
+    return jax.tree.map(
+        lambda leaf: jnp.zeros((history_length, *leaf.shape), leaf.dtype), variables
+    )
 
 
 def append_model(
@@ -88,7 +90,9 @@ def append_model(
     """Keeps the model of a round in the place of the oldest."""
     if not model_history:
         return model_history
-    return jax.tree.map(lambda old, new: old.at[round % len(old)].set(new), model_history, variables)
+    return jax.tree.map(
+        lambda old, new: old.at[round % len(old)].set(new), model_history, variables
+    )
 
 
 def received(

@@ -75,7 +75,10 @@ class Diurnal(Faults):
     def available(self, key, round, num_clients):
         phases = jnp.arange(num_clients, dtype=jnp.float32) / num_clients
         angle = 2 * jnp.pi * ((round % self.period).astype(jnp.float32) / self.period + phases)
-        likely = self.min_availability + (self.max_availability - self.min_availability) * (1 + jnp.sin(angle)) / 2
+        likely = (
+            self.min_availability
+            + (self.max_availability - self.min_availability) * (1 + jnp.sin(angle)) / 2
+        )
         return jax.random.uniform(key, (num_clients,)) < likely
 
 

@@ -143,7 +143,10 @@ def masked(
 
 
 def recovered(
-    key: Key[Array, ""], total: Masked, step: float, answered: Bool[Array, " participants"] | None = None
+    key: Key[Array, ""],
+    total: Masked,
+    step: float,
+    answered: Bool[Array, " participants"] | None = None,
 ) -> Float[Array, " width"]:
     """The sum, once masks that participants share with those who dropped out are taken away.
 

@@ -50,13 +50,17 @@ def sample_successively(
     return _by_places(key, cumulative_sizes, count)
 
 
-def _by_noise(key: Key[Array, ""], cumulative_sizes: Int[Array, " items"], count: int) -> Int[Array, " count"]:
+def _by_noise(
+    key: Key[Array, ""], cumulative_sizes: Int[Array, " items"], count: int
+) -> Int[Array, " count"]:
     noise = jax.random.gumbel(key, cumulative_sizes.shape)
     sizes = jnp.diff(cumulative_sizes, prepend=0).astype(noise.dtype)
     return jax.lax.top_k(jnp.log(sizes) + noise, count)[1].astype(jnp.int32)
 
 
-def _by_places(key: Key[Array, ""], cumulative_sizes: Int[Array, " items"], count: int) -> Int[Array, " count"]:
+def _by_places(
+    key: Key[Array, ""], cumulative_sizes: Int[Array, " items"], count: int
+) -> Int[Array, " count"]:
     num_items = cumulative_sizes.shape[0]
     slots = jnp.arange(count, dtype=jnp.int32)
 
@@ -79,7 +83,9 @@ def _by_places(key: Key[Array, ""], cumulative_sizes: Int[Array, " items"], coun
         )
         # Drawn items have no length among those left: skip all that begin up to the place.
         skipped = jnp.searchsorted(begins - before[:-1], place, side="right")
-        owners = jnp.searchsorted(cumulative_sizes, place + before[skipped], side="right").astype(jnp.int32)
+        owners = jnp.searchsorted(cumulative_sizes, place + before[skipped], side="right").astype(
+            jnp.int32
+        )
         order = jnp.argsort(owners, stable=True)
         new = jnp.ones(owners.shape, bool).at[order[1:]].set(jnp.diff(owners[order]) > 0)
         slot = jnp.where(new, found + jnp.cumsum(new, dtype=jnp.int32) - 1, count)

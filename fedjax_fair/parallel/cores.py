@@ -26,9 +26,9 @@ __all__ = [
     "CORES",
     "core_mesh",
     "default_core_mesh",
-    "pad_to_multiple",
     "num_usable_cores",
     "over_runs",
+    "pad_to_multiple",
     "replicate_on_cores",
 ]
 

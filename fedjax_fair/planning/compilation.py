@@ -94,7 +94,9 @@ def roofline(machine: Machine, cost: Cost) -> float:
         machine: Where it would run.
         cost: Of anything.
     """
-    products = (cost.flops - cost.fp32_flops) / machine.peak_flops + cost.fp32_flops / machine.peak_fp32_flops
+    products = (
+        cost.flops - cost.fp32_flops
+    ) / machine.peak_flops + cost.fp32_flops / machine.peak_fp32_flops
     return max(cost.bytes / machine.bandwidth, products)
 
 

@@ -13,8 +13,8 @@ __all__ = [
     "Shape",
     "attribute",
     "bytes_of",
-    "is_collective",
     "flops_of",
+    "is_collective",
     "parts_of",
 ]
 

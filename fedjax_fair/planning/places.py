@@ -9,8 +9,8 @@ import numpy as np
 from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import PyTree
 
-from fedjax_fair.data.federated import FederatedData, map_arrays
 from fedjax_fair.data.device_layout import to_device_layout
+from fedjax_fair.data.federated import FederatedData, map_arrays
 from fedjax_fair.parallel.mesh import shard_federation, split_runs
 from fedjax_fair.planning.machines import Machine, devices_of
 

@@ -11,8 +11,8 @@ from fedjax_fair.planning.instructions import (
     Part,
     attribute,
     bytes_of,
-    is_collective,
     flops_of,
+    is_collective,
     parts_of,
 )
 

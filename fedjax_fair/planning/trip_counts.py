@@ -94,7 +94,9 @@ class TripCounts:
 
 
 def expected_maximum(
-    values: Int[np.ndarray, " clients"] | Float[np.ndarray, " clients"], participants: int, runs: int = 1
+    values: Int[np.ndarray, " clients"] | Float[np.ndarray, " clients"],
+    participants: int,
+    runs: int = 1,
 ) -> float:
     """The mean of the largest value among participants of cohorts that are drawn uniformly.
 

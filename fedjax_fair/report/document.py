@@ -9,7 +9,7 @@ from typing import Any
 
 from fedjax_fair.text import escape_control_chars
 
-__all__ = ["details", "document", "collapsible", "section", "text"]
+__all__ = ["collapsible", "details", "document", "section", "text"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """What a browser may load: nothing from a network."""
@@ -76,7 +76,9 @@ def collapsible(summary: str, content: str) -> str:
 def details(config: dict[str, Any], environment: dict[str, Any]) -> str:
     """What a run was made with."""
     return "".join(
-        collapsible(name, f"<pre>{text(json.dumps(values, indent=2, default=str), lines=True)}</pre>")
+        collapsible(
+            name, f"<pre>{text(json.dumps(values, indent=2, default=str), lines=True)}</pre>"
+        )
         for name, values in {"Configuration": config, "Environment": environment}.items()
     )
 

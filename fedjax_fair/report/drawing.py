@@ -21,17 +21,17 @@ __all__ = [
     "NOISE_FLOOR",
     "band",
     "by_method",
+    "escape_mathtext",
     "first_difference",
     "is_percent",
     "label",
-    "to_percent",
     "percent_axis",
     "points_as_methods",
     "settings_of",
-    "styles",
     "style_axes",
+    "styles",
+    "to_percent",
     "variable",
-    "escape_mathtext",
 ]
 
 NOISE_FLOOR = "client_dissimilarity_noise"
@@ -119,7 +119,9 @@ def points_as_methods(results: xr.Dataset, most: int | None = None) -> xr.Datase
         chosen = [f"{name}={_short(point[name])}" for name in read[method]]
         places.setdefault(", ".join([method, *chosen] if whole else chosen or ["run"]), place)
     if most is not None:
-        reached = final_metrics(results[[level.name]])[level.name].mean("seed").transpose(*dims).values
+        reached = (
+            final_metrics(results[[level.name]])[level.name].mean("seed").transpose(*dims).values
+        )
         best = sorted(places, key=lambda name: -reached.flat[places[name]])[:most]
         places = {name: places[name] for name in best}
     indices = np.unravel_index(list(places.values()), [results.sizes[dim] for dim in dims])

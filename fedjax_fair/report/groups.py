@@ -11,12 +11,12 @@ from fedjax_fair.report.drawing import (
     COLORS,
     band,
     by_method,
+    escape_mathtext,
     first_difference,
     label,
-    to_percent,
-    styles,
     style_axes,
-    escape_mathtext,
+    styles,
+    to_percent,
 )
 
 if TYPE_CHECKING:

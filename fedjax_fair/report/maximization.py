@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedjax_fair.report.drawing import styles, style_axes, escape_mathtext
+from fedjax_fair.report.drawing import escape_mathtext, style_axes, styles
 from fedjax_fair.submodular.federated.comparison import GREEDY
 
 if TYPE_CHECKING:
@@ -54,10 +54,14 @@ def value_against_bits(results: xr.Dataset) -> Figure:
         spent, reached = bits.values[i], share.values[i]
         talked = np.flatnonzero((spent > 0) & (reached > 0))
         if talked.size:
-            axes.plot(spent[talked], reached[talked], marker=".", label=escape_mathtext(name), **style)
+            axes.plot(
+                spent[talked], reached[talked], marker=".", label=escape_mathtext(name), **style
+            )
         else:
             last = reached[np.isfinite(reached)][-1]
-            axes.axhline(last, label=escape_mathtext(name), linewidth=1, linestyle=":", color=style["color"])
+            axes.axhline(
+                last, label=escape_mathtext(name), linewidth=1, linestyle=":", color=style["color"]
+            )
     style_axes(axes)
     axes.set(xscale="log", xlabel="Bits to and from all clients so far")
     axes.set_ylabel("Value of the set / that of centralized greedy")
@@ -101,7 +105,9 @@ def chosen_pictures(results: xr.Dataset) -> Figure:
     for name, row, items in zip(methods, panels, rows, strict=True):
         share = float(first["final_value"].sel(algorithm=name)) / greedy
         row[0].set_title(
-            f"{escape_mathtext(name)}: {100 * share:.1f} % of centralized greedy", loc="left", size=8
+            f"{escape_mathtext(name)}: {100 * share:.1f} % of centralized greedy",
+            loc="left",
+            size=8,
         )
         for axes, item in zip(row, items, strict=False):
             axes.imshow(pictures[item], cmap="gray_r")

@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_fair import results
 from fedjax_fair.report.comparison import all_metrics, compared
 from fedjax_fair.report.contents import contents
-from fedjax_fair.report.document import details, document, collapsible, section, text
+from fedjax_fair.report.document import collapsible, details, document, section, text
 from fedjax_fair.report.drawing import MOST_POINTS, points_as_methods, settings_of
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from fedjax_fair.report.drawing import (
     NOISE_FLOOR,
     band,
     by_method,
+    escape_mathtext,
     first_difference,
     label,
-    to_percent,
     percent_axis,
-    styles,
     style_axes,
+    styles,
+    to_percent,
     variable,
-    escape_mathtext,
 )
 from fedjax_fair.report.representatives import representatives
 from fedjax_fair.results import partition_dataset
@@ -263,7 +263,11 @@ def _group_legend(figure: Figure, colors: dict[Any, str]) -> None:
 
     handles = [Line2D([], [], color=color, lw=0, marker="o") for color in colors.values()]
     figure.legend(
-        handles, map(escape_mathtext, colors), loc="outside right upper", title="Group", frameon=False
+        handles,
+        map(escape_mathtext, colors),
+        loc="outside right upper",
+        title="Group",
+        frameon=False,
     )
 
 

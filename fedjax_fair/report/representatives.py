@@ -50,7 +50,9 @@ def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Fi
     if not np.isfinite(rows).all():
         raise ValueError("points: expected finite numbers.")
     if selected.ndim != 1 or selected.shape != gained.shape:
-        raise ValueError(f"gains: expected shape {selected.shape}, one an item, got {gained.shape}.")
+        raise ValueError(
+            f"gains: expected shape {selected.shape}, one an item, got {gained.shape}."
+        )
     selected, gained = selected[selected != -1], gained[selected != -1]
     checks.items("items", selected, len(rows))
 

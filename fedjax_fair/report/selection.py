@@ -12,13 +12,13 @@ from fedjax_fair.report.drawing import (
     COLORS,
     NOISE_FLOOR,
     by_method,
+    escape_mathtext,
     is_percent,
     label,
-    to_percent,
     settings_of,
-    styles,
     style_axes,
-    escape_mathtext,
+    styles,
+    to_percent,
 )
 from fedjax_fair.report.intervals import student
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["selected_clients", "participation", "participation_lorenz", "tradeoff"]
+__all__ = ["participation", "participation_lorenz", "selected_clients", "tradeoff"]
 
 _MAX_IN_LEGEND = 12
 
@@ -137,7 +137,9 @@ def participation_lorenz(results: xr.Dataset) -> Figure:
     return figure
 
 
-def selected_clients(similarity: ArrayLike, clients: ArrayLike, group: ArrayLike | None = None) -> Figure:
+def selected_clients(
+    similarity: ArrayLike, clients: ArrayLike, group: ArrayLike | None = None
+) -> Figure:
     """Draws a matrix of similarities, or distances, with the chosen clients marked on its edges.
 
     Args:

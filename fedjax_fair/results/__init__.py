@@ -28,12 +28,18 @@ so is that of the aggregator, as ``aggregation_<name>``, some of it for every ``
 run has a partition of its own.
 """
 
-from fedjax_fair.results.datasets import class_based, combine, final_metrics, merge_runs
 from fedjax_fair.results.comparison import compare, differences, noise_floor
+from fedjax_fair.results.datasets import class_based, combine, final_metrics, merge_runs
 from fedjax_fair.results.files import open, save
-from fedjax_fair.results.history import PARTITION_VARIABLES, RECORDED, History, partition_dataset, to_dataset
-from fedjax_fair.results.tables import to_text
+from fedjax_fair.results.history import (
+    PARTITION_VARIABLES,
+    RECORDED,
+    History,
+    partition_dataset,
+    to_dataset,
+)
 from fedjax_fair.results.model_files import load_model
+from fedjax_fair.results.tables import to_text
 
 __all__ = [
     "PARTITION_VARIABLES",
@@ -44,8 +50,8 @@ __all__ = [
     "compare",
     "differences",
     "final_metrics",
-    "merge_runs",
     "load_model",
+    "merge_runs",
     "noise_floor",
     "open",
     "partition_dataset",

@@ -13,7 +13,7 @@ from fedjax_fair.results.datasets import class_based, final_metrics
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["compare", "differences", "default_metrics", "noise_floor"]
+__all__ = ["compare", "default_metrics", "differences", "noise_floor"]
 
 _PER_RUN = {"algorithm", "seed", "round"}
 
@@ -195,7 +195,9 @@ def noise_floor(dataset: xr.Dataset, names: Sequence[str], average_last: int = 1
         and (grouped or not name.startswith("group"))
     ]
     if spread and {"accuracy_mean_examples", "test_examples"} <= set(dataset):
-        pooled = final_metrics(dataset[["accuracy_mean_examples"]], average_last)["accuracy_mean_examples"]
+        pooled = final_metrics(dataset[["accuracy_mean_examples"]], average_last)[
+            "accuracy_mean_examples"
+        ]
         for row, accuracy in enumerate(pooled.mean("seed").values):
             if 0 <= accuracy <= 1:  # A model may measure something else by this name.
                 for name, value in _floors(dataset, spread, float(accuracy)).items():

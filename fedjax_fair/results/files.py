@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "naming",
     "open",
-    "verify_checksum",
     "save",
+    "verify_checksum",
     "write_checksum",
     "write_text",
     "written_by_orbax",

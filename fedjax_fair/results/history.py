@@ -9,15 +9,22 @@ import numpy as np
 
 from fedjax_fair import metrics
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
-from fedjax_fair.data.summary import class_counts
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.summary import class_counts
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.simulate import RoundInfo
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["PARTITION_VARIABLES", "RECORDED", "History", "described", "partition_dataset", "to_dataset"]
+__all__ = [
+    "PARTITION_VARIABLES",
+    "RECORDED",
+    "History",
+    "described",
+    "partition_dataset",
+    "to_dataset",
+]
 
 PARTITION_VARIABLES = ("train_examples", "test_examples", "validation_examples", "group")
 """What belongs to a partition and not to a method."""
@@ -179,7 +186,9 @@ def to_dataset(
         _, rounds, slots = recorded["rounds"]["clients"].shape
         coordinates |= {"training_round": np.arange(rounds), "slot": np.arange(slots)}
     return xr.Dataset(
-        columns, coords=coordinates, attrs={"data": data.name, "label_skew_only": int(data.label_skew_only)}
+        columns,
+        coords=coordinates,
+        attrs={"data": data.name, "label_skew_only": int(data.label_skew_only)},
     )
 
 

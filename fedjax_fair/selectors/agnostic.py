@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from optax.projections import projection_simplex
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Info, Number, ServerView, Selector
+from fedjax_fair.base import Cohort, Info, Number, Selector, ServerView
 
 __all__ = ["Agnostic", "ascend", "mixture_info", "uniform_mixture"]
 

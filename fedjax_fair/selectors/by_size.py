@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, ServerView, Selector
+from fedjax_fair.base import Cohort, Context, Selector, ServerView
 
 __all__ = ["BySize", "available_cumulative_sizes"]
 
@@ -58,7 +58,9 @@ class BySize(Selector):
         return Cohort(clients, jnp.full(size, 1 / size, jnp.float32)), state, {}
 
 
-def available_cumulative_sizes(cumulative_sizes: Int[Array, " clients"], context: Context) -> Int[Array, " clients"]:
+def available_cumulative_sizes(
+    cumulative_sizes: Int[Array, " clients"], context: Context
+) -> Int[Array, " clients"]:
     """Returns the cumulative sizes where clients that are not available count as empty.
 
     Args:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, ServerView, Selector, Variables
+from fedjax_fair.base import Cohort, Context, Selector, ServerView, Variables
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Number, ServerView, Selector
+from fedjax_fair.base import Cohort, Number, Selector, ServerView
 from fedjax_fair.selectors.agnostic import ascend, mixture_info, uniform_mixture
 from fedjax_fair.selectors.uniform import sample_clients
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Sampling, ServerView, Selector
+from fedjax_fair.base import Cohort, Sampling, Selector, ServerView
 
 __all__ = ["Full", "RoundRobin"]
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, ServerView, Selector
+from fedjax_fair.base import Cohort, Context, Selector, ServerView
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.successive import sample_successively
 from fedjax_fair.selectors.by_size import available_cumulative_sizes
@@ -91,7 +91,9 @@ class PowerOfChoice(Selector):
         uniform = sample_clients(key_first, size, context)
         if pool is None:
             pool = min(2 * size, context.num_clients)
-        sampled = sample_successively(key_pool, available_cumulative_sizes(cumulative_sizes, context), pool)
+        sampled = sample_successively(
+            key_pool, available_cumulative_sizes(cumulative_sizes, context), pool
+        )
         losses = self._losses(key_batch, reported, context, sampled)
         utility = jnp.where(jnp.isnan(losses), -jnp.inf, losses)
         if context.available is not None:

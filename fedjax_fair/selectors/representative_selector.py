@@ -128,7 +128,9 @@ class RepresentativeSelector(Selector):
             known, memory = source.read(memory, context)
         else:
             key_references, key = jax.random.split(key)
-            sample = _with_others(key_references, items, self.num_reference_clients, context.num_clients)
+            sample = _with_others(
+                key_references, items, self.num_reference_clients, context.num_clients
+            )
             known, memory = source.read(memory, context, sample.clients)
         if not source.updates_only_responders:
             known = sources.mask_nonfinite(known)
@@ -148,7 +150,9 @@ class RepresentativeSelector(Selector):
         )
         factor = 1 / context.num_clients if self.scale == "mean" else 1.0
         function = represent = Scaled(representation, factor)
-        if (added := self.objective_term(own, context, known.loss[sample.items], items)) is not None:
+        if (
+            added := self.objective_term(own, context, known.loss[sample.items], items)
+        ) is not None:
             function = Sum((represent, added))
         chosen = self._maximize(key, function, eligible[sample.items])
         clients, rows = items[chosen.items], sample.items[chosen.items]
@@ -187,9 +191,13 @@ class RepresentativeSelector(Selector):
     def _check_sizes(self, at_most: float = math.inf) -> None:
         """Checks that the cohort and the candidates fit into the pool, and all into the clients."""
         if self.num_reference_clients is not None:
-            checks.positive_int("num_reference_clients", self.num_reference_clients, at_most=at_most)
+            checks.positive_int(
+                "num_reference_clients", self.num_reference_clients, at_most=at_most
+            )
             if self.pool is None:
-                raise ValueError(f"num_reference_clients={self.num_reference_clients!r}: expected None where pool=None.")
+                raise ValueError(
+                    f"num_reference_clients={self.num_reference_clients!r}: expected None where pool=None."
+                )
         if self.pool is not None:
             checks.positive_int("pool", self.pool, at_most=at_most)
             at_most = self.pool

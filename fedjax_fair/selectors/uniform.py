@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Sampling, ServerView, Selector
+from fedjax_fair.base import Cohort, Context, Sampling, Selector, ServerView
 from fedjax_fair.numerics.permutation import permutation_at
 
 __all__ = ["Uniform", "sample_clients"]

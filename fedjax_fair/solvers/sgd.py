@@ -126,7 +126,9 @@ class SGD(Solver):
         steps, epochs, replacement = self.steps, self.epochs, self.replacement
         transformation = self._transformation(client.round)
         batch_size = self.batch_size
-        num_positions = batch_size if replacement else min(batch_size, client.examples.order.shape[0])
+        num_positions = (
+            batch_size if replacement else min(batch_size, client.examples.order.shape[0])
+        )
         loss_weight = client.instructions.get("loss_weight")
         snapshot_step = client.instructions.get("snapshot_step")
         max_steps = client.instructions.get("max_steps")

@@ -80,7 +80,9 @@ def _greedi(
         empty, _ = begin(function)
 
         def among(allowed):
-            items, gains, num_evaluations = grow_greedily(function, k, empty, Constraints(allowed=allowed), None)
+            items, gains, num_evaluations = grow_greedily(
+                function, k, empty, Constraints(allowed=allowed), None
+            )
             return MaximizationResult(items, gains, jnp.sum(gains), num_evaluations)
 
         own = jax.lax.map(lambda part: among(owners == part), numbers)

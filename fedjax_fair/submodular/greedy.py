@@ -77,7 +77,9 @@ def greedy(
         [2, -1, -1]
     """
     allowed, chosen = as_start(function.size, candidate_mask, initial_items)
-    steps, constraints = as_constraints(function.size, k, initial_items, matroid, costs, budget, min_gain)
+    steps, constraints = as_constraints(
+        function.size, k, initial_items, matroid, costs, budget, min_gain
+    )
     return _greedy(function, steps, allowed, chosen, constraints)
 
 
@@ -153,7 +155,9 @@ def lazy_greedy(
         ([2, 0], 4)
     """
     allowed, chosen = as_start(function.size, candidate_mask, initial_items)
-    steps, constraints = as_constraints(function.size, k, initial_items, matroid, costs, budget, min_gain)
+    steps, constraints = as_constraints(
+        function.size, k, initial_items, matroid, costs, budget, min_gain
+    )
     return _lazy_greedy(function, steps, allowed, chosen, constraints or Constraints())
 
 

@@ -56,7 +56,9 @@ def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximiz
 
 
 @partial(jax.jit, static_argnums=2)
-def _distorted_greedy(function: SetFunction, costs: Float[Array, " size"], k: int) -> MaximizationResult:
+def _distorted_greedy(
+    function: SetFunction, costs: Float[Array, " size"], k: int
+) -> MaximizationResult:
     def step(carry, number):
         memo, free = carry
         gains = function.gains(memo)
@@ -66,7 +68,10 @@ def _distorted_greedy(function: SetFunction, costs: Float[Array, " size"], k: in
         improves = distorted[best] > 0
         added = function.add(memo, best)
         memo = jax.tree.map(lambda new, old: jnp.where(improves, new, old), added, memo)
-        chosen = (jnp.where(improves, best, -1), jnp.where(improves, gains[best] - costs[best], 0.0))
+        chosen = (
+            jnp.where(improves, best, -1),
+            jnp.where(improves, gains[best] - costs[best], 0.0),
+        )
         return (memo, free.at[best].set(free[best] & ~improves)), (*chosen, jnp.sum(free))
 
     _, (items, gains, num_evaluations) = jax.lax.scan(

@@ -99,7 +99,9 @@ class Matroid(Tree):
         """
         items = jnp.arange(self.size, dtype=jnp.int32)
         into_base = self.feasible_items(base.at[item].set(False))
-        into_other = jax.vmap(lambda out: self.feasible_items(other.at[out].set(False))[item])(items)
+        into_other = jax.vmap(lambda out: self.feasible_items(other.at[out].set(False))[item])(
+            items
+        )
         return other & ~base & into_base & into_other
 
 

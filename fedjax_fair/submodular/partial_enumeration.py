@@ -62,7 +62,9 @@ def partial_enumeration(
 
 
 @partial(jax.jit, static_argnums=2)
-def _partial_enumeration(function: SetFunction, constraints: Constraints, seed_size: int) -> MaximizationResult:
+def _partial_enumeration(
+    function: SetFunction, constraints: Constraints, seed_size: int
+) -> MaximizationResult:
     size = function.size
     empty, _ = begin(function)
 
@@ -75,10 +77,14 @@ def _partial_enumeration(function: SetFunction, constraints: Constraints, seed_s
 
     def grown(seed):
         state, (seed, gains) = jax.lax.scan(add, empty, seed)
-        items, more, num_evaluations = grow_greedily(function, size, state, constraints, constraints.costs)
+        items, more, num_evaluations = grow_greedily(
+            function, size, state, constraints, constraints.costs
+        )
         items, gains = jnp.append(seed, items), jnp.append(gains, more)
         first = jnp.argsort(items < 0, stable=True)[:size]
-        return MaximizationResult(items[first], gains[first], jnp.sum(gains), num_evaluations + jnp.sum(seed >= 0))
+        return MaximizationResult(
+            items[first], gains[first], jnp.sum(gains), num_evaluations + jnp.sum(seed >= 0)
+        )
 
     found = jax.lax.map(grown, jnp.asarray(_seeds(size, seed_size)))
     best = jax.tree.map(lambda leaf: leaf[jnp.argmax(found.value)], found)

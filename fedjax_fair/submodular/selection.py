@@ -49,7 +49,9 @@ def as_start(
     allowed = None if candidate_mask is None else as_mask("candidate_mask", candidate_mask)
     if allowed is not None and allowed.shape != (size,):
         raise ValueError(f"candidate_mask: expected shape ({size},), got {allowed.shape}.")
-    return allowed, None if initial_items is None else as_items("initial_items", initial_items, size)
+    return allowed, None if initial_items is None else as_items(
+        "initial_items", initial_items, size
+    )
 
 
 def begin(
@@ -63,7 +65,9 @@ def begin(
     state = Selection(function.init(), everything, allowed)
     if initial_items is None:
         return state, jnp.zeros(())
-    state, _ = jax.lax.scan(lambda state, item: (state.take(function, item), None), state, initial_items)
+    state, _ = jax.lax.scan(
+        lambda state, item: (state.take(function, item), None), state, initial_items
+    )
     return state, function.value(~state.free)
 
 
@@ -98,7 +102,9 @@ def grow(
     zero, nothing = jnp.zeros((), jnp.int32), jnp.full(k, -1, jnp.int32)
     carry = (zero, state, jnp.array(True), nothing, jnp.zeros(k, gain_dtype), zero)
     with jax.named_scope(f"selections_{k}"):
-        *_, items, gains, num_evaluations = jax.lax.while_loop(lambda c: (c[0] < k) & c[2], step, carry)
+        *_, items, gains, num_evaluations = jax.lax.while_loop(
+            lambda c: (c[0] < k) & c[2], step, carry
+        )
     return items, gains, num_evaluations
 
 

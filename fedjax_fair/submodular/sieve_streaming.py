@@ -245,7 +245,9 @@ def _sift(
         sieves, rooms = jax.vmap(sift, (0, 0, None, None, None))(
             stream.sieves, exponents, item, name, there & (largest > 0)
         )
-        num_evaluations = stream.num_evaluations + there.astype(jnp.int32) + jnp.sum(rooms, dtype=jnp.int32)
+        num_evaluations = (
+            stream.num_evaluations + there.astype(jnp.int32) + jnp.sum(rooms, dtype=jnp.int32)
+        )
         return _Stream(sieves, largest, num_evaluations), None
 
     return jax.lax.scan(step, stream, (items, names))[0]

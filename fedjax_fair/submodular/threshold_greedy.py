@@ -73,7 +73,15 @@ def _threshold_greedy(
         gains = gains.at[number].set(jnp.where(found, offered[item], 0))
         threshold = jnp.where(found, threshold, factor * threshold)
         place = jnp.where(found, item + 1, 0)
-        return state, threshold, place, number + found.astype(jnp.int32), items, gains, num_evaluations
+        return (
+            state,
+            threshold,
+            place,
+            number + found.astype(jnp.int32),
+            items,
+            gains,
+            num_evaluations,
+        )
 
     def proceed(search):
         _, threshold, _, number, *_ = search

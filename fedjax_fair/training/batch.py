@@ -13,9 +13,15 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree, UInt32
 
 from fedjax_fair import checks
-from fedjax_fair.data.federated import FederatedData, map_arrays, partition_arrays, validate, with_partition_arrays
 from fedjax_fair.data.device_layout import on_device
-from fedjax_fair.parallel.cores import CORES, pad_to_multiple, num_usable_cores, replicate_on_cores
+from fedjax_fair.data.federated import (
+    FederatedData,
+    map_arrays,
+    partition_arrays,
+    validate,
+    with_partition_arrays,
+)
+from fedjax_fair.parallel.cores import CORES, num_usable_cores, pad_to_multiple, replicate_on_cores
 from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_runs
 from fedjax_fair.training.executables import compile_in
 

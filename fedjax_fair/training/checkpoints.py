@@ -92,7 +92,9 @@ class Checkpoints:
         long_ago = monotonic() - self._written >= SECONDS_BETWEEN
         return processes.broadcast_from_main(lambda: "yes" if long_ago else "no") == "yes"
 
-    def save(self, state: RoundState, history: History, best: BestModelTracker | None = None) -> None:
+    def save(
+        self, state: RoundState, history: History, best: BestModelTracker | None = None
+    ) -> None:
         """Writes a checkpoint for the round the history has reached, with the best model so far.
 
         Raises:

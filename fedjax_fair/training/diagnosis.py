@@ -18,7 +18,13 @@ from fedjax_fair.simulate import RoundInfo
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["TrainingMonitor", "is_constant", "check_participants", "warn_of_clients", "warn_of_divergence"]
+__all__ = [
+    "TrainingMonitor",
+    "check_participants",
+    "is_constant",
+    "warn_of_clients",
+    "warn_of_divergence",
+]
 
 # Heterogeneous clients make losses jump, but not to where the right class has, in the geometric
 # mean, the tenth power of the probability that guessing gives it.

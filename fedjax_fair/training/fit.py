@@ -16,11 +16,11 @@ from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.loop import (
     Callback,
+    DivergenceError,
     Evaluation,
     MemoryLimitError,
     OnNonfinite,
     TrainOptions,
-    DivergenceError,
     run,
 )
 from fedjax_fair.training.split import split
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Callback",
+    "DivergenceError",
     "Evaluation",
     "MemoryLimitError",
-    "DivergenceError",
     "fit",
     "fit_batch",
     "train",

@@ -13,12 +13,12 @@ from jaxtyping import Array, Float, Int, Shaped
 from fedjax_fair import metrics
 from fedjax_fair.base import Metric, Model, Variables
 from fedjax_fair.client_evaluation import evaluate
-from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.data.device_layout import on_device
+from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.results.history import RECORDED, described
+from fedjax_fair.training.compiled_functions import check_outputs
 from fedjax_fair.training.executables import call
 from fedjax_fair.training.functions import over_runs, reusing
-from fedjax_fair.training.compiled_functions import check_outputs
 from fedjax_fair.training.split import Structure, split
 
 if TYPE_CHECKING:

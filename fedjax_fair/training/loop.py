@@ -20,6 +20,8 @@ from fedjax_fair.simulate import RoundInfo
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker
 from fedjax_fair.training.checkpoints import Checkpoints
+from fedjax_fair.training.compiled_functions import CompiledFunctions
+from fedjax_fair.training.custom_metrics import check_new
 from fedjax_fair.training.diagnosis import (
     TrainingMonitor,
     check_participants,
@@ -28,8 +30,6 @@ from fedjax_fair.training.diagnosis import (
 )
 from fedjax_fair.training.explained import explained
 from fedjax_fair.training.fingerprint import describe
-from fedjax_fair.training.custom_metrics import check_new
-from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.split import Split
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Callback",
+    "DivergenceError",
     "Evaluation",
     "MemoryLimitError",
     "OnNonfinite",
-    "TrainOptions",
-    "DivergenceError",
     "RunBatchResult",
+    "TrainOptions",
     "compile_functions",
     "run",
 ]

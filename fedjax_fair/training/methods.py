@@ -13,9 +13,9 @@ from jax.sharding import Mesh
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import RunBatch
+from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.loop import Callback, OnNonfinite, TrainOptions, compile_functions, run
-from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.split import split
 
 __all__ = ["train_methods"]

@@ -158,7 +158,9 @@ def test_tilted_weights(t, weights):
         aggregators.Tilted(t, weights), sizes, [2, 0, 3], losses=jnp.array(losses)
     )
     participants = [2, 0, 3]
-    raw = np.exp(t * losses[participants]) * (sizes[participants] if weights == "num_examples" else 1)
+    raw = np.exp(t * losses[participants]) * (
+        sizes[participants] if weights == "num_examples" else 1
+    )
     np.testing.assert_allclose(aggregation.weights, raw / raw.sum(), rtol=1e-5)
 
 

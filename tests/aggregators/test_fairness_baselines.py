@@ -146,7 +146,8 @@ def numpy_fairfed(beta, begin, seen):
         accuracies = np.array([accuracy(model, k) for k in participants])
         gaps = abs(accuracies - np.average(accuracies, weights=SIZES[participants]))
         moved = {
-            k: kept[k] - beta * (gap - gaps.mean()) for k, gap in zip(participants, gaps, strict=True)
+            k: kept[k] - beta * (gap - gaps.mean())
+            for k, gap in zip(participants, gaps, strict=True)
         }
         kept.update({k: max(0, weight) for k, weight in moved.items()})
         weights = [kept[k] for k in participants]
@@ -167,7 +168,9 @@ def numpy_gifair(strength, begin, seen):
         factors = 1 + strength * limit * np.array(ahead) / mass
         models = [trained(model, k, factor=f) for k, f in zip(participants, factors, strict=True)]
         for g in set(group):
-            level[g] = np.mean([loss(models[i], participants[i]) for i in np.flatnonzero(group == g)])
+            level[g] = np.mean(
+                [loss(models[i], participants[i]) for i in np.flatnonzero(group == g)]
+            )
         return np.average(models, axis=0, weights=share)
 
     return round

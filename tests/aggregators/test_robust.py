@@ -239,9 +239,13 @@ def test_a_few_byzantine_clients_do_not_matter(name, attack):
     honest = vectors[count:]
     update, _, _ = found(aggregator, vectors)
     spread = np.linalg.norm(honest - honest.mean(axis=0), axis=1).max()
-    if "clipping" in name:  # A Byzantine client moves the mean by its weight times the bound, at most.
+    if (
+        "clipping" in name
+    ):  # A Byzantine client moves the mean by its weight times the bound, at most.
         spread = 2.0 * count / NUM + np.linalg.norm(honest.mean(axis=0))
-    if name == "geometric_median":  # Of so many Byzantine clients in one place, far away (Pillutla et al.).
+    if (
+        name == "geometric_median"
+    ):  # Of so many Byzantine clients in one place, far away (Pillutla et al.).
         spread *= (1 - count / NUM) / (1 - 2 * count / NUM)
     assert np.linalg.norm(update - honest.mean(axis=0)) <= 2 * spread
     if name in ("median", "trimmed_mean"):

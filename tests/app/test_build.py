@@ -14,6 +14,7 @@ from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import build, memory_of, method_round
 from fedjax_fair.app.config import (
     AggregatorConfig,
+    CommunicationConfig,
     Config,
     DataConfig,
     FaultsConfig,
@@ -21,9 +22,8 @@ from fedjax_fair.app.config import (
     SelectorConfig,
     SolverConfig,
     TrainingConfig,
-    CommunicationConfig,
 )
-from fedjax_fair.app.variants import method_settings, drop_unused_settings
+from fedjax_fair.app.variants import drop_unused_settings, method_settings
 from fedjax_fair.training.fingerprint import describe
 
 SMALL = presets.resolve(
@@ -119,7 +119,9 @@ def test_methods_that_differ_in_different_roles_combine(config, combined, one, o
 
 
 def test_the_average_goes_with_the_selector_unless_another_is_given():
-    skewed = replace(SMALL, data=replace(SMALL.data, partition="quantity_skew", min_partition_size=None))
+    skewed = replace(
+        SMALL, data=replace(SMALL.data, partition="quantity_skew", min_partition_size=None)
+    )
 
     def spread(name):
         return np.ptp(trained(skewed, name)[2].weights)
@@ -170,7 +172,10 @@ def test_cohorts_of_few_clients_need_no_other_setting():
         ("divfl:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
         ("unionfl:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
         ("divfl:num_reference_clients=5", "num_reference_clients=5: expected None where pool=None"),
-        ("unionfl:pool=5,num_reference_clients=11", "num_reference_clients=11: expected an integer >= 1 and <= 10"),
+        (
+            "unionfl:pool=5,num_reference_clients=11",
+            "num_reference_clients=11: expected an integer >= 1 and <= 10",
+        ),
         ("subtrunc:pool=5,candidates=6", "candidates=6: expected an integer >= 1 and <= 5"),
         ("divfl:candidates=0", "candidates=0: expected an integer >= 1"),
         ("fedavg:alpha=9", "setting='alpha': expected one of learning_rate, batch_size"),
@@ -312,12 +317,22 @@ def test_widths_of_the_mlp_are_those_of_the_configuration():
         ({"training": replace(SMALL.training, seeds=(-1,))}, "training.seeds"),
         ({"training": replace(SMALL.training, clients_per_batch=0)}, "clients_per_batch=0"),
         # What constructors call otherwise.
-        ({"communication": CommunicationConfig(top_k=float("nan"))}, r"communication\.top_k: fraction=nan"),
         (
-            {"communication": CommunicationConfig(clipping_norm=-1.0, noise_multiplier=1.0, target_unclipped_quantile=0.5)},
+            {"communication": CommunicationConfig(top_k=float("nan"))},
+            r"communication\.top_k: fraction=nan",
+        ),
+        (
+            {
+                "communication": CommunicationConfig(
+                    clipping_norm=-1.0, noise_multiplier=1.0, target_unclipped_quantile=0.5
+                )
+            },
             r"communication\.clipping_norm .*initial_clipping_norm=-1\.0",
         ),
-        ({"faults": FaultsConfig(staleness=0.5, max_staleness=0)}, r"faults\.max_staleness: max_staleness=0"),
+        (
+            {"faults": FaultsConfig(staleness=0.5, max_staleness=0)},
+            r"faults\.max_staleness: max_staleness=0",
+        ),
     ],
 )
 def test_a_bad_setting_is_named(changed, message):

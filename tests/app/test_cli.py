@@ -172,8 +172,14 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --model.hidden 5 wide", "--model.hidden 5 wide: expected integers."),
         ("run --distributed maybe", "--distributed maybe: expected no value"),
         ("run --faults.dropout nan", "faults.dropout=nan: expected a probability"),
-        ("run --faults.staleness 2 --faults.max-staleness 3", "faults.staleness=2.0: expected a probability"),
-        ("run --faults.staleness 0.5", "faults.max_staleness=None: expected it together with faults.staleness"),
+        (
+            "run --faults.staleness 2 --faults.max-staleness 3",
+            "faults.staleness=2.0: expected a probability",
+        ),
+        (
+            "run --faults.staleness 0.5",
+            "faults.max_staleness=None: expected it together with faults.staleness",
+        ),
         (
             "run --training.on-nonfinite skip",
             "on-nonfinite skip: expected 'raise' or 'drop_client' or 'skip_round'",
@@ -224,8 +230,14 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("resume nowhere", "nowhere"),
         ("data", "data list"),
         ("data info mnits", "mnits"),
-        ("run --communication.aggregation secure --methods divfl", "divfl: selector: it sees vectors"),
-        ("run --communication.aggregation secure --methods krum", "krum: aggregator: it sees vectors"),
+        (
+            "run --communication.aggregation secure --methods divfl",
+            "divfl: selector: it sees vectors",
+        ),
+        (
+            "run --communication.aggregation secure --methods krum",
+            "krum: aggregator: it sees vectors",
+        ),
         (
             "run --communication.max-abs-value 4 --methods fedavg",
             "max_abs_value=4.0: expected communication.aggregation=",
@@ -236,15 +248,30 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ),
         ("run --communication.top-k 2 --methods fedavg", "fraction=2.0: expected a probability"),
         ("run --communication.bits 40 --methods fedavg", "bits=40: expected an integer"),
-        ("run --communication.bits 4 --communication.top-k 0.1 --methods fedavg", "without communication.bits"),
-        ("run --communication.noise-multiplier 1 --methods fedavg", "expected communication.clipping_norm"),
-        ("run --communication.target-unclipped-quantile 0.5 --methods fedavg", "expected communication.clipping_norm"),
-        ("run --communication.clipping-norm 1 --methods fedavg", "fedavg: privacy: an aggregator whose weights"),
+        (
+            "run --communication.bits 4 --communication.top-k 0.1 --methods fedavg",
+            "without communication.bits",
+        ),
+        (
+            "run --communication.noise-multiplier 1 --methods fedavg",
+            "expected communication.clipping_norm",
+        ),
+        (
+            "run --communication.target-unclipped-quantile 0.5 --methods fedavg",
+            "expected communication.clipping_norm",
+        ),
+        (
+            "run --communication.clipping-norm 1 --methods fedavg",
+            "fedavg: privacy: an aggregator whose weights",
+        ),
         (
             "run --communication.aggregation secure --communication.bits 4 --methods fedavg",
             "fedavg: compression: masks",
         ),
-        ("run --communication.aggregation secure --methods centralized", "communication: expected none with"),
+        (
+            "run --communication.aggregation secure --methods centralized",
+            "communication: expected none with",
+        ),
         ("methods fedavg", "fedavg"),
     ],
 )
@@ -352,7 +379,12 @@ def test_methods_are_listed(capsys):
     assert listed["power_of_choice"].startswith("uniform ")
     assert listed["fedavg"].startswith("num_examples ")
     assert listed["agnostic"].startswith("its own ")
-    server_view = {"fedavg": "aggregate", "fairfed": "scalars", "drfa": "scalars", "krum": "vectors"}
+    server_view = {
+        "fedavg": "aggregate",
+        "fairfed": "scalars",
+        "drfa": "scalars",
+        "krum": "vectors",
+    }
     assert all(listed[name][14:].startswith(f"{word} ") for name, word in server_view.items())
 
 
@@ -436,8 +468,14 @@ def test_a_sweep_is_ranked_by_validation_or_not_at_all():
         (["training.seeds=1,2"], "training.seeds"),
         (["prox=-1"], "prox=-1.0"),
         (["lam=1", "--runs-per-batch=0"], "runs_per_batch=0"),
-        (["prox=1", "--data.validation-fraction=1"], "data.validation_fraction=1.0: expected a number in [0, 1)"),
-        (["prox=1", "--data.validation-fraction=0.001"], "validation_fraction=0.001: expected a larger part"),
+        (
+            ["prox=1", "--data.validation-fraction=1"],
+            "data.validation_fraction=1.0: expected a number in [0, 1)",
+        ),
+        (
+            ["prox=1", "--data.validation-fraction=0.001"],
+            "validation_fraction=0.001: expected a larger part",
+        ),
     ],
 )
 def test_mistakes_in_a_sweep_end_in_one_line(words, message, tmp_path, capsys):

@@ -122,7 +122,9 @@ def compared():
     chosen = comparison.methods(rounds=6, local_steps=3, cohort_size=None, kappa=None)
     chosen |= {
         f"{name}, few": method
-        for name, method in comparison.methods(rounds=6, local_steps=3, cohort_size=5, kappa=8.0).items()
+        for name, method in comparison.methods(
+            rounds=6, local_steps=3, cohort_size=5, kappa=8.0
+        ).items()
     }
     four = matroids.Uniform(4, 12)
     ways = comparison.baselines() | chosen

@@ -237,7 +237,9 @@ def test_models_are_those_that_the_results_are_of(ready, finished):
         one = results.load_model(finished.path, method, seed=1)
         assert one.dataset.seed.values.tolist() == [1]
         params = one.variables_for(1).params["head"]
-        np.testing.assert_array_equal(params["kernel"], fitted.variables_for(1).params["head"]["kernel"])
+        np.testing.assert_array_equal(
+            params["kernel"], fitted.variables_for(1).params["head"]["kernel"]
+        )
         x = ready.data.test.features[:9]
         logits = x.reshape(9, -1) / np.float32(255) @ params["kernel"] + params["bias"]
         np.testing.assert_allclose(one.outputs(x)[0], logits, rtol=1e-4, atol=1e-4)

@@ -61,7 +61,9 @@ def test_every_point_is_what_it_is_alone(base):
 
 
 def test_communication_and_faults_can_be_varied(base):
-    config = replace(base, methods=("fedavg",), communication=replace(base.communication, clipping_norm=0.01))
+    config = replace(
+        base, methods=("fedavg",), communication=replace(base.communication, clipping_norm=0.01)
+    )
     config = replace(config, aggregator=replace(base.aggregator, weights="uniform"))
     assert not module._is_traced(config, module._axis(config, "dropout", [0.0, 0.5]))
     runs = sweep(config, seeds=(0,), noise_multiplier=[0.0, 5.0])

@@ -9,12 +9,12 @@ from conftest import linear_model
 from test_conformance import AGGREGATORS, FEDERATION
 
 import fedjax_fair as ff
-from fedjax_fair import aggregators, faults, selectors, solvers, communication
+from fedjax_fair import aggregators, communication, faults, selectors, solvers
 from fedjax_fair.base import LocalResult, Variables
+from fedjax_fair.communication import applied
 from fedjax_fair.local_training import occurrences_of
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.simulate import Round, run
-from fedjax_fair.communication import applied
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 KEY = jax.random.key(3)
@@ -135,7 +135,9 @@ def test_all_numbers_are_plain_training():
 @pytest.mark.parametrize("aggregator", ["mean by size", "krum", "q_fedavg"])
 def test_aggregators_are_given_what_was_sent(aggregator):
     """Two numbers of an update are not zero, so the update of the round has few that are not."""
-    round = round_of(selectors.Full(), AGGREGATORS[aggregator](), compression=communication.TopK(2 / 15))
+    round = round_of(
+        selectors.Full(), AGGREGATORS[aggregator](), compression=communication.TopK(2 / 15)
+    )
     start = round.init(KEY, DATA)
     state, info = jax.jit(round.step)(start, DATA)
     moved = jax.tree.map(lambda new, old: jnp.sum(new != old), state.variables, start.variables)
@@ -146,9 +148,15 @@ def test_aggregators_are_given_what_was_sent(aggregator):
     assert (residual != 0).any(axis=1).all()
 
 
-@pytest.mark.parametrize("compression", [communication.TopK(0.3), communication.StochasticQuantization(4)], ids=["k", "b"])
+@pytest.mark.parametrize(
+    "compression",
+    [communication.TopK(0.3), communication.StochasticQuantization(4)],
+    ids=["k", "b"],
+)
 def test_what_is_sent_is_not_longer_than_the_clip(compression):
-    settings = applied.Communication(compression=compression, privacy=communication.DifferentialPrivacy(0.1, 1.0))
+    settings = applied.Communication(
+        compression=compression, privacy=communication.DifferentialPrivacy(0.1, 1.0)
+    )
     update = Variables({"a": jnp.asarray(VECTOR)}, {})
     state = applied.init(settings, 3, update)
     result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
@@ -210,7 +218,9 @@ def test_what_does_not_fit_is_refused(call, said, as_users_call):
 
 def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path):
     """With all that uploads remember: what participants keep, and a clip that adapts."""
-    round = round_of(compression=communication.TopK(0.2), privacy=communication.AdaptiveClipping(0.5))
+    round = round_of(
+        compression=communication.TopK(0.2), privacy=communication.AdaptiveClipping(0.5)
+    )
     settings = {"eval_every": 1, "train_loss": False}
     whole = ff.fit(round, FEDERATION, rounds=3, **settings)
     ff.fit(round, FEDERATION, rounds=1, checkpoints=tmp_path, **settings)

@@ -13,11 +13,11 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from test_conformance import FEDERATION, SELECTORS
 
-from fedjax_fair import aggregators, faults, selectors, solvers, communication
+from fedjax_fair import aggregators, communication, faults, selectors, solvers
 from fedjax_fair.base import Cohort, Variables
+from fedjax_fair.communication.noise import clipped, noisy
 from fedjax_fair.models import resnet18
 from fedjax_fair.simulate import Round, run
-from fedjax_fair.communication.noise import clipped, noisy
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 KEY = jax.random.key(3)
@@ -104,7 +104,9 @@ def test_one_client_moves_the_model_by_at_most_twice_the_clip_over_the_cohort(ag
     """A Byzantine client of any strength, who does not clip, aside: what a client *has* is bounded."""
     clip, others = 0.5, DATA.num_clients
     private = round_of(
-        selectors.Full(), privacy=communication.DifferentialPrivacy(clip, 0.5), aggregation=aggregation
+        selectors.Full(),
+        privacy=communication.DifferentialPrivacy(clip, 0.5),
+        aggregation=aggregation,
     )
     step = jax.jit(private.step)
     start = private.init(KEY, DATA)
@@ -117,12 +119,17 @@ def test_one_client_moves_the_model_by_at_most_twice_the_clip_over_the_cohort(ag
 
 
 def test_masks_and_clipping_go_together():
-    settings = {"privacy": communication.DifferentialPrivacy(0.5, 0.3), "faults": [faults.Dropout(0.4)]}
+    settings = {
+        "privacy": communication.DifferentialPrivacy(0.5, 0.3),
+        "faults": [faults.Dropout(0.4)],
+    }
     plain, info = run_with(**settings)
     secure, _ = run_with(aggregation="secure", **settings)
     assert not info.responded.all()
     chex.assert_trees_all_close(secure.variables, plain.variables, atol=1e-6)
-    silent, _ = run_with(privacy=communication.DifferentialPrivacy(0.5, 0.0), faults=[faults.Dropout(0.4)])
+    silent, _ = run_with(
+        privacy=communication.DifferentialPrivacy(0.5, 0.0), faults=[faults.Dropout(0.4)]
+    )
     assert not np.allclose(silent.variables.params["kernel"], plain.variables.params["kernel"])
 
 
@@ -130,7 +137,11 @@ def test_masks_and_clipping_go_together():
 def test_the_clip_follows_the_lengths_as_a_loop_in_numpy_does(aggregation):
     quantile, rate, first = 0.5, 0.3, 0.4
     settings = communication.AdaptiveClipping(
-        1e-6, initial_clipping_norm=first, target_unclipped_quantile=quantile, learning_rate=rate, clipped_count_stddev=1e-3
+        1e-6,
+        initial_clipping_norm=first,
+        target_unclipped_quantile=quantile,
+        learning_rate=rate,
+        clipped_count_stddev=1e-3,
     )
     _, info = run_with(
         5, selector=selectors.Full(), privacy=settings, aggregation=aggregation,
@@ -167,7 +178,9 @@ def test_the_clip_settles_at_the_quantile():
 def test_noise_on_counts_is_paid_for_by_noise_on_updates():
     """Both together are as private as the noise multiplier says: inverse squares add up."""
     zeros = Variables({"a": jnp.zeros(100_000)}, {})
-    settings = communication.AdaptiveClipping(0.8, initial_clipping_norm=1.0, clipped_count_stddev=0.5)
+    settings = communication.AdaptiveClipping(
+        0.8, initial_clipping_norm=1.0, clipped_count_stddev=0.5
+    )
     updates = np.std(noisy(KEY, settings, jnp.float32(1), COHORT, zeros).params["a"]) * 4
     keys = jax.random.split(KEY, 20_000)
     half = jnp.float32(settings.target_unclipped_quantile)
@@ -206,12 +219,19 @@ def delta_of(noise, epsilon):
 def test_one_release_has_its_closed_form(noise, delta):
     """Replacing a client moves the sum by two clips."""
     expected = brentq(lambda epsilon: delta_of(noise / 2, epsilon) - delta, 1e-6, 200)
-    private, how = communication.DifferentialPrivacy(7.0, noise), {"num_clients": 9, "rounds": 1, "delta": delta}
+    private, how = (
+        communication.DifferentialPrivacy(7.0, noise),
+        {"num_clients": 9, "rounds": 1, "delta": delta},
+    )
     spent = communication.epsilon(private, selectors.Full(), **how)
     np.testing.assert_allclose(spent, expected, rtol=1e-5)
     # Noise of many rounds is that of one with less; whoever has a turn only then spends it then.
     many = communication.epsilon(
-        communication.DifferentialPrivacy(1.0, noise * 5), selectors.Full(), num_clients=9, rounds=25, delta=delta
+        communication.DifferentialPrivacy(1.0, noise * 5),
+        selectors.Full(),
+        num_clients=9,
+        rounds=25,
+        delta=delta,
     )
     np.testing.assert_allclose(many, expected, rtol=1e-5)
     turns = communication.epsilon(private, selectors.RoundRobin(3), **how | {"rounds": 3})
@@ -246,7 +266,10 @@ def test_sampling_amplifies_as_renyi_divergences_of_two_gaussians_allow():
 
 def test_without_noise_nothing_is_private():
     how = {"num_clients": 10, "rounds": 1, "delta": 1e-5}
-    assert communication.epsilon(communication.DifferentialPrivacy(1.0, 0.0), selectors.Full(), **how) == np.inf
+    assert (
+        communication.epsilon(communication.DifferentialPrivacy(1.0, 0.0), selectors.Full(), **how)
+        == np.inf
+    )
 
 
 COVERED = {"uniform", "full", "round_robin"}
@@ -259,7 +282,11 @@ def test_selectors_that_look_at_clients_are_not_covered(name):
     if name not in COVERED:
         with pytest.raises(ValueError, match="no guarantee covers"):
             communication.epsilon(
-                communication.DifferentialPrivacy(1.0, 1.0), selector, num_clients=10, rounds=1, delta=0.1
+                communication.DifferentialPrivacy(1.0, 1.0),
+                selector,
+                num_clients=10,
+                rounds=1,
+                delta=0.1,
             )
 
 
@@ -319,5 +346,9 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ImportError, match=r"pip install 'fedjax-fair\[privacy\]'"):
         communication.epsilon(
-            communication.DifferentialPrivacy(1.0, 1.0), selectors.Full(), num_clients=3, rounds=1, delta=0.1
+            communication.DifferentialPrivacy(1.0, 1.0),
+            selectors.Full(),
+            num_clients=3,
+            rounds=1,
+            delta=0.1,
         )

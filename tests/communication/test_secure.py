@@ -12,7 +12,7 @@ from conftest import linear_model
 from test_conformance import AGGREGATORS, FEDERATION, SELECTORS
 
 import fedjax_fair as ff
-from fedjax_fair import aggregators, faults, selectors, solvers, communication
+from fedjax_fair import aggregators, communication, faults, selectors, solvers
 from fedjax_fair.base import Aggregator, ServerView
 from fedjax_fair.simulate import Round, run
 
@@ -185,7 +185,9 @@ SUM_ALONE = {
 
 def test_what_roles_see_is_written_down():
     for kind, cases in (("selectors", SELECTORS), ("aggregators", AGGREGATORS)):
-        found = {name.split(maxsplit=1)[0] for name in cases if cases[name]().server_view == "aggregate"}
+        found = {
+            name.split(maxsplit=1)[0] for name in cases if cases[name]().server_view == "aggregate"
+        }
         assert found == SUM_ALONE[kind]
 
 
@@ -195,7 +197,10 @@ def test_what_roles_see_is_written_down():
         ({"aggregator": "krum"}, "aggregator: it sees vectors .* such as Mean"),
         ({"aggregator": "median"}, "aggregator: it sees vectors"),
         ({"selector": "divfl"}, "selector: it sees vectors .* such as Uniform"),
-        ({"faults": [faults.Byzantine(0.5, "alie")]}, "faults: a Byzantine client that knows all updates"),
+        (
+            {"faults": [faults.Byzantine(0.5, "alie")]},
+            "faults: a Byzantine client that knows all updates",
+        ),
         ({"aggregation": "masked"}, "aggregation='masked': expected one of 'plain', 'secure'"),
         ({"aggregation": communication.SecureAggregation}, "aggregation=<class"),
     ],

@@ -214,7 +214,9 @@ def test_shards_hold_few_classes():
     assert max(len(np.unique(labels[i])) for i in partition.client_indices) == 2
     # 29 examples make ten shards of two with nine left over, which must not always be the last.
     labels = np.arange(29) // 10
-    lost = {labels[i] for seed in range(30) for i in data.shards(5, 2).split(labels, seed).unassigned}
+    lost = {
+        labels[i] for seed in range(30) for i in data.shards(5, 2).split(labels, seed).unassigned
+    }
     assert lost == {0, 1, 2}
 
 

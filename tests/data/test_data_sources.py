@@ -13,8 +13,8 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from fedjax_fair import data
 from fedjax_fair.app.cli import main
 from fedjax_fair.data import cache, tfds_images
-from fedjax_fair.data.tfds_folder import DamagedError
 from fedjax_fair.data.ratings import read_ratings
+from fedjax_fair.data.tfds_folder import DamagedError
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,12 @@ def federation(validation_fraction=0.0):
     labels = np.random.default_rng(1).integers(0, 3, 40)
     client_indices = np.array_split(np.arange(40), 4)
     return data.from_arrays(
-        IMAGES, labels, client_indices, test_fraction=0.2, validation_fraction=validation_fraction, name="images"
+        IMAGES,
+        labels,
+        client_indices,
+        test_fraction=0.2,
+        validation_fraction=validation_fraction,
+        name="images",
     )
 
 

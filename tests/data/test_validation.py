@@ -69,7 +69,9 @@ def test_every_partition_supports_it(partition):
 
 
 def test_partitions_of_several_runs_stay_apart():
-    whole, held = (data.load("digits", data.iid(7), (0, 1), validation_fraction=v) for v in (0.0, 0.1))
+    whole, held = (
+        data.load("digits", data.iid(7), (0, 1), validation_fraction=v) for v in (0.0, 0.1)
+    )
     for run in range(2):
         mine, validation = whole.partition(run), held.partition(run)
         check_split(mine, validation._replace(train=validation.train), 0.1)
@@ -94,7 +96,9 @@ def test_files_and_arrays_hold_out_the_same(tmp_path):
     indices = [np.flatnonzero(client == i) for i in range(4)]
     made = [
         data.from_npz(tmp_path / "own.npz", validation_fraction=0.25, seed=5),
-        data.from_arrays(**arrays, client_indices=indices, name="own", validation_fraction=0.25, seed=5),
+        data.from_arrays(
+            **arrays, client_indices=indices, name="own", validation_fraction=0.25, seed=5
+        ),
     ]
     jax.tree.map(np.testing.assert_array_equal, *made)
     # Of ten examples two are for testing, and a quarter of the other eight for validation.
@@ -105,13 +109,17 @@ def test_files_and_arrays_hold_out_the_same(tmp_path):
 def test_without_it_nothing_changes():
     plain = data.load("digits", seed=2)
     assert plain.validation is None
-    jax.tree.map(np.testing.assert_array_equal, plain, data.load("digits", seed=2, validation_fraction=0.0))
+    jax.tree.map(
+        np.testing.assert_array_equal, plain, data.load("digits", seed=2, validation_fraction=0.0)
+    )
 
 
 def test_what_can_not_be_held_out_is_refused():
     whole = data.load("digits", data.iid(7))
     for fraction in (1.0, -0.1, float("nan")):
-        with pytest.raises(ValueError, match=r"validation_fraction=.*expected a number in \[0, 1\)"):
+        with pytest.raises(
+            ValueError, match=r"validation_fraction=.*expected a number in \[0, 1\)"
+        ):
             data.hold_out(whole, fraction)
     with pytest.raises(ValueError, match=r"validation_fraction=0: expected a larger part"):
         data.hold_out(whole, 0)

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 import fedjax_fair as ff
-from fedjax_fair import aggregators, data, faults, models, selectors, solvers, communication
+from fedjax_fair import aggregators, communication, data, faults, models, selectors, solvers
 from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.config import (
@@ -33,7 +33,9 @@ SEEDS = (0, 1)
 ROUNDS, EVAL_EVERY = 6, 3
 CONFIG = presets.resolve(
     Config(
-        data=DataConfig(name="digits", partition="dirichlet", alpha=0.5, clients=12, min_partition_size=20),
+        data=DataConfig(
+            name="digits", partition="dirichlet", alpha=0.5, clients=12, min_partition_size=20
+        ),
         model=ModelConfig(hidden=(4,)),
         solver=SolverConfig(learning_rate=0.1, batch_size=10, steps=3),
         selector=SelectorConfig(cohort_size=5),
@@ -161,13 +163,17 @@ SELECTORS = {
     ),
     "divfl-pool": lambda: roles(selectors.DivFL(5, pool=8)),
     "divfl-reference_clients": lambda: roles(
-        selectors.DivFL(5, pool=6, num_reference_clients=4, gradients=selectors.gradients.Stale(CountSketch(16)))
+        selectors.DivFL(
+            5, pool=6, num_reference_clients=4, gradients=selectors.gradients.Stale(CountSketch(16))
+        )
     ),
     "subtrunc-identity": lambda: roles(
         selectors.SubTrunc(5, 0.8, 2.0, phi="identity", candidates="all")
     ),
     "subtrunc-phi": lambda: roles(selectors.SubTrunc(5, 0.8, 2.0, phi=jnp.sqrt, scale="sum")),
-    "subtrunc-reference_clients": lambda: roles(selectors.SubTrunc(5, pool=7, num_reference_clients=4, candidates=6)),
+    "subtrunc-reference_clients": lambda: roles(
+        selectors.SubTrunc(5, pool=7, num_reference_clients=4, candidates=6)
+    ),
     "unionfl-pool": lambda: roles(
         selectors.UnionFL(5, 0.5, 2, pool=8, gradients="stale", candidates="all")
     ),
@@ -255,7 +261,9 @@ FAULTS = {
     "byzantine-sign_flip": lambda: roles(faults=faults.Byzantine(0.4, "sign_flip", seed=1)),
     "byzantine-scaling": lambda: roles(faults=faults.Byzantine([0, 3, 7], "scaling", 3.0)),
     "byzantine-noise": lambda: roles(faults=faults.Byzantine(0.4, "noise")),
-    "byzantine-nan-drop": lambda: roles(faults=faults.Byzantine(0.3, "nan"), on_nonfinite="drop_client"),
+    "byzantine-nan-drop": lambda: roles(
+        faults=faults.Byzantine(0.3, "nan"), on_nonfinite="drop_client"
+    ),
     "byzantine-nan-keep": lambda: roles(
         selectors.DivFL(5), faults=faults.Byzantine([2], "nan"), on_nonfinite="skip_round"
     ),
@@ -283,7 +291,8 @@ FAULTS = {
 COMMUNICATION = {
     "top_k": lambda: roles(compression=communication.TopK(0.1)),
     "stochastic_quantization": lambda: roles(
-        aggregator=aggregators.Mean("num_examples"), compression=communication.StochasticQuantization(4)
+        aggregator=aggregators.Mean("num_examples"),
+        compression=communication.StochasticQuantization(4),
     ),
     "secure": lambda: roles(aggregator=aggregators.Mean("num_examples"), aggregation="secure"),
     "secure-max_abs_value-dropout": lambda: roles(
@@ -291,12 +300,17 @@ COMMUNICATION = {
     ),
     "privacy": lambda: roles(privacy=communication.DifferentialPrivacy(0.1, 0.5)),
     "adaptive_clipping": lambda: roles(
-        privacy=communication.AdaptiveClipping(0.5, initial_clipping_norm=0.2, target_unclipped_quantile=0.6, clipped_count_stddev=0.3)
+        privacy=communication.AdaptiveClipping(
+            0.5, initial_clipping_norm=0.2, target_unclipped_quantile=0.6, clipped_count_stddev=0.3
+        )
     ),
     "privacy-stochastic_quantization": lambda: roles(
-        privacy=communication.DifferentialPrivacy(0.1, 0.5), compression=communication.StochasticQuantization(6)
+        privacy=communication.DifferentialPrivacy(0.1, 0.5),
+        compression=communication.StochasticQuantization(6),
     ),
-    "privacy-secure": lambda: roles(privacy=communication.DifferentialPrivacy(0.1, 0.5), aggregation="secure"),
+    "privacy-secure": lambda: roles(
+        privacy=communication.DifferentialPrivacy(0.1, 0.5), aggregation="secure"
+    ),
 }
 
 

@@ -340,7 +340,9 @@ PROBLEMS = {
     "max_coverage-sparse": lambda: fed.max_coverage(listed((RATINGS > 1).astype(int))),
     "combinatorial_public_projects": lambda: fed.combinatorial_public_projects(NEEDS),
     "welfare": lambda: fed.Welfare(fed.combinatorial_public_projects(VALUES)),
-    "feature_selection": lambda: fed.feature_selection(EXAMPLES, LABELS, samples=20, num_examples=50),
+    "feature_selection": lambda: fed.feature_selection(
+        EXAMPLES, LABELS, samples=20, num_examples=50
+    ),
     "custom": lambda: fed.custom(square_root, SCORES, size=N),
     "custom-sampled": lambda: fed.custom(square_root, SCORES, size=N, samples=15),
 }

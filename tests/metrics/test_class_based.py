@@ -39,7 +39,9 @@ def test_a_class_without_examples_does_not_spread():
 
 def test_with_many_examples_it_is_the_accuracy_on_a_clients_own():
     class_accuracy, own = drawn(np.random.default_rng(1), 100_000 * EXAMPLES)
-    found = class_based.class_based_accuracy(jnp.asarray(class_accuracy), jnp.asarray(100_000 * EXAMPLES))
+    found = class_based.class_based_accuracy(
+        jnp.asarray(class_accuracy), jnp.asarray(100_000 * EXAMPLES)
+    )
     np.testing.assert_allclose(found, own, atol=1e-3)
 
 
@@ -48,7 +50,9 @@ def test_the_standard_error_is_what_repeated_test_sets_show(summary):
     examples = jnp.asarray(40 * EXAMPLES)
     rng = np.random.default_rng(2)
     measured = jnp.asarray([drawn(rng, 40 * EXAMPLES)[0] for _ in range(4000)])
-    values = jax.jit(jax.vmap(lambda a: summary(class_based.class_based_accuracy(a, examples))))(measured)
+    values = jax.jit(jax.vmap(lambda a: summary(class_based.class_based_accuracy(a, examples))))(
+        measured
+    )
     errors = jax.jit(jax.vmap(lambda a: class_based.standard_error(summary, a, examples)))(measured)
     # A standard deviation of 4,000 numbers is known to 1.1 %; the rest is the first order.
     np.testing.assert_allclose(errors.mean(), values.std(), rtol=0.05)

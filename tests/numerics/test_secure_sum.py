@@ -19,7 +19,11 @@ from fedjax_fair.numerics.secure_sum import (
 KEY = jax.random.key(7)
 PARTICIPANTS = 5
 MAX_ABS_VALUE = 4.0
-VALUES = np.random.default_rng(0).uniform(-MAX_ABS_VALUE, MAX_ABS_VALUE, (PARTICIPANTS, 33)).astype(np.float32)
+VALUES = (
+    np.random.default_rng(0)
+    .uniform(-MAX_ABS_VALUE, MAX_ABS_VALUE, (PARTICIPANTS, 33))
+    .astype(np.float32)
+)
 ALL = [True] * PARTICIPANTS
 
 add = jax.jit(secure_sum, static_argnames="max_abs_value")
@@ -39,13 +43,16 @@ def plain(values, answered):
 )  # fmt: skip
 def test_the_sum_is_that_of_those_who_answered_to_the_step(answered):
     expected, error = plain(VALUES, answered)
-    found = np.asarray(add(KEY, VALUES, np.array(answered), max_abs_value=MAX_ABS_VALUE), np.float64)
+    found = np.asarray(
+        add(KEY, VALUES, np.array(answered), max_abs_value=MAX_ABS_VALUE), np.float64
+    )
     assert (np.abs(found - expected) <= error).all()
 
 
 def test_without_dropouts_nothing_has_to_be_recovered():
     np.testing.assert_array_equal(
-        add(KEY, VALUES, max_abs_value=MAX_ABS_VALUE), add(KEY, VALUES, np.array(ALL), max_abs_value=MAX_ABS_VALUE)
+        add(KEY, VALUES, max_abs_value=MAX_ABS_VALUE),
+        add(KEY, VALUES, np.array(ALL), max_abs_value=MAX_ABS_VALUE),
     )
 
 
@@ -57,7 +64,9 @@ def sent(key, values, participants=PARTICIPANTS, max_abs_value=MAX_ABS_VALUE):
     """What each participant sends, ``[participants, width]``."""
     step = quantization_step(max_abs_value * participants, participants)
     numbers = jnp.arange(participants, dtype=jnp.int32)
-    return jax.vmap(lambda i, own: masked(key, i, participants, own, max_abs_value, step))(numbers, values)
+    return jax.vmap(lambda i, own: masked(key, i, participants, own, max_abs_value, step))(
+        numbers, values
+    )
 
 
 def test_what_is_sent_follows_the_protocol():
@@ -110,7 +119,11 @@ def test_what_each_participant_sends_is_uniform_whatever_it_has(name):
 
 
 def test_what_a_participant_sends_is_independent_of_what_it_has():
-    values = np.random.default_rng(1).uniform(-MAX_ABS_VALUE, MAX_ABS_VALUE, (2, 2**15)).astype(np.float32)
+    values = (
+        np.random.default_rng(1)
+        .uniform(-MAX_ABS_VALUE, MAX_ABS_VALUE, (2, 2**15))
+        .astype(np.float32)
+    )
     words = np.asarray(sent(KEY, values, 2).words)
     for own, seen in zip(values, words, strict=True):
         had = np.digitize(own, np.quantile(own, np.arange(1, 16) / 16))
@@ -148,7 +161,9 @@ def test_a_number_beyond_the_limit_is_refused(value):
     # Not if it is of one that dropped out.
     answered = np.arange(PARTICIPANTS) != 2
     expected, error = plain(VALUES, answered)
-    assert (np.abs(add(KEY, values, answered, max_abs_value=MAX_ABS_VALUE) - expected) <= error).all()
+    assert (
+        np.abs(add(KEY, values, answered, max_abs_value=MAX_ABS_VALUE) - expected) <= error
+    ).all()
 
 
 def test_masks_are_not_held_all_at_once():
@@ -191,5 +206,7 @@ def test_words_stand_for_aggregations():
 
 
 def test_too_many_participants_are_refused():
-    with pytest.raises(ValueError, match="participants=32769: expected an integer >= 1 and <= 32768"):
+    with pytest.raises(
+        ValueError, match="participants=32769: expected an integer >= 1 and <= 32768"
+    ):
         quantization_step(1.0, 2**15 + 1)

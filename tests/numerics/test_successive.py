@@ -24,7 +24,9 @@ OTHERS = (0, 500)
 def draw(sizes, count, draws, others=0):
     cumulative_sizes = jnp.cumsum(jnp.asarray([*sizes, *[0] * others], jnp.int32))
     keys = jax.random.split(jax.random.key(3), draws)
-    return np.asarray(jax.jit(jax.vmap(lambda key: sample_successively(key, cumulative_sizes, count)))(keys))
+    return np.asarray(
+        jax.jit(jax.vmap(lambda key: sample_successively(key, cumulative_sizes, count)))(keys)
+    )
 
 
 @pytest.mark.parametrize("others", OTHERS)

@@ -44,7 +44,9 @@ def test_participants_side_by_side_take_as_many_steps_as_the_largest():
     known = lengths([20, 40, 60], cohort_size=2, runs=1)
     # Half are for training; the largest of two clients: 20, 30 and 30 examples.
     steps = 3 * np.mean([20, 30, 30])
-    apart = known.trip_count("jit(step)/vmap()/while/body/clients/while/body/vmap(step_blocks)/while")
+    apart = known.trip_count(
+        "jit(step)/vmap()/while/body/clients/while/body/vmap(step_blocks)/while"
+    )
     within = known.trip_count(
         "jit(step)/clients/while/body/vmap(step_blocks)/while/body/local_steps/while"
     )
@@ -55,7 +57,9 @@ def test_participants_side_by_side_take_as_many_steps_as_the_largest():
 def test_participants_one_after_another_take_as_many_steps_as_each_has():
     known = lengths([20, 40, 60], cohort_size=2, runs=1)
     apart = known.trip_count("jit(step)/clients/while/body/step_blocks/while")
-    within = known.trip_count("jit(step)/clients/while/body/step_blocks/while/body/local_steps/while")
+    within = known.trip_count(
+        "jit(step)/clients/while/body/step_blocks/while/body/local_steps/while"
+    )
     assert apart * within == pytest.approx(3 * 20)
 
 
@@ -70,7 +74,9 @@ def test_of_several_partitions_the_first_is_looked_at():
     both = TripCounts(CHIP, data.stack([one, one]), 2, 2, lambda sizes: 3 * sizes)
     alone = TripCounts(CHIP, one, 2, 2, lambda sizes: 3 * sizes)
     for scope in ("client_chunks", "vmap(step_blocks)", "step_blocks"):
-        assert both.trip_count(f"jit(step)/{scope}/while") == alone.trip_count(f"jit(step)/{scope}/while")
+        assert both.trip_count(f"jit(step)/{scope}/while") == alone.trip_count(
+            f"jit(step)/{scope}/while"
+        )
 
 
 def test_other_loops_are_not_known():

@@ -61,7 +61,9 @@ def drawn(keys, references=REFERENCES, size=POOL, count=CLIENTS):
     """The clients outside of a pool that represent the others, of each key."""
     pool = jnp.arange(size, dtype=jnp.int32) * 3 + 1
     return jax.vmap(
-        lambda key: representative_selector._with_others(key, pool, references, count).clients[size:]
+        lambda key: representative_selector._with_others(key, pool, references, count).clients[
+            size:
+        ]
     )(keys)
 
 
@@ -140,7 +142,9 @@ def test_the_choice_is_that_of_greedy_on_the_weighted_sample(name):
         gradients, losses = clients_of(seed)
         key_pool, key = jax.random.split(jax.random.key(seed))
         pool = representative_selector._pool(key_pool, context_of(gradients, losses), POOL)
-        others = representative_selector._with_others(jax.random.split(key)[0], pool, REFERENCES, CLIENTS)
+        others = representative_selector._with_others(
+            jax.random.split(key)[0], pool, REFERENCES, CLIENTS
+        )
         pool, others = np.asarray(pool), np.asarray(others.clients[POOL:])
         utility, union = np.log1p(losses[pool]), np.asarray(LAST)[pool] >= 3
 
@@ -295,10 +299,14 @@ def test_sources_read_some_clients_as_they_read_all(source):
 @pytest.mark.parametrize("name", FAMILY)
 def test_references_that_can_not_be_are_refused(name):
     for references in (0, -3, 1.5, True, "all"):
-        with pytest.raises(ValueError, match=f"num_reference_clients={references!r}: expected an integer >= 1"):
+        with pytest.raises(
+            ValueError, match=f"num_reference_clients={references!r}: expected an integer >= 1"
+        ):
             FAMILY[name](2, pool=3, num_reference_clients=references)
     with pytest.raises(ValueError, match="num_reference_clients=5: expected None where pool=None"):
         FAMILY[name](2, num_reference_clients=5)
     few = FAMILY[name](2, pool=3, num_reference_clients=31)
-    with pytest.raises(ValueError, match="num_reference_clients=31: expected an integer >= 1 and <= 30"):
+    with pytest.raises(
+        ValueError, match="num_reference_clients=31: expected an integer >= 1 and <= 30"
+    ):
         few.init(context_of(*clients_of(0)))

@@ -153,7 +153,9 @@ def test_settings_of_sources_are_their_arguments_in_order(kind):
     assert issubclass(kind, GradientSource)
 
 
-@pytest.mark.parametrize("source", [GradientSource, selectors.representative_selector.RepresentativeSelector])
+@pytest.mark.parametrize(
+    "source", [GradientSource, selectors.representative_selector.RepresentativeSelector]
+)
 def test_interfaces_are_not_made(source):
     with pytest.raises(ValueError, match="expected a method"):
         source() if source is GradientSource else source(3)

@@ -92,7 +92,11 @@ def test_an_independent_set_is_worth_half_of_the_best(name, matroid):
         assert chosen.items.tolist() == items
         assert chosen.value == value_of(similarity, items)
         assert chosen.value >= values_of(similarity, SETS[independent]).max() / 2
-        assert chosen.num_evaluations == num_evaluations if name != "lazy" else chosen.num_evaluations <= num_evaluations
+        assert (
+            chosen.num_evaluations == num_evaluations
+            if name != "lazy"
+            else chosen.num_evaluations <= num_evaluations
+        )
 
 
 @partial(jax.jit, static_argnames="matroid")
@@ -233,7 +237,9 @@ def test_it_stops_where_nothing_gains_enough(name):
     every = np.ones(N, bool)
     chosen = solve(weights, every, 0.0)
     assert selected(chosen) == [0, 2, 5]
-    assert chosen.num_evaluations == 7 + 6 + 5 + 4 if name != "lazy" else chosen.num_evaluations < 22
+    assert (
+        chosen.num_evaluations == 7 + 6 + 5 + 4 if name != "lazy" else chosen.num_evaluations < 22
+    )
     assert selected(solve(weights, every, 1.0)) == [0, 2]
     assert selected(solve(weights, every, -2.0)) == [0, 2, 5, 3, 4]
     # The others come when no available one is left, but not because available ones gain little.
@@ -306,8 +312,14 @@ def test_budgets_side_by_side():
         ({"costs": [1, 1, 1], "budget": -1.0}, "budget=-1.0"),
         ({"min_gain": math.nan}, "min_gain=nan"),
         ({"k": 4, "min_gain": 0.0}, "k=4: expected an integer >= 1 and <= 3"),
-        ({"matroid": matroids.Uniform(1, 3), "initial_items": [0, 1]}, r"initial_items=\[0, 1\]: .* independent"),
-        ({"costs": [2, 1, 1], "budget": 1.0, "initial_items": [0]}, r"initial_items=\[0\]: .* budget=1.0"),
+        (
+            {"matroid": matroids.Uniform(1, 3), "initial_items": [0, 1]},
+            r"initial_items=\[0, 1\]: .* independent",
+        ),
+        (
+            {"costs": [2, 1, 1], "budget": 1.0, "initial_items": [0]},
+            r"initial_items=\[0\]: .* budget=1.0",
+        ),
     ],
 )
 def test_bad_input_is_named(settings, message):

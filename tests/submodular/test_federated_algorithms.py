@@ -214,7 +214,9 @@ def test_fedcg_plus_is_algorithm_2():
         x, measured = plain_fedcg_plus(rounds, local_steps, local_step)
         np.testing.assert_allclose(run.x, x, atol=1e-5)
         for number, values in enumerate(measured):
-            np.testing.assert_allclose(run.client_base_gain[number], values["client_base_gain"], atol=1e-5)
+            np.testing.assert_allclose(
+                run.client_base_gain[number], values["client_base_gain"], atol=1e-5
+            )
             np.testing.assert_allclose(run.lipschitz[number], values["lipschitz"], rtol=1e-4)
 
 

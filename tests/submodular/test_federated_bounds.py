@@ -251,7 +251,11 @@ def test_theorem_4_3_says_nothing_where_gradients_are_estimated():
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"cohort_size": 0}, "cohort_size=0"), ({"delta": 0.0}, "delta=0.0"), ({"sigma": -1.0}, "sigma=-1.0")],
+    [
+        ({"cohort_size": 0}, "cohort_size=0"),
+        ({"delta": 0.0}, "delta=0.0"),
+        ({"sigma": -1.0}, "sigma=-1.0"),
+    ],
 )
 def test_bad_input(settings, message):
     with pytest.raises(ValueError, match=message):

@@ -345,13 +345,34 @@ def test_swaps_are_made_for_any_difference_but_a_rounding_error():
         (lambda f: sm.greedy(f, 4), "k=4: expected an integer >= 1 and <= 3"),
         (lambda f: sm.greedy(f, 0), "k=0"),
         (lambda f: sm.greedy(f, 2, initial_items=[0, 1]), "k=2: expected an integer >= 1 and <= 1"),
-        (lambda f: sm.greedy(f, 1, initial_items=[0, 3]), r"initial_items=\[0, 3\]: expected items in \[0, 3\)"),
-        (lambda f: sm.greedy(f, 1, initial_items=[1, 1]), r"initial_items=\[1, 1\]: expected different items"),
-        (lambda f: sm.greedy(f, 1, candidate_mask=[True]), r"candidate_mask: expected shape \(3,\)"),
-        (lambda f: sm.greedy(f, 1, candidate_mask=[0, 1, 2]), r"candidate_mask\[2\]=2.0: expected 0 or 1"),
-        (lambda f: sm.greedy(f, 1, initial_items=[0.7]), r"initial_items=\[0.7\]: expected integers"),
-        (lambda f: sm.greedy(f, 1, initial_items=[True, False, False]), "initial_items=.*: expected integers"),
-        (lambda f: sm.greedy(f, 1, initial_items=[[0]]), r"initial_items: expected a vector of items, got .*1, 1"),
+        (
+            lambda f: sm.greedy(f, 1, initial_items=[0, 3]),
+            r"initial_items=\[0, 3\]: expected items in \[0, 3\)",
+        ),
+        (
+            lambda f: sm.greedy(f, 1, initial_items=[1, 1]),
+            r"initial_items=\[1, 1\]: expected different items",
+        ),
+        (
+            lambda f: sm.greedy(f, 1, candidate_mask=[True]),
+            r"candidate_mask: expected shape \(3,\)",
+        ),
+        (
+            lambda f: sm.greedy(f, 1, candidate_mask=[0, 1, 2]),
+            r"candidate_mask\[2\]=2.0: expected 0 or 1",
+        ),
+        (
+            lambda f: sm.greedy(f, 1, initial_items=[0.7]),
+            r"initial_items=\[0.7\]: expected integers",
+        ),
+        (
+            lambda f: sm.greedy(f, 1, initial_items=[True, False, False]),
+            "initial_items=.*: expected integers",
+        ),
+        (
+            lambda f: sm.greedy(f, 1, initial_items=[[0]]),
+            r"initial_items: expected a vector of items, got .*1, 1",
+        ),
         (lambda f: sm.best_swap(f, [0.7]), r"items=\[0.7\]: expected integers"),
         (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1), "candidates=None, epsilon=None"),
         (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1, 4), "candidates=4: .* <= 3"),

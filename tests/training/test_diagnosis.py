@@ -13,7 +13,7 @@ from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import Cohort, Selector, empty_state
 from fedjax_fair.data.federated import stack
 from fedjax_fair.simulate import Round, run
-from fedjax_fair.training.diagnosis import TrainingMonitor, is_constant, check_participants
+from fedjax_fair.training.diagnosis import TrainingMonitor, check_participants, is_constant
 from fedjax_fair.training.fit import fit
 
 SOLVER = solvers.SGD(0.1, 2, epochs=1)

@@ -269,7 +269,9 @@ def test_a_client_that_is_dropped_has_no_weight(one_byzantine):
 
 
 def test_what_happens_to_infinite_updates_is_one_of_three(model, federation, as_users_call):
-    with pytest.raises(ValueError, match=r"on_nonfinite='skip': .*'raise', 'drop_client', 'skip_round'"):
+    with pytest.raises(
+        ValueError, match=r"on_nonfinite='skip': .*'raise', 'drop_client', 'skip_round'"
+    ):
         fit(make(model), federation, rounds=1, on_nonfinite="skip")
 
 
@@ -277,7 +279,9 @@ def test_centralized_training_pools_the_examples(model, federation):
     """One full-batch step moves the model as FedAvg by size over all clients does."""
     solver = solvers.SGD(0.5, 100, steps=1)
     pooled = fit(Centralized(model, solver), federation, rounds=3, eval_every=3)
-    all_clients = Round(model, selectors.Uniform(6), solver, aggregators.Mean(weights="num_examples"))
+    all_clients = Round(
+        model, selectors.Uniform(6), solver, aggregators.Mean(weights="num_examples")
+    )
     averaged = fit(all_clients, federation, rounds=3, eval_every=3)
     np.testing.assert_allclose(pooled.test_loss, averaged.test_loss, rtol=1e-5)
     np.testing.assert_allclose(pooled.train_loss, averaged.train_loss, rtol=1e-5)

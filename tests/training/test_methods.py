@@ -7,8 +7,8 @@ import xarray as xr
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import Selector
 from fedjax_fair.simulate import Round
-from fedjax_fair.training.methods import train_methods
 from fedjax_fair.training.fit import Callback, DivergenceError, train
+from fedjax_fair.training.methods import train_methods
 
 SETTINGS = {"rounds": 4, "seeds": (2, 0), "eval_every": 2, "on_nonfinite": "raise"}
 

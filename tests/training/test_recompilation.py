@@ -259,7 +259,9 @@ def test_a_python_if_on_a_number_is_explained():
                 return super().select(key, state, context)
             return selectors.Uniform(self.cohort_size).select(key, state, context)
 
-    with pytest.raises(ValueError, match=r"`if self\.penalty > 0:` needs .*Cheap\.penalty.*jnp\.where"):
+    with pytest.raises(
+        ValueError, match=r"`if self\.penalty > 0:` needs .*Cheap\.penalty.*jnp\.where"
+    ):
         run(of(Cheap(2, 0.5)))
 
 

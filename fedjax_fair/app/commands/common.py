@@ -16,7 +16,15 @@ from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.termination import Terminated
 from fedjax_fair.text import escape_control_chars
 
-__all__ = ["Name", "RunPath", "interrupt_hint", "fields_of", "plain", "resumable", "print_output_paths"]
+__all__ = [
+    "Name",
+    "RunPath",
+    "fields_of",
+    "interrupt_hint",
+    "plain",
+    "print_output_paths",
+    "resumable",
+]
 
 RunPath = Annotated[str, tyro.conf.arg(metavar="RUN")]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]

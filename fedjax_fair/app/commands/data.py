@@ -15,7 +15,7 @@ from fedjax_fair.app.config import Config, DataConfig
 from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.report import plots
-from fedjax_fair.text import format_columns, escape_control_chars
+from fedjax_fair.text import escape_control_chars, format_columns
 
 __all__ = ["DataInfo", "DataList", "DataPrepare", "DataShow"]
 

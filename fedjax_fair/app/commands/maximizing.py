@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from fedjax_fair.app import maximize
-from fedjax_fair.app.commands.common import plain, resumable, print_output_paths
+from fedjax_fair.app.commands.common import plain, print_output_paths, resumable
 from fedjax_fair.app.config import Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.console import tables
 from fedjax_fair.app.progress import show_steps

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 
 from fedjax_fair.app.build import build
-from fedjax_fair.app.commands.request import request
 from fedjax_fair.app.commands.common import fields_of, plain
+from fedjax_fair.app.commands.request import request
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.options import parse
-from fedjax_fair.app.plan import as_json, batches_of_run, batches_of_sweep, plans, format_plan
+from fedjax_fair.app.plan import as_json, batches_of_run, batches_of_sweep, format_plan, plans
 from fedjax_fair.app.presets import Preset, resolve
 from fedjax_fair.app.sweep import plan_sweep
 from fedjax_fair.app.variants import drop_unused_settings

@@ -71,7 +71,11 @@ class Compare:
         written = []
         for metric in self.metrics or usual:
             compared = results.compare(
-                found, metric, self.baseline, paired=not self.unpaired, average_last=self.average_last
+                found,
+                metric,
+                self.baseline,
+                paired=not self.unpaired,
+                average_last=self.average_last,
             )
             if self.format == "terminal":
                 Console().print(compared_table(compared))
@@ -89,6 +93,12 @@ class Methods:
     def __call__(self) -> None:
         rows = {"method": f"{'weights':<14}{'server view':<13}what it is"}
         for name, method in registry.METHODS.items():
-            weights = "its own" if method.aggregator else "-" if method.centralized_fn else method.weighting
+            weights = (
+                "its own"
+                if method.aggregator
+                else "-"
+                if method.centralized_fn
+                else method.weighting
+            )
             rows[name] = f"{weights:<14}{server_view(method):<13}{method.summary}"
         print(format_columns(rows))

@@ -11,9 +11,16 @@ from tyro.conf import Positional
 
 from fedjax_fair.app import experiment, maximize
 from fedjax_fair.app.build import Experiment, batch_size, build
+from fedjax_fair.app.commands.common import (
+    RunPath,
+    fields_of,
+    interrupt_hint,
+    plain,
+    print_output_paths,
+    resumable,
+)
 from fedjax_fair.app.commands.maximizing import maximize_in
 from fedjax_fair.app.commands.request import request
-from fedjax_fair.app.commands.common import RunPath, interrupt_hint, fields_of, plain, resumable, print_output_paths
 from fedjax_fair.app.config import Config, Maximize
 from fedjax_fair.app.console import tables
 from fedjax_fair.app.dry_run import as_toml, costs, costs_of_sweep
@@ -25,9 +32,9 @@ from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import describe_type, places
 from fedjax_fair.app.sweep import plan_sweep, sweep
 from fedjax_fair.app.termination import Termination
-from fedjax_fair.app.variants import method_settings, drop_unused_settings
+from fedjax_fair.app.variants import drop_unused_settings, method_settings
 from fedjax_fair.parallel import processes
-from fedjax_fair.text import format_columns, escape_control_chars
+from fedjax_fair.text import escape_control_chars, format_columns
 from fedjax_fair.training.fit import Callback
 
 __all__ = ["Resume", "Run", "Sweep", "run", "sweep_settings"]

@@ -132,7 +132,9 @@ class FacilityLocation(_OfSimilarities):
         self.n_neighbors = n_neighbors
         self.verbose = verbose
 
-    def fit(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> BaseSubsetSelector:
+    def fit(
+        self, X: Any, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> BaseSubsetSelector:
         """Selects the rows.
 
         Args:

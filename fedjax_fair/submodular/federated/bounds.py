@@ -114,7 +114,9 @@ def theorem_3_2(run: ContinuousRun, largest: Number) -> Guarantee:
     return Guarantee(1 - (1 - run.step) ** rounds, error, 1.0)
 
 
-def theorem_3_5(run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float) -> Guarantee:
+def theorem_3_5(
+    run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float
+) -> Guarantee:
     r"""The bound of ``fedcg`` with *K* clients a round.
 
     It adds :math:`6\eta r\Gamma\sqrt{T/(K\delta)}` to the error of Theorem 3.2.

@@ -23,9 +23,9 @@ from fedjax_fair.submodular.federated.importance_factors import factors_of
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
 from fedjax_fair.submodular.federated.secure import (
     base_bits,
+    nan_if_out_of_range,
     protocol,
     secure_aggregate,
-    nan_if_out_of_range,
     vector_bits,
 )
 from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun, check_sizes
@@ -155,7 +155,9 @@ def _discrete_greedy(key, problem, matroid, weights, kappa, secure, *, resample)
         shares = jnp.where(responds, weights / jnp.where(responds, probabilities, 1), 0)
         hidden = protocol(secure, jax.random.fold_in(key, number), problem.num_clients)
         total = secure_aggregate(problem.gains(mask).messages(shares), size, hidden)
-        best = jnp.argmax(jnp.where(matroid.feasible_items(mask), total, -jnp.inf)).astype(jnp.int32)
+        best = jnp.argmax(jnp.where(matroid.feasible_items(mask), total, -jnp.inf)).astype(
+            jnp.int32
+        )
         mask = mask.at[best].set(True)
         value = nan_if_out_of_range(product(weights, problem.values(mask)), total, found.singles)
         return mask, (best, value, jnp.sum(responds, dtype=jnp.int32))

@@ -22,9 +22,9 @@ from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
 from fedjax_fair.submodular.federated.secure import (
     base_bits,
+    nan_if_out_of_range,
     protocol,
     secure_aggregate,
-    nan_if_out_of_range,
     vector_bits,
 )
 from fedjax_fair.submodular.federated.trajectory import (

@@ -25,9 +25,9 @@ __all__ = [
     "Messages",
     "Protocol",
     "base_bits",
+    "nan_if_out_of_range",
     "protocol",
     "secure_aggregate",
-    "nan_if_out_of_range",
     "vector_bits",
 ]
 
@@ -107,7 +107,9 @@ def secure_aggregate(
     return total
 
 
-def nan_if_out_of_range(value: Float[Array, "..."], *sums: Float[Array, "..."]) -> Float[Array, "..."]:
+def nan_if_out_of_range(
+    value: Float[Array, "..."], *sums: Float[Array, "..."]
+) -> Float[Array, "..."]:
     """A value that follows from sums; not a number where one of them is none."""
     known = all_finite(sums)
     return jnp.where(known, value, jnp.nan)
@@ -125,7 +127,9 @@ def _masked_sum(messages: Messages, size: int, protocol: Protocol) -> Float[Arra
         return vector
 
     clients = jnp.arange(protocol.num_clients, dtype=jnp.int32)
-    return secure_sum(protocol.key, jax.lax.map(of_client, clients), max_abs_value=protocol.max_abs_value)
+    return secure_sum(
+        protocol.key, jax.lax.map(of_client, clients), max_abs_value=protocol.max_abs_value
+    )
 
 
 def base_bits(rank: int, size: int) -> int:
