@@ -12,8 +12,8 @@ from rich.table import Table
 
 from fedjax_fair.app.build import Experiment, local_steps
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.memory import format_bytes
-from fedjax_fair.app.sweep import Group, Runs, free_bytes, runs_of
+from fedjax_fair.app.memory import format_bytes, free_memory
+from fedjax_fair.app.sweep import Group, Runs, runs_of
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.measurement import measure_plan
 from fedjax_fair.planning.plan import Plan, plan
@@ -86,7 +86,7 @@ def plans(
             "train_loss": each.train_loss,
         }
         if machine is None:
-            yield each.name, measure_plan(**given, free=free_bytes(), mesh=mesh)
+            yield each.name, measure_plan(**given, free=free_memory(), mesh=mesh)
         else:
             steps = partial(local_steps, each.config, each.method)
             yield each.name, plan(machine, **given, mesh=mesh, local_steps=steps)

@@ -1,13 +1,12 @@
-"""Methods from outside the package: of installed packages, and of files.
+"""Methods of other packages and of files.
 
-A package names its methods in the group ``fedjax_fair.methods`` of its entry points:
+A package names methods in the group ``fedjax_fair.methods`` of its entry points:
 
     [project.entry-points."fedjax_fair.methods"]
     newest = "my_package:newest"
 
-A file, for ``--plugin``, has them in ``METHODS``, by name. Either way they are a
-`fedjax_fair.app.method.Method`, whose settings become options, settings behind the name, and axes
-of sweeps. The registry is made of what is there when it is imported.
+A file for ``--plugin`` has a dict ``METHODS``. Each is a `fedjax_fair.app.method.Method`. Plugins
+must be loaded before the registry is imported.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ __all__ = ["load", "loaded", "methods"]
 
 GROUP = "fedjax_fair.methods"
 _FROM_CONFIGURATION = ("cohort_size", "learning_rate", "batch_size")
-"""Parameters that need no default, as every configuration has a value."""
+"""Parameters that need no default, because every configuration has a value."""
 
 _files: dict[Path, dict[str, Method]] = {}
 
 
 def load(file: str) -> None:
-    """Runs a Python file and keeps its methods for the registry.
+    """Runs a Python file and stores its methods for the registry.
 
     Args:
-        file: The file. Modules beside it can be imported from it.
+        file: The file. It may import modules of its folder.
 
     Raises:
-        ValueError: If it cannot be run, has no ``METHODS``, one of them is not as expected, or the
-            registry has been made already.
+        ValueError: If it cannot be run, has no ``METHODS`` or an invalid one, or the registry has
+            been imported.
 
     Examples:
         >>> load("my_methods.txt")
@@ -54,38 +53,30 @@ def load(file: str) -> None:
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(f"plugin={file!r}: expected a Python file.")
     if "fedjax_fair.app.registry" in sys.modules:
-        raise ValueError(f"plugin={file!r}: expected it before methods were first looked up.")
-    own = getattr(_run(path, file), "METHODS", None)
-    if not isinstance(own, Mapping):
+        raise ValueError(f"plugin={file!r}: expected to be loaded before app.registry is imported.")
+    methods = getattr(_run(path, file), "METHODS", None)
+    if not isinstance(methods, Mapping):
         raise ValueError(f"plugin={file!r}: expected METHODS, a dict of methods by name.")
-    for name, method in own.items():
+    for name, method in methods.items():
         _check_method(name, method, f"plugin={file!r}")
-    _files[path] = dict(own)
+    _files[path] = dict(methods)
 
 
 def loaded() -> list[Path]:
-    """The files whose methods are known."""
+    """Returns the files that were loaded."""
     return list(_files)
 
 
 def methods(taken: Collection[str]) -> dict[str, Method]:
-    """All methods from outside, by name.
+    """Returns the methods of all plugins by name.
 
     Args:
-        taken: Names that they may not have.
+        taken: Names of other methods.
 
     Raises:
-        ValueError: If a package has one that cannot be imported or is not as expected, or a name is
-            taken.
+        ValueError: If an entry point is invalid, or a name is taken.
     """
-    found: dict[str, Method] = {}
-
-    def add(origin: str, own: Mapping[str, Method]) -> None:
-        for name in own:
-            if name in taken or name in found:
-                raise ValueError(f"{origin}: {name!r}: expected a name that no other method has.")
-        found.update(own)
-
+    sources: list[tuple[str, Mapping[str, Method]]] = []
     for point in metadata.entry_points(group=GROUP):
         origin = f"entry point {point.name!r} = {point.value!r}"
         try:
@@ -93,41 +84,43 @@ def methods(taken: Collection[str]) -> dict[str, Method]:
         except Exception as error:
             raise ValueError(f"{origin}: {type(error).__name__}: {error}") from None
         _check_method(point.name, method, origin)
-        add(origin, {point.name: method})
-    for path, own in _files.items():
-        add(f"plugin={str(path)!r}", own)
-    return found
+        sources.append((origin, {point.name: method}))
+    sources += [(f"plugin={str(path)!r}", by_name) for path, by_name in _files.items()]
+    methods: dict[str, Method] = {}
+    for origin, by_name in sources:
+        for name in by_name:
+            if name in taken or name in methods:
+                raise ValueError(f"{origin}: {name!r}: expected a name that no other method has.")
+        methods |= by_name
+    return methods
 
 
 def _run(path: Path, file: str) -> ModuleType:
-    """The module that a file is, under its own name."""
+    """Imports a file as the module of its name."""
     if path.stem in sys.modules or not path.stem.isidentifier():
         raise ValueError(f"plugin={file!r}: expected a file name that no module has.")
     spec: Any = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # As dataclasses look up their module there.
+    sys.modules[path.stem] = module  # Where dataclasses look up their module.
     sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[path.stem]
-        own = [
-            frame
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == str(path)
-        ]
-        line = own[-1].lineno if own else getattr(error, "lineno", None)
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        line = lines[-1] if lines else getattr(error, "lineno", None)
         raise ValueError(f"plugin={file!r}: line {line}: {type(error).__name__}: {error}") from None
     return module
 
 
 def _check_method(name: Any, method: Any, origin: str) -> None:
-    """Judges what the registry and the configuration rely on."""
+    """Checks what the registry and the configuration rely on."""
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"{origin}: {name!r}: expected a name of letters, digits and underscores.")
     if not isinstance(method, Method):
         raise ValueError(f"{origin}: {name}={method!r}: expected a Method.")
-    given = {*_FROM_CONFIGURATION, *method.from_solver}
+    without_default = {*_FROM_CONFIGURATION, *method.from_solver}
     for role in ("selector", "solver", "aggregator"):
         role_class = getattr(method, role)
         if role_class is None:
@@ -140,5 +133,5 @@ def _check_method(name: Any, method: Any, origin: str) -> None:
             where = f"{origin}: {name}.{role}: {setting.name}"
             if setting.annotation is setting.empty:
                 raise ValueError(f"{where}: expected an annotation, such as int or float.")
-            if setting.default is setting.empty and setting.name not in given:
+            if setting.default is setting.empty and setting.name not in without_default:
                 raise ValueError(f"{where}: expected a default.")

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar for each method, or a line for each evaluation."""
+"""Progress of runs: a bar for each method, or a line for each evaluation."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["CallbackFn", "examples_in", "show_steps", "show_training"]
 
 CallbackFn = Callable[[str, int | None], Callback]
-"""Makes a callback of the name of a method and its batch size."""
+"""Makes the callback of a method from its name and batch size."""
 
 
 @contextmanager
 def show_training(console: Console | None = None, *, quiet: bool = False) -> Iterator[CallbackFn]:
-    """Shows how runs go on: bars on a terminal, lines in a file or a pipe, or nothing.
+    """Shows the progress of runs: bars on a terminal, lines in a file or a pipe.
 
     Args:
-        console: Where; by default the standard output.
+        console: The output; by default the standard output.
         quiet: Whether to show nothing.
     """
     console = console or Console()
@@ -49,12 +49,7 @@ def show_training(console: Console | None = None, *, quiet: bool = False) -> Ite
 def show_steps(
     console: Console | None = None, *, quiet: bool = False
 ) -> Iterator[Callable[[str], None]]:
-    """Shows which of several steps of work is going on, and for how long.
-
-    Args:
-        console: Where; by default the standard output.
-        quiet: Whether to show nothing.
-    """
+    """Shows the current step of work and its duration; arguments as for ``show_training``."""
     console = console or Console()
     if quiet:
         yield lambda step: None
@@ -65,15 +60,15 @@ def show_steps(
             progress.TimeElapsedColumn(),
             console=console,
             transient=True,
-        ) as shown:
-            task = shown.add_task("preparing", total=None)
-            yield lambda step: shown.update(task, description=escape_control_chars(step))
+        ) as bar:
+            task = bar.add_task("preparing", total=None)
+            yield lambda step: bar.update(task, description=escape_control_chars(step))
     else:
         yield lambda step: console.print(escape_control_chars(step), markup=False, highlight=False)
 
 
-class _Shown(Callback):
-    """The news of a run: how good the model is, how fast rounds are done, what is left."""
+class _Display(Callback):
+    """Reports quality, speed and remaining time of a run."""
 
     def __init__(self, method: str, batch_size: int | None) -> None:
         self._method = escape_control_chars(method)
@@ -82,11 +77,11 @@ class _Shown(Callback):
         self._examples = 0
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        done, news = evaluation.round, quality(evaluation.summaries)
+        done, status = evaluation.round, quality(evaluation.summaries)
         if self._first is None:
-            # What came before it is compilation, or was done by an earlier process.
+            # The time before includes compilation, and rounds of an earlier process.
             self._first = evaluation
-            self.show(done, evaluation.rounds, news)
+            self.show(done, evaluation.rounds, status)
             return
         seconds = max(evaluation.seconds - self._first.seconds, 1e-9)
         pace = (done - self._first.round) / seconds
@@ -97,15 +92,15 @@ class _Shown(Callback):
             speed.append(f"{self._examples / seconds:,.0f} examples/s")
         if left := evaluation.rounds - done:
             speed.append(f"{timedelta(seconds=round(left / max(pace, 1e-9)))} left")
-        self.show(done, evaluation.rounds, news, ", ".join(speed))
+        self.show(done, evaluation.rounds, status, ", ".join(speed))
 
-    def show(self, done: int, rounds: int, news: str, speed: str = "") -> None:
-        """Shows the news after a round."""
+    def show(self, done: int, rounds: int, status: str, speed: str = "") -> None:
+        """Shows status and speed after a round."""
         raise NotImplementedError
 
 
 def quality(summaries: dict[str, np.ndarray]) -> str:
-    """Accuracy and how unequal it is, a mean over runs."""
+    """Formats accuracy and dissimilarity, means over runs."""
     accuracy, dissimilarity = (
         100 * float(np.mean(summaries[name]))
         for name in ("accuracy_mean_clients", "client_dissimilarity")
@@ -114,22 +109,22 @@ def quality(summaries: dict[str, np.ndarray]) -> str:
 
 
 def examples_in(info: RoundInfo, sizes: np.ndarray, batch_size: int) -> int:
-    """Training examples that clients have gone through, all seeds together.
+    """Counts the training examples that clients have processed, for all seeds together.
 
     Args:
-        info: What rounds have recorded, ``clients`` and ``steps`` ``[seeds, rounds, cohort]``.
+        info: Records of rounds, with ``clients`` and ``steps`` of ``[seeds, rounds, cohort]``.
         sizes: Training examples of each client, ``[seeds, clients]``.
-        batch_size: Examples of a minibatch at most; the last of an epoch holds what is left.
+        batch_size: Examples of a minibatch; the last one of an epoch may be smaller.
     """
     clients, steps = np.asarray(info.clients), np.asarray(info.steps, np.int64)
     trained = clients >= 0
     runs = np.arange(len(clients))[:, None, None]
-    own = np.where(trained, sizes[runs, clients], 1).astype(np.int64)
-    epochs, rest = np.divmod(steps, -(-own // batch_size))
-    return int(np.sum((epochs * own + rest * np.minimum(batch_size, own)) * trained))
+    examples = np.where(trained, sizes[runs, clients], 1).astype(np.int64)
+    epochs, rest = np.divmod(steps, -(-examples // batch_size))
+    return int(np.sum((epochs * examples + rest * np.minimum(batch_size, examples)) * trained))
 
 
-class _Lines(_Shown):
+class _Lines(_Display):
     def __init__(self, console: Console, method: str, batch_size: int | None) -> None:
         super().__init__(method, batch_size)
         self._print = lambda text: console.print(
@@ -144,47 +139,47 @@ class _Lines(_Shown):
         took = time.monotonic() - self._started
         self._print(f"compiled in {took:.0f} s, {num_bytes / 2**20:,.0f} MiB")
 
-    def show(self, done: int, rounds: int, news: str, speed: str = "") -> None:
-        self._print(f"round {done}/{rounds}  {news}  {speed}".rstrip())
+    def show(self, done: int, rounds: int, status: str, speed: str = "") -> None:
+        self._print(f"round {done}/{rounds}  {status}  {speed}".rstrip())
 
 
 class _Bars(progress.Progress):
-    """One bar a method; use it in a ``with`` statement."""
+    """Shows a bar for each method; a context manager."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(
             progress.TextColumn("{task.description:<12}", markup=False),
             progress.BarColumn(bar_width=10),
             progress.TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            _News(Column()),  # Of two lines, so that eighty columns are enough.
+            _Status(Column()),  # Two lines, which fit 80 columns.
             console=console,
         )
 
 
-class _News(progress.ProgressColumn):
-    """The news, and how long a program has been compiled until there are any."""
+class _Status(progress.ProgressColumn):
+    """Shows the status of a run, or how long it has been compiling."""
 
     def render(self, task: progress.Task) -> Text:
-        news = task.fields["news"]
-        return Text(news or f"compiling ({task.elapsed or 0:.0f} s so far)")
+        compiling = f"compiling ({task.elapsed or 0:.0f} s so far)"
+        return Text(task.fields["status"] or compiling)
 
 
-class _Bar(_Shown):
+class _Bar(_Display):
     def __init__(self, bars: _Bars, method: str, batch_size: int | None) -> None:
         super().__init__(method, batch_size)
         self._bars = bars
 
     def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
-        self._task = self._bars.add_task(self._method, total=rounds, news="")
+        self._task = self._bars.add_task(self._method, total=rounds, status="")
 
     def on_compiled(self, num_bytes: int) -> None:
-        self._bars.update(self._task, news=f"{num_bytes / 2**20:,.0f} MiB")
+        self._bars.update(self._task, status=f"{num_bytes / 2**20:,.0f} MiB")
 
-    def show(self, done: int, rounds: int, news: str, speed: str = "") -> None:
-        self._bars.update(self._task, completed=done, news=f"{news}\n{speed}".rstrip())
+    def show(self, done: int, rounds: int, status: str, speed: str = "") -> None:
+        self._bars.update(self._task, completed=done, status=f"{status}\n{speed}".rstrip())
 
     def on_end(self, results: xr.Dataset) -> None:
-        """Where all rounds had been done by an earlier process, there was no evaluation."""
+        """Shows the results if all rounds were done by an earlier process."""
         if self._first is None:
             last = results.isel(round=-1)
             names = ("accuracy_mean_clients", "client_dissimilarity")
