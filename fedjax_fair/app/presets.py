@@ -18,7 +18,7 @@ from fedjax_fair.app.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.data.sources import default_split
+from fedjax_fair.data import get_source
 
 __all__ = ["PRESETS", "Preset", "resolve"]
 
@@ -99,27 +99,6 @@ PRESETS: dict[str, Preset] = {
 """Every preset by name; ``fedjax-fair run NAME`` runs it."""
 
 
-class _Defaults(NamedTuple):
-    """How a data set is trained on where nothing else is said."""
-
-    model: str
-    learning_rate: float
-    batch_size: int
-    epochs: int
-    rounds: int
-
-
-_DEFAULTS = {
-    "digits": _Defaults("mlp", 0.1, 10, 5, 100),
-    "mnist": _Defaults("lenet", 0.05, 50, 1, 100),
-    "fashion_mnist": _Defaults("lenet", 0.05, 50, 1, 100),
-    "cifar10": _Defaults("cifar_cnn", 0.05, 50, 1, 400),
-    "cifar100": _Defaults("cifar100_cnn", 0.05, 50, 1, 400),
-    "emnist/byclass": _Defaults("femnist_cnn", 0.05, 50, 1, 100),
-}
-_OTHERWISE = _Defaults("resnet18", 0.05, 50, 1, 100)
-
-
 def resolve(config: Config) -> Config:
     """Fills in what follows from the data set.
 
@@ -134,10 +113,9 @@ def resolve(config: Config) -> Config:
         >>> resolve(Config(data=DataConfig(name="mnist"))).model.name
         'lenet'
     """
-    own = _DEFAULTS.get(config.data.name, _OTHERWISE)
-    split, clients = default_split(config.data.name)
+    own = get_source(config.data.name)
     data, model, solver, training = config.data, config.model, config.solver, config.training
-    partition = _first(data.partition, split)
+    partition = _first(data.partition, own.partition.__name__)
     planted = partition == "planted_clusters"  # Which says how many clients there are.
     return replace(
         config,
@@ -145,7 +123,7 @@ def resolve(config: Config) -> Config:
             data,
             dir=None if data.dir is None else str(Path(data.dir).expanduser().absolute()),
             partition=partition,
-            clients=data.clients if planted else _first(data.clients, clients),
+            clients=data.clients if planted else _first(data.clients, own.num_clients),
         ),
         model=replace(model, name=_first(model.name, own.model)),
         solver=replace(
