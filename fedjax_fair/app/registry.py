@@ -129,6 +129,7 @@ METHODS: dict[str, Method] = {
 """Every method by name; ``fedjax-fair run --methods NAME ...`` runs them."""
 
 METHODS.update(plugins.methods(METHODS))
+data.SOURCES.update(plugins.sources(data.SOURCES))
 
 
 MODELS: dict[str, Callable[..., Model]] = {
