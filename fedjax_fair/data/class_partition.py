@@ -196,14 +196,15 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
             checks.non_negative_int("classes", label)
         if len(set(cluster.classes)) != len(cluster.classes) or not cluster.classes:
             raise ValueError(f"classes={list(cluster.classes)}: expected one or more, each once.")
-    groups = np.repeat(np.arange(len(clusters)), [cluster.num_clients for cluster in clusters])
-    per_client = [clusters[group] for group in groups]
-    widths = np.array([len(cluster.classes) for cluster in per_client], np.int64)
-    slots = np.concatenate([list(cluster.classes) for cluster in per_client])
-    at_most = np.repeat([cluster.at_most for cluster in per_client], widths)
+    num_clients = sum(cluster.num_clients for cluster in clusters)
 
     def split(labels, /, seed, **columns):
-        check_enough(len(labels), len(groups))
+        check_enough(len(labels), num_clients)
+        groups = np.repeat(np.arange(len(clusters)), [cluster.num_clients for cluster in clusters])
+        per_client = [clusters[group] for group in groups]
+        widths = np.array([len(cluster.classes) for cluster in per_client], np.int64)
+        slots = np.concatenate([list(cluster.classes) for cluster in per_client])
+        at_most = np.repeat([cluster.at_most for cluster in per_client], widths)
         order, lengths = _split_over_slots(labels, slots, at_most, generator(seed))
         sizes = np.add.reduceat(lengths, np.cumsum(widths) - widths)
         return make_partition(order, sizes, len(labels), groups)

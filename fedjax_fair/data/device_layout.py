@@ -19,12 +19,12 @@ from jaxtyping import Array, Shaped
 from fedjax_fair.data.federated import FederatedData, map_arrays
 from fedjax_fair.numerics import target
 
-__all__ = ["Rows", "flatten_images", "on_device", "to_device_layout"]
+__all__ = ["FlatImages", "flatten_images", "on_device", "to_device_layout"]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rows:
+class FlatImages:
     """Flattened examples, which ``features[ids]`` reshapes.
 
     Attributes:
@@ -33,7 +33,7 @@ class Rows:
 
     Examples:
         >>> import numpy as np
-        >>> images = Rows(np.arange(18).reshape(3, 6), (2, 3))
+        >>> images = FlatImages(np.arange(18).reshape(3, 6), (2, 3))
         >>> images.shape, images[np.array([2, 0])].shape
         ((3, 2, 3), (2, 2, 3))
     """
@@ -70,14 +70,14 @@ class Rows:
 
 
 def flatten_images(features: Any) -> Any:
-    """Flattens features with several axes to ``Rows`` if the `target` is an accelerator.
+    """Flattens features with several axes to ``FlatImages`` if the `target` is an accelerator.
 
     Args:
         features: ``[total, ...]``, or None.
     """
     if features is None or features.ndim < 3 or target.current().is_cpu:
         return features
-    return Rows(features.reshape(len(features), -1), features.shape[1:])
+    return FlatImages(features.reshape(len(features), -1), features.shape[1:])
 
 
 def on_device(data: FederatedData, sharding: Sharding | None = None) -> FederatedData:
@@ -88,8 +88,8 @@ def on_device(data: FederatedData, sharding: Sharding | None = None) -> Federate
         sharding: Other devices, each of which gets all of it.
 
     Returns:
-        The federated dataset, whose images are ``Rows`` on an accelerator. It should be an argument
-        of compiled functions, as it is in ``fit``, so that they do not copy it.
+        The federated dataset, whose images are ``FlatImages`` on an accelerator. Compiled functions
+        do not copy it if it is an argument, as in ``fit``.
 
     Examples:
         >>> import fedjax_fair as ff

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int
@@ -323,7 +324,7 @@ def _summary(data: FederatedData) -> dict[str, str]:
         "features": f"{shape}, {data.train.features.dtype}",
         "classes": classes,
         "label skew": f"{skew:.2f} (mean total variation distance to all clients, in [0, 1])",
-        "size skew": f"{float(gini(train.astype(np.float32))):.2f} (Gini index, in [0, 1])",
+        "size skew": f"{float(gini(jnp.asarray(train, jnp.float32))):.2f} (Gini index, in [0, 1])",
         "unassigned": f"{total_train - num_validation - train.sum():,} of {total_train:,} training "
         f"examples, {total_test - test.sum():,} of {total_test:,} test examples",
         "partitions": "one for all runs"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_fair.metrics import fairness
@@ -114,7 +115,7 @@ def _participation(dataset: xr.Dataset) -> list[dict[str, Any] | None]:
         places = np.linspace(0, 100, shares.shape[1])
         shown = np.linspace(0, 100, min(shares.shape[1], 201))
         curves = np.stack([np.interp(shown, places, run) for run in shares], axis=1)
-        gini = student([float(fairness.gini(run.astype(np.float32))) for run in trained])
+        gini = student([float(fairness.gini(jnp.asarray(run, jnp.float32))) for run in trained])
         found.append(
             {
                 "share": [_numbers(shown), *map(_numbers, student(curves))],
