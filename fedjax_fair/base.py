@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from fedjax_fair.data.federated import ClientExamples
+from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.tree import Integer, Number, Tree
 
 __all__ = [

@@ -1,12 +1,14 @@
-"""Methods of other packages and of files.
+"""Methods and data sources of installed packages and of files.
 
-A package names methods in the group ``fedjax_fair.methods`` of its entry points:
+A package lists them in the groups ``fedjax_fair.methods`` and ``fedjax_fair.sources`` of its entry
+points:
 
     [project.entry-points."fedjax_fair.methods"]
     newest = "my_package:newest"
 
-A file for ``--plugin`` has a dict ``METHODS``. Each is a `fedjax_fair.app.method.Method`. Plugins
-must be loaded before the registry is imported.
+A file, for ``--plugin``, has them in ``METHODS`` and ``SOURCES``, by name. A method is a
+`fedjax_fair.app.method.Method`, whose settings become options, settings after the name, and axes
+of sweeps. A data source is a `fedjax_fair.data.Source`. The registry adds them when it is imported.
 """
 
 from __future__ import annotations
@@ -15,32 +17,33 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from fedjax_fair.app.method import Method
+from fedjax_fair.data import Source
 
-__all__ = ["load", "loaded", "methods"]
+__all__ = ["load", "loaded", "methods", "sources"]
 
 GROUP = "fedjax_fair.methods"
 _FROM_CONFIGURATION = ("cohort_size", "learning_rate", "batch_size")
 """Parameters that need no default, because every configuration has a value."""
 
-_files: dict[Path, dict[str, Method]] = {}
+_files: dict[Path, dict[str, dict[str, Any]]] = {}
 
 
 def load(file: str) -> None:
-    """Runs a Python file and stores its methods for the registry.
+    """Runs a Python file and stores its methods and data sources for the registry.
 
     Args:
         file: The file. It may import modules of its folder.
 
     Raises:
-        ValueError: If it cannot be run, has no ``METHODS`` or an invalid one, or the registry has
-            been imported.
+        ValueError: If it cannot be run, has neither ``METHODS`` nor ``SOURCES``, an entry is
+            invalid, or the registry has been imported already.
 
     Examples:
         >>> load("my_methods.txt")
@@ -54,45 +57,61 @@ def load(file: str) -> None:
         raise ValueError(f"plugin={file!r}: expected a Python file.")
     if "fedjax_fair.app.registry" in sys.modules:
         raise ValueError(f"plugin={file!r}: expected to be loaded before app.registry is imported.")
-    methods = getattr(_run(path, file), "METHODS", None)
-    if not isinstance(methods, Mapping):
-        raise ValueError(f"plugin={file!r}: expected METHODS, a dict of methods by name.")
-    for name, method in methods.items():
-        _check_method(name, method, f"plugin={file!r}")
-    _files[path] = dict(methods)
+    module = _run(path, file)
+    tables = {kind: getattr(module, kind) for kind in _CHECKS if hasattr(module, kind)}
+    if not tables or not all(isinstance(table, Mapping) for table in tables.values()):
+        raise ValueError(
+            f"plugin={file!r}: expected METHODS, a dict of methods by name, or SOURCES, a dict of "
+            "data sources by name."
+        )
+    for kind, table in tables.items():
+        for name, value in table.items():
+            _CHECKS[kind](name, value, f"plugin={file!r}")
+    _files[path] = {kind: dict(table) for kind, table in tables.items()}
 
 
 def loaded() -> list[Path]:
-    """Returns the files that were loaded."""
+    """Returns the files that have been loaded."""
     return list(_files)
 
 
 def methods(taken: Collection[str]) -> dict[str, Method]:
-    """Returns the methods of all plugins by name.
+    """Returns the methods of packages and files by name.
 
     Args:
         taken: Names of other methods.
 
     Raises:
-        ValueError: If an entry point is invalid, or a name is taken.
+        ValueError: If a method of a package cannot be imported or is invalid, or a name is taken.
     """
-    sources: list[tuple[str, Mapping[str, Method]]] = []
-    for point in metadata.entry_points(group=GROUP):
+    return _collect("METHODS", GROUP, taken)
+
+
+def sources(taken: Collection[str]) -> dict[str, Source]:
+    """Returns the data sources of packages and files by name; see `methods`."""
+    return _collect("SOURCES", "fedjax_fair.sources", taken)
+
+
+def _collect(kind: str, group: str, taken: Collection[str]) -> dict[str, Any]:
+    entries: list[tuple[str, str, Any]] = []
+    for point in metadata.entry_points(group=group):
         origin = f"entry point {point.name!r} = {point.value!r}"
         try:
-            method = point.load()
+            value = point.load()
         except Exception as error:
             raise ValueError(f"{origin}: {type(error).__name__}: {error}") from None
-        _check_method(point.name, method, origin)
-        sources.append((origin, {point.name: method}))
-    sources += [(f"plugin={str(path)!r}", by_name) for path, by_name in _files.items()]
-    methods: dict[str, Method] = {}
-    for origin, by_name in sources:
-        for name in by_name:
-            if name in taken or name in methods:
-                raise ValueError(f"{origin}: {name!r}: expected a name that no other method has.")
-        methods |= by_name
-    return methods
+        _CHECKS[kind](point.name, value, origin)
+        entries.append((origin, point.name, value))
+    for path, tables in _files.items():
+        table = tables.get(kind, {})
+        entries += [(f"plugin={str(path)!r}", name, value) for name, value in table.items()]
+    collected: dict[str, Any] = {}
+    for origin, name, value in entries:
+        if name in taken or name in collected:
+            noun = kind.lower().removesuffix("s")
+            raise ValueError(f"{origin}: {name!r}: expected a name that no other {noun} has.")
+        collected[name] = value
+    return collected
 
 
 def _run(path: Path, file: str) -> ModuleType:
@@ -135,3 +154,16 @@ def _check_method(name: Any, method: Any, origin: str) -> None:
                 raise ValueError(f"{where}: expected an annotation, such as int or float.")
             if setting.default is setting.empty and setting.name not in without_default:
                 raise ValueError(f"{where}: expected a default.")
+
+
+def _check_source(name: Any, source: Any, origin: str) -> None:
+    if not isinstance(name, str):
+        raise ValueError(f"{origin}: {name!r}: expected a string as the name of a data source.")
+    if not isinstance(source, Source):
+        raise ValueError(f"{origin}: {name}={source!r}: expected a data.Source.")
+
+
+_CHECKS: dict[str, Callable[[Any, Any, str], None]] = {
+    "METHODS": _check_method,
+    "SOURCES": _check_source,
+}

@@ -18,7 +18,7 @@ from fedjax_fair.app.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.data.sources import default_split
+from fedjax_fair.data import get_source
 
 __all__ = ["PRESETS", "Preset", "resolve"]
 
@@ -99,27 +99,6 @@ PRESETS: dict[str, Preset] = {
 """Every preset by name; ``fedjax-fair run NAME`` runs it."""
 
 
-class _Defaults(NamedTuple):
-    """Default settings of a data set."""
-
-    model: str
-    learning_rate: float
-    batch_size: int
-    epochs: int
-    rounds: int
-
-
-_DEFAULTS = {
-    "digits": _Defaults("mlp", 0.1, 10, 5, 100),
-    "mnist": _Defaults("lenet", 0.05, 50, 1, 100),
-    "fashion_mnist": _Defaults("lenet", 0.05, 50, 1, 100),
-    "cifar10": _Defaults("cifar_cnn", 0.05, 50, 1, 400),
-    "cifar100": _Defaults("cifar100_cnn", 0.05, 50, 1, 400),
-    "emnist/byclass": _Defaults("femnist_cnn", 0.05, 50, 1, 100),
-}
-_OTHERWISE = _Defaults("resnet18", 0.05, 50, 1, 100)
-
-
 def resolve(config: Config) -> Config:
     """Replaces None by the defaults of the data set.
 
@@ -132,24 +111,21 @@ def resolve(config: Config) -> Config:
         >>> resolve(Config(data=DataConfig(name="mnist"))).model.name
         'lenet'
     """
-    defaults = _DEFAULTS.get(config.data.name, _OTHERWISE)
-    partition, clients = default_split(config.data.name)
-    data = _fill(config.data, partition=partition)
+    source = get_source(config.data.name)
+    data = _fill(config.data, partition=source.partition.__name__)
     if data.partition != "planted_clusters":  # Which determines the number of clients.
-        data = _fill(data, clients=clients)
+        data = _fill(data, clients=source.num_clients)
     if data.dir is not None:
         data = replace(data, dir=str(Path(data.dir).expanduser().absolute()))
-    solver = _fill(
-        config.solver, learning_rate=defaults.learning_rate, batch_size=defaults.batch_size
-    )
+    solver = _fill(config.solver, learning_rate=source.learning_rate, batch_size=source.batch_size)
     if solver.steps is None:
-        solver = _fill(solver, epochs=defaults.epochs)
+        solver = _fill(solver, epochs=source.epochs)
     return replace(
         config,
         data=data,
-        model=_fill(config.model, name=defaults.model),
+        model=_fill(config.model, name=source.model),
         solver=solver,
-        training=_fill(config.training, rounds=defaults.rounds),
+        training=_fill(config.training, rounds=source.rounds),
     )
 
 

@@ -62,6 +62,7 @@ METHODS: dict[str, Method] = {
 """Methods of ``fedjax-fair run --methods``; docs/methods.md has their sources."""
 
 METHODS.update(plugins.methods(METHODS))
+data.SOURCES.update(plugins.sources(data.SOURCES))
 
 
 MODELS: dict[str, Callable[..., Model]] = {

@@ -395,7 +395,7 @@ def test_data_sets_are_listed(capsys):
     assert main(["data", "info", "digits"]) == 0
     described = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert int(described["num_train"]) + int(described["num_test"]) == 1797
-    assert described["validation"].startswith("2 of about 28 training examples a client")
+    assert described["validation"].startswith("2 of about 28 training examples per client")
 
 
 def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
@@ -474,7 +474,7 @@ def test_a_sweep_is_ranked_by_validation_or_not_at_all():
         ),
         (
             ["prox=1", "--data.validation-fraction=0.001"],
-            "validation_fraction=0.001: expected a larger part",
+            "validation_fraction=0.001: expected a larger fraction",
         ),
     ],
 )
