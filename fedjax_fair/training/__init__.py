@@ -1,11 +1,11 @@
-"""Training: the host's loop over compiled chunks of rounds, and what it keeps."""
+"""Training: the host's loop over compiled chunks of rounds, and its results."""
 
 from fedjax_fair.training.centralized import Centralized
 from fedjax_fair.training.fit import (
     Callback,
+    DivergenceError,
     Evaluation,
     MemoryLimitError,
-    DivergenceError,
     fit,
     fit_batch,
     train,
@@ -15,10 +15,10 @@ from fedjax_fair.training.fit_result import FitResult
 __all__ = [
     "Callback",
     "Centralized",
+    "DivergenceError",
     "Evaluation",
     "FitResult",
     "MemoryLimitError",
-    "DivergenceError",
     "fit",
     "fit_batch",
     "train",
