@@ -19,7 +19,7 @@ from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.places import bytes_of, federation_on, runs_on
 from fedjax_fair.planning.trip_counts import TripCounts
 from fedjax_fair.simulate import BaseRound
-from fedjax_fair.training.functions import functions
+from fedjax_fair.training.functions import make_functions
 from fedjax_fair.training.split import split
 
 __all__ = ["Plan", "Work", "plan", "total_seconds"]
@@ -105,13 +105,13 @@ def plan(
     """
     runs, chunk, groups = len(seeds), min(eval_every, rounds), num_run_groups(mesh)
     method = split(methods)
-    model = method.of("model")
-    parts = functions(method, model, mesh, train_loss=train_loss)
+    model = method.field("model")
+    parts = make_functions(method, model, mesh, train_loss=train_loss)
     if data.num_partitions is not None:
         data = with_partition_arrays(data, pad_to_multiple(partition_arrays(data), groups))
     with tracing_for(machine.platform):
         shapes = federation_on(machine, mesh, data)
-        filled = pad_to_multiple((np.asarray(seeds, np.uint32), method.own, model.own), groups)
+        filled = pad_to_multiple((np.asarray(seeds, np.uint32), method.per_run, model.per_run), groups)
         *own, of_model = runs_on(machine, mesh, filled)
         own, shared = tuple(own), method.shared
         state = runs_on(machine, mesh, jax.eval_shape(parts.init, own, shared, shapes))
