@@ -38,6 +38,10 @@ class Memory(NamedTuple):
         """The sum."""
         return sum(self)
 
+    def by_purpose(self) -> dict[str, int]:
+        """Returns the fields that are not 0, by name."""
+        return {name: size for name, size in self._asdict().items() if size}
+
     def max_runs(self, runs: int, limit: float) -> int:
         """Returns how many runs fit into ``limit`` bytes if ``runs`` need this much."""
         return max(0, int((limit - self.data) * runs / (self.total - self.data)))
