@@ -14,7 +14,7 @@ from fedjax_fair import checks, data, models
 from fedjax_fair.app.conditions import make_communication, make_faults
 from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig, SolverConfig
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.memory import MemoryEstimate, check_memory, min_memory, total_memory
+from fedjax_fair.app.memory import MemoryEstimate, check_memory, min_memory
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import MODELS, PARTITIONERS, role_classes
 from fedjax_fair.app.settings import lookup
@@ -25,6 +25,7 @@ from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device, num_run_groups
 from fedjax_fair.simulate import BaseRound, Round
+from fedjax_fair.training.memory import total_memory
 
 __all__ = [
     "Experiment",

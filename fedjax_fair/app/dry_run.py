@@ -10,9 +10,10 @@ import tomli_w
 
 from fedjax_fair.app.build import Experiment, memory_of
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.memory import format_bytes, num_bytes
+from fedjax_fair.app.memory import format_bytes
 from fedjax_fair.app.sweep import Group
 from fedjax_fair.text import format_columns
+from fedjax_fair.training.memory import tree_bytes
 
 __all__ = ["as_toml", "num_compilations", "print_dry_run", "run_costs", "sweep_costs"]
 
@@ -60,7 +61,7 @@ def run_costs(experiment: Experiment) -> dict[str, str]:
     compilations = num_compilations(config)
     needed = {name: each.runs + each.minibatches for name, each in memory_of(experiment).items()}
     largest = max(needed, key=needed.__getitem__)
-    data = format_bytes(num_bytes(experiment.data))
+    data = format_bytes(tree_bytes(experiment.data))
     return {
         "runs": f"{methods} methods x {seeds} seeds, {config.training.rounds} rounds each",
         "compilations": f"{methods * compilations}, {compilations} per method",

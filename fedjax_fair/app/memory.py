@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
-
-import jax
-from jaxtyping import PyTree
 
 from fedjax_fair.app.config import Config, SolverConfig
 from fedjax_fair.data import FederatedData
 from fedjax_fair.simulate import RoundState
 from fedjax_fair.solvers.sgd import PLANNED
+from fedjax_fair.training.memory import tree_bytes
 
 __all__ = [
     "MemoryEstimate",
     "check_memory",
     "format_bytes",
-    "free_memory",
     "min_memory",
-    "num_bytes",
-    "total_memory",
 ]
 
 
@@ -49,8 +43,8 @@ def min_memory(
         runs: Number of runs on a device.
         data: The federated dataset.
     """
-    model = num_bytes(state.variables)
-    states = runs * num_bytes(state._replace(key=None)) + 2 * model
+    model = tree_bytes(state.variables)
+    states = runs * tree_bytes(state._replace(key=None)) + 2 * model
     train: Any = data.train
     batch_size = solver.batch_size or 0
     if not solver.replacement:
@@ -86,27 +80,6 @@ def check_memory(name: str, estimate: MemoryEstimate, config: Config, limit: int
             f"solver.batch_size={solver.batch_size}, solver.steps={solver.steps}: the minibatches "
             f"of a client of {name} need {format_bytes(estimate.minibatches)} or more: {expected}"
         )
-
-
-def total_memory() -> int:
-    """Returns the bytes of the first device, or of the machine if it is a CPU."""
-    stats = jax.local_devices()[0].memory_stats()
-    if stats is not None:
-        return stats["bytes_limit"]
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def free_memory() -> int:
-    """Returns the bytes that a batch of runs may take."""
-    stats = jax.local_devices()[0].memory_stats()
-    if stats is not None:
-        return int(0.9 * (stats["bytes_limit"] - stats["bytes_in_use"]))
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def num_bytes(tree: PyTree) -> int:
-    """Returns the bytes of all arrays in a tree."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def format_bytes(size: int) -> str:

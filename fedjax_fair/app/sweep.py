@@ -22,7 +22,6 @@ from fedjax_fair import checks, report, results
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.memory import free_memory
 from fedjax_fair.app.run_folder import environment, locked
 from fedjax_fair.app.settings import change, lookup, places
 from fedjax_fair.app.signatures import Setting
@@ -32,6 +31,7 @@ from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
+from fedjax_fair.training.memory import free_memory
 
 if TYPE_CHECKING:
     import xarray as xr

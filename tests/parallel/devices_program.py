@@ -252,7 +252,7 @@ def held():
             methods = split([make_fedavg(rate) for rate in rates[:runs].tolist()])
             programs = CompiledFunctions(methods, batch, 2, True)
             with tracing_for("gpu"):  # Where what is recorded goes to a host.
-                num_bytes = programs.num_bytes(4)
+                num_bytes = programs.memory(4).total
         first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]
         found = {
             "runs": runs,

@@ -373,7 +373,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="2 partitions: expected a single one"):
         shard_federation(two, client_mesh(1))
     pooled = ff.Centralized(linear_model(), ff.solvers.SGD(0.1, 2, steps=1))
-    with pytest.raises(ValueError, match="mesh: expected none"):
+    with pytest.raises(ValueError, match="mesh: training on pooled examples"):
         ff.fit(pooled, FEDERATION, rounds=1, mesh=client_mesh(1))
     with pytest.raises(ValueError, match="distributed=True: expected False for a sweep"):
         sweep(Config(distributed=True))
