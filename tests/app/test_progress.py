@@ -76,7 +76,7 @@ def text_of(bars):
     return console.file.getvalue()  # type: ignore
 
 
-def test_a_terminal_of_eighty_columns_says_what_goes_on():
+def test_progress_fits_eighty_columns():
     bars = progress._Bars(on_terminal())
     bar = progress._Bar(bars, "fedavg", None)
     bar.on_start(10, (0, 1))
@@ -90,13 +90,13 @@ def test_a_terminal_of_eighty_columns_says_what_goes_on():
         assert part in shown
 
 
-def test_names_are_shown_as_they_are():
+def test_control_characters_in_names_are_escaped():
     bars = progress._Bars(on_terminal(200))
     progress._Bar(bars, "a [/x] \x1b[2J", None).on_start(10, (0,))
     assert "a [/x] \\x1b[2J" in text_of(bars)
 
 
-def test_a_run_that_was_done_before_shows_its_end():
+def test_a_finished_run_shows_its_results():
     bars = progress._Bars(on_terminal())
     bar = progress._Bar(bars, "fedavg", None)
     bar.on_start(10, (0,))
