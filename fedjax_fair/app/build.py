@@ -29,7 +29,6 @@ from fedjax_fair.training.memory import total_memory
 
 __all__ = [
     "Experiment",
-    "batch_size",
     "build",
     "load_data",
     "local_steps",
@@ -265,16 +264,6 @@ def server_view(method: Method) -> str:
         for role in ("selector", "aggregator")
     ]
     return max((role.server_view for role in roles), key=get_args(ServerView).index)
-
-
-def batch_size(config: Config, name: str) -> int | None:
-    """Returns the batch size of one method.
-
-    Args:
-        config: A resolved configuration.
-        name: The method, as in ``config.methods``.
-    """
-    return resolve_method(config, name)[1].solver.batch_size
 
 
 def local_steps(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -14,35 +14,38 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
-from fedjax_fair.simulate import RoundInfo
 from fedjax_fair.text import escape_control_chars
 from fedjax_fair.training.fit import Callback, Evaluation
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["CallbackFn", "examples_in", "show_steps", "show_training"]
+__all__ = ["show_steps", "show_training"]
 
-CallbackFn = Callable[[str, int | None], Callback]
-"""Makes the callback of a method from its name and batch size."""
+_METRICS = {"accuracy": "accuracy_mean_clients", "dissimilarity": "client_dissimilarity"}
 
 
 @contextmanager
-def show_training(console: Console | None = None, *, quiet: bool = False) -> Iterator[CallbackFn]:
+def show_training(
+    console: Console | None = None, *, quiet: bool = False
+) -> Iterator[Callable[[str], Callback]]:
     """Shows the progress of runs: bars on a terminal, lines in a file or a pipe.
 
     Args:
         console: The output; by default the standard output.
         quiet: Whether to show nothing.
+
+    Yields:
+        A function from the name of a method to its callback.
     """
     console = console or Console()
     if quiet:
-        yield lambda method, batch_size: Callback()
+        yield lambda method: Callback()
     elif console.is_terminal:
         with _Bars(console) as bars:
-            yield lambda method, batch_size: _Bar(bars, method, batch_size)
+            yield lambda method: _Bar(bars, method)
     else:
-        yield lambda method, batch_size: _Lines(console, method, batch_size)
+        yield lambda method: _Lines(console, method)
 
 
 @contextmanager
@@ -70,63 +73,38 @@ def show_steps(
 class _Display(Callback):
     """Reports quality, speed and remaining time of a run."""
 
-    def __init__(self, method: str, batch_size: int | None) -> None:
+    def __init__(self, method: str) -> None:
         self._method = escape_control_chars(method)
-        self._batch_size = batch_size
         self._first: Evaluation | None = None
-        self._examples = 0
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        done, status = evaluation.round, quality(evaluation.summaries)
+        done, rounds = evaluation.round, evaluation.rounds
+        speed = ""
         if self._first is None:
             # The time before includes compilation, and rounds of an earlier process.
             self._first = evaluation
-            self.show(done, evaluation.rounds, status)
-            return
-        seconds = max(evaluation.seconds - self._first.seconds, 1e-9)
-        pace = (done - self._first.round) / seconds
-        speed = [f"{pace:,.3g} rounds/s"]
-        if self._batch_size is not None and evaluation.info is not None:
-            sizes = np.asarray(evaluation.clients.train_sizes)
-            self._examples += examples_in(evaluation.info, sizes, self._batch_size)
-            speed.append(f"{self._examples / seconds:,.0f} examples/s")
-        if left := evaluation.rounds - done:
-            speed.append(f"{timedelta(seconds=round(left / max(pace, 1e-9)))} left")
-        self.show(done, evaluation.rounds, status, ", ".join(speed))
+        else:
+            seconds = max(evaluation.seconds - self._first.seconds, 1e-9)
+            pace = max((done - self._first.round) / seconds, 1e-9)
+            speed = f"{pace:,.3g} rounds/s"
+            if left := rounds - done:
+                speed += f", {timedelta(seconds=round(left / pace))} left"
+        self.show(done, rounds, _format_metrics(evaluation.summaries), speed)
 
-    def show(self, done: int, rounds: int, status: str, speed: str = "") -> None:
-        """Shows status and speed after a round."""
+    def show(self, done: int, rounds: int, metrics: str, speed: str = "") -> None:
+        """Shows metrics and speed after a round."""
         raise NotImplementedError
 
 
-def quality(summaries: dict[str, np.ndarray]) -> str:
-    """Formats accuracy and dissimilarity, means over runs."""
-    accuracy, dissimilarity = (
-        100 * float(np.mean(summaries[name]))
-        for name in ("accuracy_mean_clients", "client_dissimilarity")
-    )
-    return f"accuracy {accuracy:.1f} %  dissimilarity {dissimilarity:.1f} %"
-
-
-def examples_in(info: RoundInfo, sizes: np.ndarray, batch_size: int) -> int:
-    """Counts the training examples that clients have processed, for all seeds together.
-
-    Args:
-        info: Records of rounds, with ``clients`` and ``steps`` of ``[seeds, rounds, cohort]``.
-        sizes: Training examples of each client, ``[seeds, clients]``.
-        batch_size: Examples of a minibatch; the last one of an epoch may be smaller.
-    """
-    clients, steps = np.asarray(info.clients), np.asarray(info.steps, np.int64)
-    trained = clients >= 0
-    runs = np.arange(len(clients))[:, None, None]
-    examples = np.where(trained, sizes[runs, clients], 1).astype(np.int64)
-    epochs, rest = np.divmod(steps, -(-examples // batch_size))
-    return int(np.sum((epochs * examples + rest * np.minimum(batch_size, examples)) * trained))
+def _format_metrics(values: Mapping[str, np.ndarray]) -> str:
+    """Formats means over runs."""
+    means = {name: 100 * float(np.mean(values[metric])) for name, metric in _METRICS.items()}
+    return "  ".join(f"{name} {mean:.1f}%" for name, mean in means.items())
 
 
 class _Lines(_Display):
-    def __init__(self, console: Console, method: str, batch_size: int | None) -> None:
-        super().__init__(method, batch_size)
+    def __init__(self, console: Console, method: str) -> None:
+        super().__init__(method)
         self._print = lambda text: console.print(
             f"{self._method}: {text}", markup=False, highlight=False, soft_wrap=True
         )
@@ -139,8 +117,8 @@ class _Lines(_Display):
         took = time.monotonic() - self._started
         self._print(f"compiled in {took:.0f} s, {num_bytes / 2**20:,.0f} MiB")
 
-    def show(self, done: int, rounds: int, status: str, speed: str = "") -> None:
-        self._print(f"round {done}/{rounds}  {status}  {speed}".rstrip())
+    def show(self, done: int, rounds: int, metrics: str, speed: str = "") -> None:
+        self._print(f"round {done}/{rounds}  {metrics}  {speed}".rstrip())
 
 
 class _Bars(progress.Progress):
@@ -165,8 +143,8 @@ class _Status(progress.ProgressColumn):
 
 
 class _Bar(_Display):
-    def __init__(self, bars: _Bars, method: str, batch_size: int | None) -> None:
-        super().__init__(method, batch_size)
+    def __init__(self, bars: _Bars, method: str) -> None:
+        super().__init__(method)
         self._bars = bars
 
     def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
@@ -175,13 +153,12 @@ class _Bar(_Display):
     def on_compiled(self, num_bytes: int) -> None:
         self._bars.update(self._task, status=f"{num_bytes / 2**20:,.0f} MiB")
 
-    def show(self, done: int, rounds: int, status: str, speed: str = "") -> None:
-        self._bars.update(self._task, completed=done, status=f"{status}\n{speed}".rstrip())
+    def show(self, done: int, rounds: int, metrics: str, speed: str = "") -> None:
+        self._bars.update(self._task, completed=done, status=f"{metrics}\n{speed}".rstrip())
 
     def on_end(self, results: xr.Dataset) -> None:
         """Shows the results if all rounds were done by an earlier process."""
         if self._first is None:
             last = results.isel(round=-1)
-            names = ("accuracy_mean_clients", "client_dissimilarity")
-            done = int(last["round"])
-            self.show(done, done, quality({name: last[name].values for name in names}))
+            values = {metric: last[metric].values for metric in _METRICS.values()}
+            self.show(int(last["round"]), int(last["round"]), _format_metrics(values))

@@ -6,7 +6,7 @@ import difflib
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -19,11 +19,11 @@ from fedjax_fair.app.values import describe_type, parse_value
 from fedjax_fair.results.files import write_text
 
 __all__ = [
+    "by_name",
     "change",
     "load",
     "load_into",
     "lookup",
-    "override",
     "places",
     "read",
     "save",
@@ -41,52 +41,6 @@ def change(config: Config, section: str, name: str, value: Any) -> Config:
     return replace(config, **{section: replace(getattr(config, section), **{name: value})})
 
 
-def override(
-    config: Config,
-    written: str,
-    settings_fn: Callable[[Config], Mapping[str, Iterable[str]]],
-    method: str,
-) -> Config:
-    """Changes the settings in a method's name.
-
-    Args:
-        config: A configuration.
-        written: ``name=value``, separated by commas; ``section.name`` if the name is ambiguous.
-        settings_fn: From a configuration to the settings of the method, by section. The name of
-            the network and its precision can always be set.
-        method: The method's name, for errors.
-
-    Raises:
-        ValueError: If the method has no such setting, one is given twice, or a value does not fit.
-
-    Examples:
-        >>> def settings_fn(config):
-        ...     return {"selector": ["cohort_size", "lam", "b"]}
-        >>> override(Config(), "lam=0.25,b=2", settings_fn, "subtrunc:lam=0.25,b=2").selector.lam
-        0.25
-        >>> override(Config(), "alpha=9", settings_fn, "subtrunc:alpha=9")
-        Traceback (most recent call last):
-        ValueError: method='subtrunc:alpha=9': setting='alpha': expected one of cohort_size, lam, b.
-    """
-    items = [item.partition("=") for item in written.split(",")]
-    # The network comes first, because other settings may belong to it.
-    items.sort(key=lambda item: item[0].strip() not in ("model.name", "name"))
-    given = set()
-    for name, _, text in items:
-        by_section = {section: list(names) for section, names in settings_fn(config).items()}
-        listed = _by_name(by_section)
-        by_section["model"] = [*by_section.get("model", ()), "name", "compute"]
-        try:
-            place = lookup("setting", name.strip(), _by_name(by_section), listed)
-            if place in given:
-                raise ValueError(f"expected {name.strip()} once.")
-            config = change(config, *place, read(config, ".".join(place), text))
-        except ValueError as error:
-            raise ValueError(f"method={method!r}: {error}") from None
-        given.add(place)
-    return config
-
-
 def places(config: Config) -> dict[str, tuple[str, str]]:
     """Returns section and field of each setting, by ``section.field`` and by unique fields.
 
@@ -95,16 +49,12 @@ def places(config: Config) -> dict[str, tuple[str, str]]:
         ('selector', 'lam')
     """
     sections = {item.name: getattr(config, item.name) for item in fields(config)}
-    return _by_name(
-        {
-            name: [item.name for item in fields(section)]
-            for name, section in sections.items()
-            if is_dataclass(section)
-        }
-    )
+    parts = {name: fields(part) for name, part in sections.items() if is_dataclass(part)}
+    return by_name({name: [item.name for item in items] for name, items in parts.items()})
 
 
-def _by_name(sections: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, str]]:
+def by_name(sections: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, str]]:
+    """Returns section and field of settings, as ``places``, from the fields of each section."""
     pairs = [(section, name) for section, names in sections.items() for name in names]
     count = Counter(name for _, name in pairs)
     unique = {name: (section, name) for section, name in pairs if count[name] == 1}

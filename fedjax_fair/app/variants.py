@@ -9,7 +9,7 @@ from typing import Any
 from fedjax_fair.app.config import DATA_NAMES, Config
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, role_classes
-from fedjax_fair.app.settings import change, lookup, override, suggest, unknown_method
+from fedjax_fair.app.settings import by_name, change, lookup, read, suggest, unknown_method
 from fedjax_fair.app.signatures import Setting, settings_of
 
 __all__ = ["check_unused_settings", "drop_unused_settings", "method_settings", "resolve_method"]
@@ -38,8 +38,29 @@ def resolve_method(config: Config, name: str) -> tuple[Method, Config]:
     for other in others:
         method = _combine(names, method, other)
     if written:
-        config = override(config, written, lambda config: _settings(method, config), name)
+        try:
+            config = _set_written(method, config, written)
+        except ValueError as error:
+            raise ValueError(f"method={name!r}: {error}") from None
     return method, config
+
+
+def _set_written(method: Method, config: Config, written: str) -> Config:
+    """Sets the settings ``name=value`` in a method's name, which are separated by commas."""
+    items = [item.partition("=") for item in written.split(",")]
+    # The network comes first, because other settings may belong to it.
+    items.sort(key=lambda item: item[0].strip() not in ("model.name", "name"))
+    done = set()
+    for name, _, text in items:
+        sections = {section: list(names) for section, names in _settings(method, config).items()}
+        listed = by_name(sections)
+        sections["model"] += ["name", "compute"]
+        place = lookup("setting", name.strip(), by_name(sections), listed)
+        if place in done:
+            raise ValueError(f"expected {name.strip()} once.")
+        config = change(config, *place, read(config, ".".join(place), text))
+        done.add(place)
+    return config
 
 
 def method_settings(config: Config, name: str) -> dict[str, dict[str, Setting]]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from fedjax_fair.app import experiment, maximize
-from fedjax_fair.app.build import Experiment, batch_size, build
+from fedjax_fair.app.build import Experiment, build
 from fedjax_fair.app.commands.common import RunPath, interrupt_hint, print_output_paths, resumable
 from fedjax_fair.app.commands.maximizing import maximize_in
 from fedjax_fair.app.commands.request import request
@@ -136,8 +136,6 @@ def run_sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         print_dry_run(config, sweep_costs(groups))
         return
     print(f"Sweep folder: {escape_control_chars(options.output)}")
-    is_one_size = not any("batch_size" in name for name in varied)
-    size = config.solver.batch_size if is_one_size else None
     with (
         interrupt_hint("the same command continues"),
         Termination() as end,
@@ -148,7 +146,7 @@ def run_sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
             seeds=wanted.seeds,
             folder=options.output,
             runs_per_batch=options.runs_per_batch,
-            callback_fn=lambda runs: [show(runs, size), end],
+            callback_fn=lambda runs: [show(runs), end],
             **varied,
         )
     Console().print(*tables(swept))
@@ -174,7 +172,7 @@ def _execute(
 
         def callback_fn(method: str) -> list[Callback]:
             trackers = [LoggerCallback(name, folder.path, method) for name in loggers]
-            return [*trackers, show(method, batch_size(ready.config, method)), end]
+            return [*trackers, show(method), end]
 
         combined = experiment.execute(ready, folder, callback_fn)
     Console().print(*tables(combined))
