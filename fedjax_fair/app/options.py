@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -20,8 +21,9 @@ HELP = {"-h", "--help"}
 def parse(kind: Any, arguments: list[str], command: str, default: Any = None) -> Any:
     """Parses arguments into a dataclass.
 
-    An option takes the words up to the next one if it is a tuple, none if it is a bool, and
-    otherwise one. The remaining words belong to the field that is ``Positional``.
+    The words after an option belong to it if its type is a tuple. A bool takes no word;
+    ``--no-NAME`` sets it to False. Other options take one word. The remaining words belong to the
+    field that is ``Positional``.
 
     Args:
         kind: The dataclass; a field that is a dataclass itself is a section of options.
@@ -39,6 +41,8 @@ def parse(kind: Any, arguments: list[str], command: str, default: Any = None) ->
         tyro.cli(kind, args=["--help"], prog=f"fedjax-fair {command}", config=config, **given)
     types = dict(options_of(kind))
     queue = deque(word for argument in arguments for word in split_option(argument))
+    flags = [flag for flag, kind in types.items() if bool in members(kind)]
+    negations = {re.sub(r"(--|\.)(?=[\w-]+$)", r"\1no-", flag): flag for flag in flags}
     values: dict[str, Any] = {}
     positional: list[str] = []
     while queue:
@@ -46,6 +50,8 @@ def parse(kind: Any, arguments: list[str], command: str, default: Any = None) ->
         if not flag.startswith("--"):
             positional.append(flag)
             continue
+        switch = "False" if flag in negations else "True"
+        flag = negations.get(flag, flag)
         if flag not in types:
             similar = suggest(flag, types)
             help_hint = f"`fedjax-fair {command} --help` lists them."
@@ -57,7 +63,7 @@ def parse(kind: Any, arguments: list[str], command: str, default: Any = None) ->
         while queue and len(words) < num_words and not queue[0].startswith("--"):
             words.append(queue.popleft())
         try:
-            values[flag] = parse_value(types[flag], ["True"] if is_flag else words)
+            values[flag] = parse_value(types[flag], [switch] if is_flag else words)
         except ValueError as error:
             raise ValueError(f"{' '.join([flag, *words])}: {error}") from None
     values |= _positional_value(kind, positional, command)

@@ -512,6 +512,13 @@ def test_seeds_and_methods_are_written_with_spaces_or_commas(written, seeds):
     assert joined.training.seeds == seeds
 
 
+def test_flags_can_be_negated():
+    groups = presets.PRESETS["groups"].config
+    assert groups.data.partition_per_seed
+    config = parse(Config, ["--data.no-partition-per-seed", "--distributed"], "run", groups)
+    assert (config.data.partition_per_seed, config.distributed) == (False, True)
+
+
 def test_help_of_a_sweep_lists_what_can_be_varied(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["sweep", "digits", "--methods", "subtrunc", "--help"])
