@@ -424,7 +424,7 @@ def test_sweep_runs_every_configuration_and_ranks_them(tmp_path, capsys):
 
 
 def sweep_of(**accuracies):
-    """Results over three configurations, in the order of accuracies of test and validation examples."""
+    """Results over three configurations with these accuracies."""
     shape = ("algorithm", "lam", "seed", "round")
     columns = {
         name: (shape, np.reshape(accuracies.get(name, [0.1, 0.2, 0.3]), (1, 3, 1, 1)))
