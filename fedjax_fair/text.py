@@ -6,14 +6,14 @@ import shutil
 import textwrap
 from collections.abc import Mapping
 
-__all__ = ["aligned", "printable"]
+__all__ = ["escape_control_chars", "format_columns"]
 
 
-def printable(text: object) -> str:
+def escape_control_chars(text: object) -> str:
     r"""The text on one line, with escapes for what a terminal or a reader would not see as a mark.
 
     Examples:
-        >>> printable("naïve\x1b[2J\n")
+        >>> escape_control_chars("naïve\x1b[2J\n")
         'naïve\\x1b[2J\\n'
     """
     return "".join(
@@ -22,9 +22,9 @@ def printable(text: object) -> str:
     )
 
 
-def aligned(rows: Mapping[str, object], indent: str = "") -> str:
+def format_columns(rows: Mapping[str, object], indent: str = "") -> str:
     """Names beside texts, which are broken where the terminal ends."""
-    shown = {printable(name): printable(text) for name, text in rows.items()}
+    shown = {escape_control_chars(name): escape_control_chars(text) for name, text in rows.items()}
     width = max(map(len, shown))
     columns = max(40, shutil.get_terminal_size().columns - width - len(indent) - 2)
     lines = []

@@ -83,7 +83,7 @@ ff.report.plots.learning_curves(run, "accuracy_mean_clients")
 ff.report.plots.accuracy_distribution(run)
 
 # %%
-worst = run.accuracy_worst_tenth.isel(round=-1)
+worst = run.accuracy_worst_10pct.isel(round=-1)
 assert (worst < accuracy).all(), "some clients are served worse than the average"
 worst
 

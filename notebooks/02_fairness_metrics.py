@@ -35,7 +35,7 @@ federations = {
 metrics = {
     "mean": performance.mean_over_clients,
     "minimum": performance.minimum,
-    "worst 10 %": performance.worst_tenth,
+    "worst 10 %": performance.worst_10pct,
     "standard deviation": fairness.standard_deviation,
     "dissimilarity": fairness.client_dissimilarity,
     "Gini": fairness.gini,
@@ -120,7 +120,7 @@ ff.report.plots.learning_curves(runs, "client_dissimilarity")
 
 # %%
 final = runs.isel(round=-1).mean("seed")
-shown = ["accuracy_mean_clients", "accuracy_worst_tenth", "client_dissimilarity"]
+shown = ["accuracy_mean_clients", "accuracy_worst_10pct", "client_dissimilarity"]
 final[[*shown, "client_dissimilarity_noise"]].to_dataframe().round(3)
 
 # %% [markdown]

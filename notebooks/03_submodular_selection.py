@@ -36,7 +36,7 @@ from fedjax_fair.submodular import estimators
 # ## Representatives
 #
 # *Facility location* counts for every point its nearest member. Maximizing it
-# greedily picks a point in the middle of the largest crowd first, then ever smaller crowds. What
+# greedily selects a point in the middle of the largest crowd first, then ever smaller crowds. What
 # each further member adds shrinks: the function is submodular, and greedy provably reaches at least
 # 63 % of the best value, in practice nearly all of it.
 
@@ -91,10 +91,10 @@ def subtrunc(lam, b=20.0):
     return submodular.greedy(submodular.Sum((represented, bonus)), 10)
 
 
-selection.chosen(distances, subtrunc(lam=0).items, group=most)
+selection.selected_clients(distances, subtrunc(lam=0).items, group=most)
 
 # %%
-selection.chosen(distances, subtrunc(lam=30).items, group=most)
+selection.selected_clients(distances, subtrunc(lam=30).items, group=most)
 
 # %% [markdown]
 # As the weight of the bonus grows, the mean loss of the cohort rises and its representation falls:

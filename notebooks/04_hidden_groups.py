@@ -73,7 +73,7 @@ assert all(len(side) == 1 for side in sides)
 
 # %%
 contenders = {
-    "mean": ff.aggregators.Mean("size"),
+    "mean": ff.aggregators.Mean("num_examples"),
     "equitable": ff.aggregators.Equitable(num_clusters=2),
     "oracle": ff.aggregators.Equitable(num_clusters=2, groups="oracle"),
 }
@@ -96,7 +96,7 @@ groups.group_curves(results)
 # information. A cohort from one group only has nothing to match: splitting it counts as zero.
 
 # %%
-groups.agreement(results)
+groups.cluster_agreement(results)
 
 # %%
 plots.learning_curves(results, "sigma_acc")

@@ -148,7 +148,7 @@ results = ff.results.combine(
 plots.learning_curves(results, "client_dissimilarity")
 
 # %%
-selection.tradeoff(results, last=3)
+selection.tradeoff(results, average_last=3)
 
 # %% [markdown]
 # Three seeds do not decide which is best: compare the bars, which are 95 % intervals, with the

@@ -39,7 +39,7 @@ base = replace(
     model=ModelConfig(name="logistic"),
     solver=replace(base.solver, steps=10, epochs=None, batch_size=10),
     training=replace(base.training, rounds=30, eval_every=30),
-    data=replace(base.data, clients=20, classes_per_client=2, per_run=True),
+    data=replace(base.data, clients=20, classes_per_client=2, partition_per_seed=True),
     selector=replace(base.selector, cohort_size=5),
 )
 rates = [0.03, 0.1, 0.3, 1.0]
@@ -60,7 +60,7 @@ print(runs)
 
 # %% [markdown]
 # Each answer is one `xarray.Dataset` with a dimension for every setting. Seeds have partitions of
-# their own here (`per_run`), so that a mean over seeds is one over federations as well. A sweep
+# their own here (`partition_per_seed`), so that a mean over seeds is one over federations as well. A sweep
 # holds out a tenth of every client's training examples for validation: settings are chosen by
 # `validation_*`, and test examples say what the choice is worth.
 
@@ -78,7 +78,7 @@ swept["subtrunc"]["accuracy_mean_clients"].sizes
 # %%
 def points(one, prefix=""):
     """Accuracy and its standard deviation over clients, in %, of every setting."""
-    last = 100 * results.final(one).mean("seed")
+    last = 100 * results.final_metrics(one).mean("seed")
     return np.stack(
         [
             last[prefix + name].values.ravel()
@@ -114,7 +114,7 @@ plt.show()
 # %%
 for method, one in swept.items():
     (name,) = strengths[method]
-    last = 100 * results.final(one).isel(algorithm=0)
+    last = 100 * results.final_metrics(one).isel(algorithm=0)
     rate = last["validation_accuracy_mean_clients"].mean(["seed", name]).idxmax("learning_rate")
     at_rate = last.sel(learning_rate=rate)
     least = int(at_rate["validation_accuracy_standard_deviation"].mean("seed").argmin(name))

@@ -63,7 +63,7 @@ def test_what_cannot_be_compared_is_named():
 
 
 def test_a_person_sees_what_is_beyond_chance():
-    table = difference_table(made_up(accuracy_worst_tenth=0.3, client_dissimilarity=0.0))
+    table = difference_table(made_up(accuracy_worst_10pct=0.3, client_dissimilarity=0.0))
     (two, _, worst, dissimilarity), (three, *_) = zip(
         *(column.cells for column in table.columns), strict=True
     )
@@ -97,10 +97,10 @@ def test_every_column_is_what_plain_statistics_say():
 
 def test_the_mean_of_the_last_evaluations_can_be_compared():
     runs = made_up(client_dissimilarity=-0.2)
-    found = results.compare(runs, "client_dissimilarity", last=2)
+    found = results.compare(runs, "client_dissimilarity", average_last=2)
     ends = runs.client_dissimilarity.values.mean(axis=2)
     np.testing.assert_allclose(found.difference, (ends[1:] - ends[0]).mean(axis=1))
-    longer = results.compare(runs, "client_dissimilarity", last=99)
+    longer = results.compare(runs, "client_dissimilarity", average_last=99)
     np.testing.assert_allclose(longer.difference, found.difference)
 
 
@@ -117,20 +117,20 @@ def test_methods_end_when_they_were_evaluated_last():
         },
         {"algorithm": ["one", "two"], "seed": [0, 1], "round": [0, 5, 9]},
     )
-    last = results.final(runs)
+    last = results.final_metrics(runs)
     assert last.loss.values.tolist() == [[2, 5], [7, 10]]
     assert np.isnan(last.gap.values[1]).all()
-    both = results.final(runs, last=2)
+    both = results.final_metrics(runs, average_last=2)
     assert both.loss.values.tolist() == [[1.5, 4.5], [6.5, 9.5]]
     assert both.gap.values.tolist() == [[2, 5], [6, 9]]
     assert both.of_client.values.tolist() == [1.0, 2.0]
     assert last.accuracy.dims == both.accuracy.dims == ("algorithm", "seed", "client")
     assert last.accuracy[..., 1].values.tolist() == last.loss.values.tolist()
     assert "round" not in both.coords
-    with pytest.raises(ValueError, match="last=0: expected an integer >= 1"):
-        results.final(runs, last=0)
+    with pytest.raises(ValueError, match="average_last=0: expected an integer >= 1"):
+        results.final_metrics(runs, average_last=0)
     with pytest.raises(ValueError, match="expected results over seed and round"):
-        results.final(runs[["of_client"]])
+        results.final_metrics(runs[["of_client"]])
 
 
 def test_methods_of_different_seeds_are_compared_without_pairs():
@@ -280,13 +280,13 @@ def full(num_clients=6):
     rng = np.random.default_rng(0)
     names = ["fedavg", "clustered_by_similarity:prox=0.1"]
     summaries = [
-        "accuracy_mean_clients", "accuracy_mean_examples", "accuracy_worst_tenth",
+        "accuracy_mean_clients", "accuracy_mean_examples", "accuracy_worst_10pct",
         "accuracy_standard_deviation", "client_dissimilarity",
     ]  # fmt: skip
     columns = {
         name: (DIMS, rng.uniform(0.6, 0.62, (2, 5, 1)), {"units": "1"}) for name in summaries
     }
-    columns["accuracy_worst_tenth"][1][1] -= 0.3
+    columns["accuracy_worst_10pct"][1][1] -= 0.3
     columns["test_examples"] = (("client", "class"), np.full((num_clients, 3), 4))
     return xr.Dataset(columns, {"algorithm": names}, {"data": "digits"})
 
@@ -305,7 +305,7 @@ def test_the_table_after_a_run_marks_what_is_beyond_chance_and_has_the_noise_flo
         beyond = "*" if stats.ttest_rel(one, other).pvalue < 0.05 else ""
         assert cell == f"{other.mean():.1f} ± {other.std(ddof=1):.1f}{beyond}"
     assert 0 < second.count("*") < 4
-    spread = ["accuracy_worst_tenth", "accuracy_standard_deviation", "client_dissimilarity"]
+    spread = ["accuracy_worst_10pct", "accuracy_standard_deviation", "client_dissimilarity"]
     floors = results.noise_floor(runs, spread).mean("algorithm")
     assert floor.split()[2:] == [f"{100 * floors[name].item():.1f}" for name in spread]
     alone = printed(summary_table(runs.isel(seed=[0])), width=120)
@@ -329,11 +329,11 @@ def test_points_that_a_setting_does_not_change_are_one_row():
         ["one", "any", "0"], ["one", "any", "0.2"],
     ]  # fmt: skip
     assert sum(row[0] == "two" for row in rows) == 4
-    assert "The first 6 of 6 points" in text
+    assert "The first 6 of 6 configurations" in text
     assert "whatever the value" in text
     runs["client_dissimilarity"][0, 1, 0, 0] += 0.01  # Now it matters.
     text = printed(sweep_table(runs, ["lam", "prox"]), width=120)
-    assert "The first 8 of 8 points" in text
+    assert "The first 8 of 8 configurations" in text
     assert "whatever" not in text
 
 
@@ -342,7 +342,7 @@ def test_eighty_columns_are_enough():
     for table in (
         summary_table(runs),
         difference_table(runs),
-        compared_table(results.compare(runs, "accuracy_worst_tenth")),
+        compared_table(results.compare(runs, "accuracy_worst_10pct")),
     ):
         text = printed(table)
         assert max(map(len, text.splitlines())) <= 80

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from experiments.reliability.disks import REASON, full_disk
 from fedjax_fair import results
 from fedjax_fair.base import Variables
-from fedjax_fair.results.files import require_intact_folder, write_text, written_by_orbax
-from fedjax_fair.results.trained import save_model
+from fedjax_fair.results.files import verify_checksum, write_text, written_by_orbax
+from fedjax_fair.results.model_files import save_model
 
 RNG = np.random.default_rng(0)
 DATASET = xr.Dataset(
@@ -60,7 +60,7 @@ def test_a_model_that_a_full_disk_has_no_room_for_is_named(room, tmp_path, capfd
     assert str(tmp_path / "model") in str(error.value)
     assert capfd.readouterr().err == ""
     save_model(variables, tmp_path / "model")
-    require_intact_folder(tmp_path / "model")
+    verify_checksum(tmp_path / "model")
 
 
 def test_room_for_what_orbax_writes_is_checked_first(tmp_path, monkeypatch):

@@ -39,7 +39,9 @@ def main() -> None:
     options = parser.parse_args()
 
     config = SETTINGS[options.data]
-    config = replace(config, data=replace(config.data, dir=options.tfds_dir, per_run=True))
+    config = replace(
+        config, data=replace(config.data, dir=options.tfds_dir, partition_per_seed=True)
+    )
     file = options.output / f"cross-{options.data}-runs.csv"
     if not options.only_write:
         runs.run_missing(config, config.methods, range(options.seeds), file, SUMMARIES, OF_ROUNDS)
@@ -61,7 +63,7 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
     Differences are paired by seed, with 95 % intervals: of the combination to the selector alone,
     and to equitable weights with random clients.
     """
-    at_end = results.final(measured, LAST)
+    at_end = results.final_metrics(measured, LAST)
     values = {name: 100 * at_end[metric] for name, metric in COLUMNS.items()}
     selectors = {"random": ("fedprox", "equitable")} | {
         name: (name, f"{name}+equitable")

@@ -120,7 +120,7 @@ def main() -> None:
     file = options.output / f"equitable-{options.what}-{data}-runs.csv"
     table = f"equitable-{data}"
     if options.what == "grid":
-        tested = {"prepare": runs.held_out, "on_nonfinite": "keep"}
+        tested = {"prepare": runs.held_out, "on_nonfinite": "skip_round"}
         grid = GRIDS[data]
         run(table, step_sizes(grid), GRID_SEEDS, grid.rounds, **tested)
         run(table, strengths(grid, chosen(file)), GRID_SEEDS, grid.rounds, **tested)
@@ -223,7 +223,7 @@ def by_period(measured: xr.Dataset) -> pd.DataFrame:
     parts = []
     for first, last in PERIODS:
         own = measured.sel(round=slice(first, last))
-        found = results.compare(own, "sigma_acc", "fedprox", last=own.sizes["round"])
+        found = results.compare(own, "sigma_acc", "fedprox", average_last=own.sizes["round"])
         numbers = 100 * found[["difference", "low", "high"]].to_dataframe()
         means = 100 * own["sigma_acc"].mean(("round", "seed")).to_series().rename("sigma_acc")
         part = numbers.join(means, how="right").assign(p=found["p"].to_series())

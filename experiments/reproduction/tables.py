@@ -83,7 +83,7 @@ def _at(
     table = pd.DataFrame({"method": methods, "moment": moment})
     papers: dict[str, list[float]] = {}
     ends = {}
-    at_end = results.final(measured, last)
+    at_end = results.final_metrics(measured, last)
     for name, column in layout.columns.items():
         ends[name] = column.factor * at_end[column.metric]
         table[name] = ends[name].mean("seed").values

@@ -10,11 +10,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_fair.results import compare, final, noise_floor
-from fedjax_fair.results.comparison import headlines
+from fedjax_fair.results import compare, final_metrics, noise_floor
+from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.tables import HEADINGS, caption, cells
 from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -31,7 +31,7 @@ __all__ = [
 
 COLUMNS = {
     "accuracy_mean_clients": "accuracy",
-    "accuracy_worst_tenth": "worst 10 %",
+    "accuracy_worst_10pct": "worst 10 %",
     "accuracy_standard_deviation": "dispersion",
     "client_dissimilarity": "dissimilarity",
 }
@@ -46,9 +46,11 @@ def tables(results: xr.Dataset) -> list[Table]:
     Raises:
         ValueError: If they are none of a command.
     """
-    if "algorithm" not in results.dims or not {"found", "accuracy_mean_clients"} & set(results):
+    if "algorithm" not in results.dims or not {"final_value", "accuracy_mean_clients"} & set(
+        results
+    ):
         raise ValueError("results: expected those of a run, a sweep or a maximization.")
-    if "found" in results:
+    if "final_value" in results:
         return [maximization_table(results)]
     dims = results["accuracy_mean_clients"].dims
     if varied := [str(name) for name in dims if name not in ("algorithm", "seed", "round")]:
@@ -84,7 +86,7 @@ def summary_table(results: xr.Dataset) -> Table:
     table.add_column("method", overflow="fold")
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
-    last = final(results)
+    last = final_metrics(results)
     p = {name: compare(results, name).p for name in COLUMNS} if marked else {}
     for method in last["algorithm"].values:
         row = last.sel(algorithm=method)
@@ -143,7 +145,7 @@ def _table(title: str, caption: str) -> Table:
     """A table without a frame, which has room for more in eighty columns."""
     return Table(
         title=_title(title) if title else None,
-        caption=Text(printable(caption), "table.caption"),
+        caption=Text(escape_control_chars(caption), "table.caption"),
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
@@ -157,10 +159,10 @@ def difference_table(results: xr.Dataset) -> Table:
 
     Returns:
         A table of mean differences between paired seeds, in points, with 95 % intervals. Where
-        clients differ in their labels alone, spread is that of `results.by_mix`, which has less
+        clients differ in their labels alone, spread is that of `results.class_based`, which has less
         noise.
     """
-    results, columns = headlines(results)
+    results, columns = default_metrics(results)
     baseline = str(results["algorithm"].values[0])
     compared = {name: compare(results, name) for name in columns}
     seeds = results.sizes["seed"]
@@ -184,7 +186,7 @@ def _difference(row: xr.Dataset) -> str:
 
 
 def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) -> Table:
-    """Lays out the points of a sweep that serve the clients best in the end.
+    """Lays out the configurations of a sweep that serve the clients best in the end.
 
     Args:
         results: What ``sweep`` returned.
@@ -199,21 +201,23 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
     """
     ranked = _VALIDATION in results
     columns = {_VALIDATION: "validation", **COLUMNS} if ranked else COLUMNS
-    last = final(results[list(columns)])
+    last = final_metrics(results[list(columns)])
     methods = [last.sel(algorithm=method) for method in last["algorithm"].values]
-    points = [point for method in methods for point in _points(method, settings)]
-    order = np.arange(len(points))
+    configurations = [
+        configuration for method in methods for configuration in _configurations(method, settings)
+    ]
+    order = np.arange(len(configurations))
     if ranked:
-        worths = [-float(row[_VALIDATION].mean()) for _, row in points]
-        order = np.argsort(worths, kind="stable")
-    shown = [points[number] for number in order[:rows]]
+        scores = [-float(row[_VALIDATION].mean()) for _, row in configurations]
+        order = np.argsort(scores, kind="stable")
+    shown = [configurations[number] for number in order[:rows]]
     which, by = (
         ("best", "ranked by validation") if ranked else ("first", "not ranked: no validation")
     )
-    folded = any("any" in values for values, _ in points)
+    folded = any("any" in values for values, _ in configurations)
     note = "; any: the same whatever the value" if folded else ""
     table = _table(
-        f"The {which} {len(shown)} of {len(order):,} points ({results.attrs['data']})",
+        f"The {which} {len(shown)} of {len(order):,} configurations ({results.attrs['data']})",
         f"in %, mean over {results.sizes['seed']} seeds, {by}; others of test examples{note}",
     )
     table.add_column("method", overflow="fold")
@@ -228,8 +232,10 @@ def sweep_table(results: xr.Dataset, settings: Sequence[str], rows: int = 20) ->
     return table
 
 
-def _points(last: xr.Dataset, settings: Sequence[str]) -> list[tuple[list[object], xr.Dataset]]:
-    """What the points of one method are set to, and what they reach."""
+def _configurations(
+    last: xr.Dataset, settings: Sequence[str]
+) -> list[tuple[list[object], xr.Dataset]]:
+    """What the configurations of one method are set to, and what they reach."""
     ignored = [
         name
         for name in settings
@@ -276,10 +282,12 @@ def maximization_table(results: xr.Dataset) -> Table:
                     "clients\ncontacted", "Mbit\nup", "Mbit\ndown"):  # fmt: skip
         table.add_column(heading, justify="right")
     means = results.mean("seed")
-    greedy, popular = (float(means["found"].sel(algorithm=name)) for name in (GREEDY, POPULAR))
+    greedy, popular = (
+        float(means["final_value"].sel(algorithm=name)) for name in (GREEDY, POPULAR)
+    )
     for method in results["algorithm"].values:
         row = means.sel(algorithm=method)
-        found, rounded = float(row["found"]), float(row["rounded"])
+        found, rounded = float(row["final_value"]), float(row["rounded"])
         beyond = (found - popular) / (greedy - popular) if greedy > popular else np.nan
         bits = [float(row[name].max()) / 1e6 for name in ("bits_up", "bits_down")]
         table.add_row(
@@ -313,7 +321,7 @@ def group_table(results: xr.Dataset) -> Table:
     table.add_column("gap", justify="right")
     table.add_column("sigma_acc", justify="right")
     table.add_column("NMI", justify="right")
-    last = final(results)
+    last = final_metrics(results)
     for method in last["algorithm"].values:
         row = last.sel(algorithm=method)
         accuracies = [row["group_accuracy"].isel(planted_group=i) for i in range(len(counts))]
@@ -330,11 +338,11 @@ def group_table(results: xr.Dataset) -> Table:
 
 def _name(text: object) -> Text:
     """A name that others chose, of which nothing is read as markup."""
-    return Text(printable(text))
+    return Text(escape_control_chars(text))
 
 
 def _title(text: str) -> Text:
-    return Text(printable(text), "table.title")
+    return Text(escape_control_chars(text), "table.title")
 
 
 def _percent(values: np.ndarray) -> str:

@@ -15,20 +15,20 @@ from rich.table import Column
 from rich.text import Text
 
 from fedjax_fair.simulate import RoundInfo
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 from fedjax_fair.training.fit import Callback, Evaluation
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Watch", "examples_in", "watching", "working"]
+__all__ = ["CallbackFn", "examples_in", "show_steps", "show_training"]
 
-Watch = Callable[[str, int | None], Callback]
+CallbackFn = Callable[[str, int | None], Callback]
 """Makes a callback of the name of a method and its batch size."""
 
 
 @contextmanager
-def watching(console: Console | None = None, *, quiet: bool = False) -> Iterator[Watch]:
+def show_training(console: Console | None = None, *, quiet: bool = False) -> Iterator[CallbackFn]:
     """Shows how runs go on: bars on a terminal, lines in a file or a pipe, or nothing.
 
     Args:
@@ -46,7 +46,7 @@ def watching(console: Console | None = None, *, quiet: bool = False) -> Iterator
 
 
 @contextmanager
-def working(
+def show_steps(
     console: Console | None = None, *, quiet: bool = False
 ) -> Iterator[Callable[[str], None]]:
     """Shows which of several steps of work is going on, and for how long.
@@ -67,16 +67,16 @@ def working(
             transient=True,
         ) as shown:
             task = shown.add_task("preparing", total=None)
-            yield lambda step: shown.update(task, description=printable(step))
+            yield lambda step: shown.update(task, description=escape_control_chars(step))
     else:
-        yield lambda step: console.print(printable(step), markup=False, highlight=False)
+        yield lambda step: console.print(escape_control_chars(step), markup=False, highlight=False)
 
 
 class _Shown(Callback):
     """The news of a run: how good the model is, how fast rounds are done, what is left."""
 
     def __init__(self, method: str, batch_size: int | None) -> None:
-        self._method = printable(method)
+        self._method = escape_control_chars(method)
         self._batch_size = batch_size
         self._first: Evaluation | None = None
         self._examples = 0

@@ -5,7 +5,7 @@
 ``env.json``       Versions, device and git commit.
 ``metrics.jsonl``  One line per evaluation, method and seed, written as they happen.
 ``checkpoints/``   The latest state of each method.
-``models/``        The trained models of each method, for ``results.model``.
+``models/``        The trained models of each method, for ``results.load_model``.
 ``results.nc``     The results of the methods that are done, as one Dataset.
 ``plots/``         Figures drawn from ``results.nc``.
 ``report.html``    Everything a person wants to see, on one page.

@@ -1,4 +1,4 @@
-"""Clients that lie by their data."""
+"""Clients whose labels are wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def flip_labels(data: FederatedData, clients: Sequence[int]) -> FederatedData:
     """Makes some clients train on wrong labels: class ``c`` becomes ``num_classes - 1 - c``.
 
     Test examples keep their labels. Clients differ in more than their numbers of examples of each
-    class then, so that `fedjax_fair.results.by_mix` refuses the results.
+    class then, so that `fedjax_fair.results.class_based` refuses the results.
 
     Args:
         data: A federation with one partition.
@@ -46,4 +46,4 @@ def flip_labels(data: FederatedData, clients: Sequence[int]) -> FederatedData:
     owners = np.repeat(np.arange(data.num_clients), sizes)
     rows = order[: owners.size][np.isin(owners, np.asarray(clients, np.int64))]
     labels[rows] = data.num_classes - 1 - labels[rows]
-    return data._replace(train=train._replace(labels=labels), label_skew=False)
+    return data._replace(train=train._replace(labels=labels), label_skew_only=False)

@@ -1,6 +1,6 @@
 """Metrics: how well and how evenly a federation is served, and what that costs.
 
-Functions on arrays live in `performance`, `fairness`, `groups`, `by_mix`, `clustering` and
+Functions on arrays live in `performance`, `fairness`, `groups`, `class_based`, `clustering` and
 `communication`, comparisons of runs in `paired`, the noise of test sets in `noise`, metrics of
 predictions in `predictions`;
 `SUMMARIES` lists those that every evaluation computes, under the names they have in results, and
@@ -16,7 +16,7 @@ Examples:
 """
 
 from fedjax_fair.metrics import (
-    by_mix,
+    class_based,
     clustering,
     communication,
     fairness,
@@ -42,8 +42,8 @@ __all__ = [
     "OF_TESTS",
     "SUMMARIES",
     "adjusted_rand_index",
-    "by_mix",
     "bytes_per_round",
+    "class_based",
     "clustering",
     "communication",
     "fairness",

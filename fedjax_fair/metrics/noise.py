@@ -18,15 +18,15 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
 from fedjax_fair.base import ClientMetrics
-from fedjax_fair.metrics.by_mix import accuracy_by_mix
+from fedjax_fair.metrics.class_based import class_based_accuracy
 from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SUMMARIES
 
 __all__ = ["OF_SPREAD", "expected"]
 
 OF_SPREAD = (
     "accuracy_minimum",
-    "accuracy_worst_tenth",
-    "accuracy_best_tenth",
+    "accuracy_worst_10pct",
+    "accuracy_best_10pct",
     "accuracy_standard_deviation",
     "sigma_acc",
     "client_dissimilarity",
@@ -53,7 +53,7 @@ def expected(
     """What summaries are on average where every client is served alike.
 
     Args:
-        names: Of ``OF_SPREAD``; with ``_by_mix`` behind for what `results.by_mix` makes of them.
+        names: Of ``OF_SPREAD``; with ``_class_based`` behind for what `results.class_based` makes of them.
         accuracy: That of all clients, in ``[0, 1]``.
         examples: Test examples of every client and class.
         groups: Planted group of each client, which summaries of groups need.
@@ -72,21 +72,21 @@ def expected(
     """
     checks.probability("accuracy", accuracy)
     for name in names:
-        checks.one_of("name", name.removesuffix("_by_mix"), OF_SPREAD)
+        checks.one_of("name", name.removesuffix("_class_based"), OF_SPREAD)
     rng = np.random.default_rng(0)
     sizes = examples.sum(axis=1)
     draws = max(1, min(draws, _BINOMIALS // len(sizes)))
     known: Any = np.zeros(len(sizes), np.int32) if groups is None else groups.astype(np.int32)
     found = {}
-    own = tuple(name for name in names if not name.endswith("_by_mix"))
+    own = tuple(name for name in names if not name.endswith("_class_based"))
     if own:
         shares = _shares(rng, accuracy, sizes, draws)
         found |= dict(zip(own, _averages(own, shares, sizes.astype(np.int32), known), strict=True))
-    mixed = tuple(name for name in names if name.endswith("_by_mix"))
+    mixed = tuple(name for name in names if name.endswith("_class_based"))
     if mixed:
         of_classes = _shares(rng, accuracy, examples.sum(axis=0), draws)
         arrays = of_classes, examples.astype(np.int32), known
-        found |= dict(zip(mixed, _averages_by_mix(mixed, *arrays), strict=True))
+        found |= dict(zip(mixed, _class_based_averages(mixed, *arrays), strict=True))
     return {name: float(found[name]) for name in names}
 
 
@@ -114,12 +114,12 @@ def _averages(
 
 
 @partial(jax.jit, static_argnums=0)
-def _averages_by_mix(
+def _class_based_averages(
     names: tuple[str, ...],
     class_accuracy: Float[Array, "draws classes"],
     examples: Int[Array, "clients classes"],
     groups: Int[Array, " clients"],
 ) -> list[Float[Array, ""]]:
-    own = tuple(name.removesuffix("_by_mix") for name in names)
-    mixed = jax.vmap(accuracy_by_mix, (0, None))(class_accuracy, examples)
+    own = tuple(name.removesuffix("_class_based") for name in names)
+    mixed = jax.vmap(class_based_accuracy, (0, None))(class_accuracy, examples)
     return _averages(own, mixed, jnp.sum(examples, axis=1), groups)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-__all__ = ["best_tenth", "mean_over_clients", "mean_over_examples", "minimum", "worst_tenth"]
+__all__ = ["best_10pct", "mean_over_clients", "mean_over_examples", "minimum", "worst_10pct"]
 
 
 def mean_over_clients(values: Float[Array, " clients"]) -> Float[Array, ""]:
@@ -76,7 +76,7 @@ def minimum(values: Float[Array, " clients"]) -> Float[Array, ""]:
     return jnp.nanmin(values)
 
 
-def worst_tenth(values: Float[Array, " clients"]) -> Float[Array, ""]:
+def worst_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Mean over the tenth of the clients with the smallest values.
 
     With ``n`` clients left after leaving out NaN, these are the ``ceil(n / 10)`` smallest
@@ -95,17 +95,17 @@ def worst_tenth(values: Float[Array, " clients"]) -> Float[Array, ""]:
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> worst_tenth(jnp.arange(20.0)).item()  # of 0 and 1
+        >>> worst_10pct(jnp.arange(20.0)).item()  # of 0 and 1
         0.5
     """
     num_clients = jnp.sum(~jnp.isnan(values))
     return _mean_of_ranks(values, 0, (num_clients + 9) // 10)
 
 
-def best_tenth(values: Float[Array, " clients"]) -> Float[Array, ""]:
+def best_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Mean over the tenth of the clients with the largest values.
 
-    The mirror of `worst_tenth`: beside it, shows which clients a fair method takes from; alone it
+    The mirror of `worst_10pct`: beside it, shows which clients a fair method takes from; alone it
     says nothing about fairness.
 
     Args:
@@ -120,7 +120,7 @@ def best_tenth(values: Float[Array, " clients"]) -> Float[Array, ""]:
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> best_tenth(jnp.arange(20.0)).item()  # of 18 and 19
+        >>> best_10pct(jnp.arange(20.0)).item()  # of 18 and 19
         18.5
     """
     num_clients = jnp.sum(~jnp.isnan(values))

@@ -38,7 +38,7 @@ class FunctionOf(Tree):
         return self.function(*(getattr(metrics, name) for name in self.names))
 
 
-def _clients_reached(metrics: ClientMetrics) -> Float[Array, ""]:
+def _num_clients_participated(metrics: ClientMetrics) -> Float[Array, ""]:
     return jnp.sum(metrics.participation > 0).astype(metrics.test_accuracy.dtype)
 
 
@@ -72,20 +72,20 @@ SUMMARIES: tuple[Metric, ...] = (
         FunctionOf(performance.minimum, ("test_accuracy",)),
     ),
     Metric(
-        "accuracy_worst_tenth",
+        "accuracy_worst_10pct",
         "Test accuracy, mean of the worst 10 % of clients",
         "1",
         TESTED,
         "uniform",
-        FunctionOf(performance.worst_tenth, ("test_accuracy",)),
+        FunctionOf(performance.worst_10pct, ("test_accuracy",)),
     ),
     Metric(
-        "accuracy_best_tenth",
+        "accuracy_best_10pct",
         "Test accuracy, mean of the best 10 % of clients",
         "1",
         TESTED,
         "uniform",
-        FunctionOf(performance.best_tenth, ("test_accuracy",)),
+        FunctionOf(performance.best_10pct, ("test_accuracy",)),
     ),
     Metric(
         "accuracy_standard_deviation",
@@ -192,12 +192,12 @@ SUMMARIES: tuple[Metric, ...] = (
         _participation_gini,
     ),
     Metric(
-        "clients_reached",
+        "num_clients_participated",
         "Clients that have trained at least once",
         "clients",
         EVERYONE,
         "uniform",
-        _clients_reached,
+        _num_clients_participated,
     ),
 )
 """Every entry's function is pure, so that all of them can be evaluated inside ``jit``."""

@@ -41,14 +41,14 @@ def compared(dataset: xr.Dataset) -> Comparison:
     Returns:
         Means with 95 % intervals over seeds; with two or more methods and seeds also paired
         differences, of which those beyond chance are marked. Spread from the accuracies of classes,
-        which has less noise, stands beside the measured one where `results.by_mix` gives it.
+        which has less noise, stands beside the measured one where `results.class_based` gives it.
     """
-    columns = {_LEVEL: "accuracy", "accuracy_worst_tenth": "worst 10 %", _SPREAD: "dissimilarity"}
-    if dataset.attrs.get("label_skew"):
+    columns = {_LEVEL: "accuracy", "accuracy_worst_10pct": "worst 10 %", _SPREAD: "dissimilarity"}
+    if dataset.attrs.get("label_skew_only"):
         # Of all evaluations, as the terminal's table is made, whose compiled program this shares.
-        dataset = dataset.merge(results.by_mix(dataset))
-        columns[f"{_SPREAD}_by_mix"] = "dissimilarity by mix of labels"
-    last = results.final(dataset)
+        dataset = dataset.merge(results.class_based(dataset))
+        columns[f"{_SPREAD}_class_based"] = "class-based dissimilarity"
+    last = results.final_metrics(dataset)
     if "group_accuracy_gap" in last:
         columns["group_accuracy_gap"] = "gap of groups"
     methods = [str(name) for name in last["algorithm"].values]
@@ -98,7 +98,7 @@ def _finding(
 ) -> str:
     said = []
     if gaps:
-        spread = f"{_SPREAD}_by_mix" if f"{_SPREAD}_by_mix" in gaps else _SPREAD
+        spread = f"{_SPREAD}_class_based" if f"{_SPREAD}_class_based" in gaps else _SPREAD
         sure = [
             f"{method} ({', '.join(beyond)})"
             for method in methods[1:]
@@ -127,7 +127,7 @@ def _finding(
 
 def all_metrics(dataset: xr.Dataset) -> str:
     """A table of every summary metric of the last evaluations, in HTML."""
-    last = results.final(dataset)
+    last = results.final_metrics(dataset)
     names = [str(name) for name in last["algorithm"].values]
     head = "".join(f'<th class="number" scope="col">{text(name)}</th>' for name in names)
     measured = [m for m in metrics.ALL_SUMMARIES if m.name in last]

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["contents"]
 
-_MOST_VALUES = 1_200_000
+_MAX_VALUES = 1_200_000
 """Numbers of single clients on a page: 3.2 MB, two bytes each in base64."""
 
-_MOST_CLIENTS = 1000
+_MAX_CLIENTS = 1000
 _NOTHING = 65535
 _SEEDS = ("seed", "round")
 
@@ -34,7 +34,7 @@ def contents(dataset: xr.Dataset) -> dict[str, Any]:
 
     Returns:
         What ``json`` can write: ``methods``; ``accuracy``, ``dissimilarity``, ``floor``,
-        ``agreement`` and ``groups`` as curves of ``[rounds, means, lows, highs]`` a method;
+        ``cluster_agreement`` and ``groups`` as curves of ``[rounds, means, lows, highs]`` a method;
         ``tradeoff``; ``participation``; and ``clients``, with the accuracy of every client at every
         evaluation and who trained in which round.
     """
@@ -56,7 +56,7 @@ def contents(dataset: xr.Dataset) -> dict[str, Any]:
         sizes = range(values.sizes["planted_group"])
         found["groups"] = [_curves(values.isel(planted_group=group)) for group in sizes]
     if "aggregation_nmi" in dataset:
-        found["agreement"] = _agreement(dataset)
+        found["cluster_agreement"] = _cluster_agreement(dataset)
     return found
 
 
@@ -130,7 +130,7 @@ def _gini(counts: np.ndarray) -> float:
     return float(ranks @ np.sort(counts) / (counts.size * counts.sum()))
 
 
-def _agreement(dataset: xr.Dataset) -> list[list[list[float | None]] | None]:
+def _cluster_agreement(dataset: xr.Dataset) -> list[list[list[float | None]] | None]:
     """Mutual information of found and planted groups, mean over rounds so far."""
     values = by_method(dataset, "aggregation_nmi", ("seed", "training_round"))
     found: list[list[list[float | None]] | None] = []
@@ -148,12 +148,12 @@ def _clients(dataset: xr.Dataset) -> dict[str, Any]:
     cohorts = by_method(dataset, "cohort_clients", ("seed", "training_round", "slot"))
     cohorts = cohorts.transpose("algorithm", "seed", "training_round", "slot")
     num_clients = accuracy.sizes["client"]
-    ids = np.unique(np.linspace(0, num_clients - 1, min(num_clients, _MOST_CLIENTS)).astype(int))
+    ids = np.unique(np.linspace(0, num_clients - 1, min(num_clients, _MAX_CLIENTS)).astype(int))
     methods, seeds, evaluations, _ = accuracy.shape
-    members = methods * cohorts.sizes["training_round"] * cohorts.sizes["slot"]
-    one_seed = methods * evaluations * ids.size + members
-    kept = int(np.clip(_MOST_VALUES // one_seed, 1, seeds))
-    room = max(2, (_MOST_VALUES - kept * members) // (kept * methods * ids.size))
+    participants = methods * cohorts.sizes["training_round"] * cohorts.sizes["slot"]
+    one_seed = methods * evaluations * ids.size + participants
+    kept = int(np.clip(_MAX_VALUES // one_seed, 1, seeds))
+    room = max(2, (_MAX_VALUES - kept * participants) // (kept * methods * ids.size))
     shown = np.unique(np.linspace(0, evaluations - 1, min(room, evaluations)).astype(int))
     tested = _per_seed(dataset, "test_examples", kept).sum(axis=2)
     return {
@@ -176,7 +176,7 @@ def _clients(dataset: xr.Dataset) -> dict[str, Any]:
 
 
 def _per_seed(dataset: xr.Dataset, name: str, kept: int) -> np.ndarray:
-    """Ownership ``[runs, clients, classes]``; of one run where it is the same in all."""
+    """Class counts ``[runs, clients, classes]``; of one run where it is the same in all."""
     counts = dataset[name]
     if "seed" not in counts.dims:
         return counts.transpose("client", "class").values[None].astype(int)
@@ -200,11 +200,11 @@ def _sparse(counts: np.ndarray) -> list[list[int]]:
 
 
 def _places(cohorts: np.ndarray, ids: np.ndarray, num_clients: int) -> np.ndarray:
-    """Where the members of cohorts are among the clients shown; NaN for others and empty slots."""
+    """Where the participants of cohorts are among the clients shown; NaN for others and empty slots."""
     place = np.full(num_clients + 1, np.nan)
     place[ids] = np.arange(ids.size)
-    members = np.nan_to_num(cohorts, nan=-1).astype(int)
-    return place[np.where(members < 0, num_clients, members)]
+    participants = np.nan_to_num(cohorts, nan=-1).astype(int)
+    return place[np.where(participants < 0, num_clients, participants)]
 
 
 def _packed(values: np.ndarray) -> str:

@@ -7,9 +7,9 @@ import json
 from importlib import resources
 from typing import Any
 
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 
-__all__ = ["details", "document", "folded", "section", "text"]
+__all__ = ["collapsible", "details", "document", "section", "text"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """What a browser may load: nothing from a network."""
@@ -68,7 +68,7 @@ def section(name: str, question: str, explanation: str, extra: str = "") -> str:
     )
 
 
-def folded(summary: str, content: str) -> str:
+def collapsible(summary: str, content: str) -> str:
     """Something that a click shows."""
     return f"<details><summary>{text(summary)}</summary>{content}</details>"
 
@@ -76,7 +76,9 @@ def folded(summary: str, content: str) -> str:
 def details(config: dict[str, Any], environment: dict[str, Any]) -> str:
     """What a run was made with."""
     return "".join(
-        folded(name, f"<pre>{text(json.dumps(values, indent=2, default=str), lines=True)}</pre>")
+        collapsible(
+            name, f"<pre>{text(json.dumps(values, indent=2, default=str), lines=True)}</pre>"
+        )
         for name, values in {"Configuration": config, "Environment": environment}.items()
     )
 
@@ -89,7 +91,7 @@ def text(value: object, lines: bool = False) -> str:
         '&lt;b&gt;\\x1b'
     """
     parts = str(value).split("\n") if lines else [str(value)]
-    return "\n".join(html.escape(printable(part)) for part in parts)
+    return "\n".join(html.escape(escape_control_chars(part)) for part in parts)
 
 
 def _json(numbers: dict[str, Any]) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair.report.intervals import student
-from fedjax_fair.results import final
-from fedjax_fair.text import printable
+from fedjax_fair.results import final_metrics
+from fedjax_fair.text import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,17 +21,17 @@ __all__ = [
     "NOISE_FLOOR",
     "band",
     "by_method",
+    "escape_mathtext",
     "first_difference",
     "is_percent",
     "label",
-    "numbers",
     "percent_axis",
     "points_as_methods",
     "settings_of",
+    "style_axes",
     "styles",
-    "tidy",
+    "to_percent",
     "variable",
-    "words",
 ]
 
 NOISE_FLOOR = "client_dissimilarity_noise"
@@ -119,7 +119,9 @@ def points_as_methods(results: xr.Dataset, most: int | None = None) -> xr.Datase
         chosen = [f"{name}={_short(point[name])}" for name in read[method]]
         places.setdefault(", ".join([method, *chosen] if whole else chosen or ["run"]), place)
     if most is not None:
-        reached = final(results[[level.name]])[level.name].mean("seed").transpose(*dims).values
+        reached = (
+            final_metrics(results[[level.name]])[level.name].mean("seed").transpose(*dims).values
+        )
         best = sorted(places, key=lambda name: -reached.flat[places[name]])[:most]
         places = {name: places[name] for name in best}
     indices = np.unravel_index(list(places.values()), [results.sizes[dim] for dim in dims])
@@ -155,7 +157,7 @@ def is_percent(values: xr.DataArray) -> bool:
     )
 
 
-def numbers(values: xr.DataArray) -> xr.DataArray:
+def to_percent(values: xr.DataArray) -> xr.DataArray:
     """What is drawn of a variable: accuracies and differences of them in percent."""
     return 100 * values if is_percent(values) else values
 
@@ -204,22 +206,22 @@ def styles(values: xr.DataArray) -> list[dict[str, Any]]:
 
 def label(values: xr.DataArray) -> str:
     """Name and unit for an axis."""
-    name = words(values.attrs.get("long_name", values.name))
-    unit = "%" if is_percent(values) else words(values.attrs.get("units", "1"))
+    name = escape_mathtext(values.attrs.get("long_name", values.name))
+    unit = "%" if is_percent(values) else escape_mathtext(values.attrs.get("units", "1"))
     return name if unit == "1" else f"{name} ({unit})"
 
 
-def words(text: object) -> str:
+def escape_mathtext(text: object) -> str:
     r"""A name that others chose, of which matplotlib reads nothing as a formula.
 
     Examples:
-        >>> words("$x$")
+        >>> escape_mathtext("$x$")
         '\\$x\\$'
     """
-    return printable(text).replace("$", r"\$")
+    return escape_control_chars(text).replace("$", r"\$")
 
 
-def tidy(axes: Axes) -> None:
+def style_axes(axes: Axes) -> None:
     """Leaves a light grid and two spines."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="0.9", linewidth=0.8)

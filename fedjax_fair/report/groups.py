@@ -11,12 +11,12 @@ from fedjax_fair.report.drawing import (
     COLORS,
     band,
     by_method,
+    escape_mathtext,
     first_difference,
     label,
-    numbers,
+    style_axes,
     styles,
-    tidy,
-    words,
+    to_percent,
 )
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-__all__ = ["agreement", "embedding", "group_curves"]
+__all__ = ["cluster_agreement", "embedding", "group_curves"]
 
 _MARKERS = "os^Dv<>P"
 
@@ -54,7 +54,7 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
     from matplotlib.figure import Figure
 
     values = by_method(results, metric, ("seed", "round", "planted_group"))
-    drawn = first_difference(numbers(values))
+    drawn = first_difference(to_percent(values))
     names = [str(name) for name in values["algorithm"].values]
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
@@ -67,8 +67,8 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
             rounds, color = curve["round"].values, COLORS[group % len(COLORS)]
             axes.plot(rounds, curve.mean("seed").values, color=color)
             band(axes, rounds, curve.values, color)
-        axes.set_title(words(name), fontsize=10, loc="left")
-        tidy(axes)
+        axes.set_title(escape_mathtext(name), fontsize=10, loc="left")
+        style_axes(axes)
     for axes in panels[len(names) :]:
         axes.set_axis_off()
     figure.supxlabel("Communication round", fontsize=10)
@@ -79,7 +79,7 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
     return figure
 
 
-def agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
+def cluster_agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
     """Draws how well the clusters that were found match the planted groups, round by round.
 
     Args:
@@ -97,7 +97,7 @@ def agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
         >>> import xarray as xr
         >>> values = np.array([[0.0, 1.0]])
         >>> results = xr.Dataset({"aggregation_nmi": (("seed", "training_round"), values)})
-        >>> agreement(results).axes[0].lines[0].get_ydata().tolist()
+        >>> cluster_agreement(results).axes[0].lines[0].get_ydata().tolist()
         [0.0, 0.5]
     """
     from matplotlib.figure import Figure
@@ -112,9 +112,9 @@ def agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
         rounds = np.arange(1, own.shape[1] + 1)
         so_far = np.cumsum(own, axis=1) / rounds
         name = str(values["algorithm"].values[i])
-        axes.plot(rounds, so_far.mean(axis=0), label=words(name), **style)
+        axes.plot(rounds, so_far.mean(axis=0), label=escape_mathtext(name), **style)
         band(axes, rounds, so_far.T, style["color"])
-    tidy(axes)
+    style_axes(axes)
     axes.set(
         xlabel="Communication round",
         ylabel=f"{measure.upper()}, mean over rounds so far",
@@ -165,7 +165,7 @@ def embedding(points: ArrayLike, found: ArrayLike, planted: ArrayLike | None = N
             alpha=0.8,
             label=f"cluster {cluster}" + ("" if planted is None else f", group {group}"),
         )
-    tidy(axes)
+    style_axes(axes)
     axes.set(xlabel="First coordinate", ylabel="Second coordinate")
     figure.legend(loc="outside right upper", frameon=False)
     return figure

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedjax_fair.report.drawing import styles, tidy, words
+from fedjax_fair.report.drawing import escape_mathtext, style_axes, styles
 from fedjax_fair.submodular.federated.comparison import GREEDY
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def value_against_bits(results: xr.Dataset) -> Figure:
         >>> values, bits = np.array([[[0, 2.0]], [[0, 1.0]]]), np.array([[[0, 0]], [[0, 8]]])
         >>> results = xr.Dataset({
         ...     "value": (over, values), "bits_up": (over, bits), "bits_down": (over, bits),
-        ...     "found": (over[:2], values[..., 1])}, {"algorithm": [GREEDY, "mine"]})
+        ...     "final_value": (over[:2], values[..., 1])}, {"algorithm": [GREEDY, "mine"]})
         >>> line = value_against_bits(results).axes[0].lines[1]
         >>> line.get_xdata().tolist(), line.get_ydata().tolist()
         ([16.0], [0.5])
@@ -45,7 +45,7 @@ def value_against_bits(results: xr.Dataset) -> Figure:
     from matplotlib.figure import Figure
 
     means = results.mean("seed")
-    share = means["value"] / means["found"].sel(algorithm=GREEDY)
+    share = means["value"] / means["final_value"].sel(algorithm=GREEDY)
     bits = means["bits_up"] + means["bits_down"]
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.add_subplot()
@@ -54,14 +54,18 @@ def value_against_bits(results: xr.Dataset) -> Figure:
         spent, reached = bits.values[i], share.values[i]
         talked = np.flatnonzero((spent > 0) & (reached > 0))
         if talked.size:
-            axes.plot(spent[talked], reached[talked], marker=".", label=words(name), **style)
+            axes.plot(
+                spent[talked], reached[talked], marker=".", label=escape_mathtext(name), **style
+            )
         else:
             last = reached[np.isfinite(reached)][-1]
-            axes.axhline(last, label=words(name), linewidth=1, linestyle=":", color=style["color"])
-    tidy(axes)
+            axes.axhline(
+                last, label=escape_mathtext(name), linewidth=1, linestyle=":", color=style["color"]
+            )
+    style_axes(axes)
     axes.set(xscale="log", xlabel="Bits to and from all clients so far")
     axes.set_ylabel("Value of the set / that of centralized greedy")
-    axes.set_title(words(results.attrs.get("data", "")), loc="left")
+    axes.set_title(escape_mathtext(results.attrs.get("data", "")), loc="left")
     figure.legend(loc="outside right upper", frameon=False)
     return figure
 
@@ -79,7 +83,7 @@ def chosen_pictures(results: xr.Dataset) -> Figure:
         >>> import xarray as xr
         >>> results = xr.Dataset(
         ...     {"chosen": (("algorithm", "seed", "item"), np.array([[[False, True]]])),
-        ...      "found": (("algorithm", "seed"), np.ones((1, 1))),
+        ...      "final_value": (("algorithm", "seed"), np.ones((1, 1))),
         ...      "picture": (("item", "height", "width"), np.arange(8).reshape(2, 2, 2))},
         ...     {"algorithm": [GREEDY], "label": ("item", ["3", "7"])})
         >>> chosen_pictures(results).axes[0].images[0].get_array().ravel().tolist()
@@ -97,11 +101,13 @@ def chosen_pictures(results: xr.Dataset) -> Figure:
     figure = Figure(figsize=(max(3.5, 0.7 * widest), 0.95 * len(rows)))
     figure.subplots_adjust(left=0.01, right=0.99, top=0.96, bottom=0.01, hspace=0.45, wspace=0.1)
     panels = figure.subplots(len(rows), widest, squeeze=False)
-    greedy = float(first["found"].sel(algorithm=GREEDY))
+    greedy = float(first["final_value"].sel(algorithm=GREEDY))
     for name, row, items in zip(methods, panels, rows, strict=True):
-        share = float(first["found"].sel(algorithm=name)) / greedy
+        share = float(first["final_value"].sel(algorithm=name)) / greedy
         row[0].set_title(
-            f"{words(name)}: {100 * share:.1f} % of centralized greedy", loc="left", size=8
+            f"{escape_mathtext(name)}: {100 * share:.1f} % of centralized greedy",
+            loc="left",
+            size=8,
         )
         for axes, item in zip(row, items, strict=False):
             axes.imshow(pictures[item], cmap="gray_r")

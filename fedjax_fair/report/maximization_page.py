@@ -45,7 +45,7 @@ def page(results: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
         >>> one = np.array([[2.0], [1.0]])
         >>> solved = xr.Dataset(
         ...     {"value": (over, values), "bits_up": (over, bits), "bits_down": (over, bits),
-        ...      "found": (over[:2], one), "rounded": (over[:2], one), "contacted": (over, bits),
+        ...      "final_value": (over[:2], one), "rounded": (over[:2], one), "contacted": (over, bits),
         ...      "rounds": ("algorithm", [0, 1]),
         ...      "chosen": ((*over[:2], "item"), np.ones((2, 1, 1), bool))},
         ...     {"algorithm": [GREEDY, POPULAR], "seed": [0], "label": ("item", ["a movie"])},
@@ -86,7 +86,7 @@ are best alone.{half}</p>
 
 def _measured(results: xr.Dataset) -> dict[str, xr.DataArray]:
     """The columns of the table, over ``algorithm`` and mostly ``seed``."""
-    found = results["found"]
+    found = results["final_value"]
     greedy, popular = (found.sel(algorithm=name, drop=True) for name in (GREEDY, POPULAR))
     return {
         "share": 100 * found / greedy,
@@ -136,7 +136,7 @@ def _finding(results: xr.Dataset, measured: dict[str, xr.DataArray]) -> str:
 
 def _contents(results: xr.Dataset, measured: dict[str, xr.DataArray]) -> dict[str, Any]:
     ordered = results.transpose("algorithm", "seed", "round", ...)
-    greedy = ordered["found"].sel(algorithm=GREEDY).values[:, None]
+    greedy = ordered["final_value"].sel(algorithm=GREEDY).values[:, None]
     shares = 100 * ordered["value"].values / greedy
     bits = (ordered["bits_up"] + ordered["bits_down"]).values.mean(axis=1)
     masks = ordered["chosen"].values.astype(bool)

@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_fair import results
 from fedjax_fair.report.comparison import all_metrics, compared
 from fedjax_fair.report.contents import contents
-from fedjax_fair.report.document import details, document, folded, section, text
+from fedjax_fair.report.document import collapsible, details, document, section, text
 from fedjax_fair.report.drawing import MOST_POINTS, points_as_methods, settings_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
 <div class="pictures">{"".join(_pictures(numbers))}</div>
 {_explorer(numbers["clients"])}
-{folded("All metrics of the last evaluation", all_metrics(shown))}
+{collapsible("All metrics of the last evaluation", all_metrics(shown))}
 {details(config, environment)}"""
     return document(title, body, numbers, ("charts", "run", "clients"))
 
@@ -165,10 +165,10 @@ def _pictures(numbers: dict[str, Any]) -> list[str]:
                 "Accuracy, mean over the clients of a group.",
             )
         )
-    if "agreement" in numbers:
+    if "cluster_agreement" in numbers:
         drawn.append(
             section(
-                "agreement",
+                "cluster_agreement",
                 "Are the planted groups found?",
                 "How well found clusters match them: 1 is perfect, 0 is chance or no clusters.",
             )
@@ -198,14 +198,14 @@ def _explorer(clients: dict[str, Any]) -> str:
 keys.</p>
 <div id="map"></div></div>
 <div id="client" class="explorer all" aria-live="polite"></div>
-<div class="all"><h2>Who owns what?</h2><div class="chart" id="ownership"></div></div>
+<div class="all"><h2>Who owns what?</h2><div class="chart" id="partition"></div></div>
 </div></div>"""
 
 
 def _settings(dataset: xr.Dataset, settings: list[str]) -> dict[str, Any]:
     """The accuracy of every point, and the number of its method and of each of its values."""
     names = ["algorithm", *settings] if dataset.sizes["algorithm"] > 1 else settings
-    level = 100 * results.final(dataset)["accuracy_mean_clients"].mean("seed")
+    level = 100 * results.final_metrics(dataset)["accuracy_mean_clients"].mean("seed")
     level = level.transpose("algorithm", *settings)
     points = [
         [round(float(accuracy), 3), list(place[-len(names) :])]

@@ -18,17 +18,17 @@ from fedjax_fair.report.drawing import (
     NOISE_FLOOR,
     band,
     by_method,
+    escape_mathtext,
     first_difference,
     label,
-    numbers,
     percent_axis,
+    style_axes,
     styles,
-    tidy,
+    to_percent,
     variable,
-    words,
 )
 from fedjax_fair.report.representatives import representatives
-from fedjax_fair.results import ownership
+from fedjax_fair.results import partition_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 __all__ = ["accuracy_distribution", "learning_curves", "partition", "representatives"]
 
-_MOST_CLIENTS_SHOWN = 1000
+_MAX_CLIENTS_SHOWN = 1000
 _LEVELS = (
     "accuracy_mean_clients",
     "accuracy_mean_examples",
     "accuracy_minimum",
-    "accuracy_worst_tenth",
-    "accuracy_best_tenth",
+    "accuracy_worst_10pct",
+    "accuracy_best_10pct",
 )
 
 
@@ -73,22 +73,22 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
     from matplotlib.figure import Figure
 
     values = by_method(results, metric, ("seed", "round"))
-    drawn = first_difference(numbers(values))
+    drawn = first_difference(to_percent(values))
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for i, style in enumerate(styles(values)):
         curve = drawn.isel(algorithm=i).dropna("round", how="all").transpose("round", "seed")
         rounds = curve["round"].values
         name = str(values["algorithm"].values[i])
-        axes.plot(rounds, curve.mean("seed").values, label=words(name), **style)
+        axes.plot(rounds, curve.mean("seed").values, label=escape_mathtext(name), **style)
         band(axes, rounds, curve.values, style["color"])
-    tidy(axes)
+    style_axes(axes)
     if metric in _LEVELS:
         percent_axis(axes, drawn)
     if metric == "client_dissimilarity" and NOISE_FLOOR in results:
         _floors(axes, by_method(results, NOISE_FLOOR, ("seed", "round")).sel(round=drawn["round"]))
     axes.set(xlabel="Communication round", ylabel=textwrap.fill(label(values), 36))
-    axes.set_title(words(results.attrs.get("data", "")), loc="left")
+    axes.set_title(escape_mathtext(results.attrs.get("data", "")), loc="left")
     axes.margins(x=0.02)
     seeds = values.sizes["seed"]
     legend = f"mean of {seeds} seeds,\nband: 95 % interval" if seeds > 1 else "one seed"
@@ -129,19 +129,19 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
     axes = figure.add_subplot()
     for i, style in enumerate(styles(values)):
         pooled = np.sort(100 * _pool(values.isel(algorithm=i), round))
-        axes.ecdf(pooled, label=words(values["algorithm"].values[i]), **style)
+        axes.ecdf(pooled, label=escape_mathtext(values["algorithm"].values[i]), **style)
         if pooled.size:
             worst = pooled[-(-pooled.size // 10) - 1]
             axes.plot(worst, 0.1, marker="o", linestyle="", color=style["color"], zorder=3)
     axes.axhspan(0, 0.1, color="0.93", zorder=0)
     axes.annotate("worst tenth", (1, 0.1), (-4, -4), "axes fraction", "offset points",
                   ha="right", va="top", size=8, color="0.35")  # fmt: skip
-    tidy(axes)
+    style_axes(axes)
     axes.set(xlabel=label(values), ylabel="Share of clients that have at most this (%)")
     axes.set(ylim=(0, 1), yticks=np.linspace(0, 1, 6), yticklabels=range(0, 101, 20))
     when = "last round" if round == -1 else f"round {round}"
     axes.set_title(
-        ", ".join(filter(None, [words(results.attrs.get("data", "")), when])), loc="left"
+        ", ".join(filter(None, [escape_mathtext(results.attrs.get("data", "")), when])), loc="left"
     )
     figure.legend(loc="outside right upper", frameon=False)
     return figure
@@ -176,7 +176,7 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
     from matplotlib.figure import Figure
 
     if isinstance(results, FederatedData):
-        results = ownership(results)
+        results = partition_dataset(results)
     if "train_examples" in results and "seed" in results["train_examples"].dims:
         results = results.isel(seed=0)
     counts = variable(results, "train_examples", ("client", "class"))
@@ -209,7 +209,7 @@ def _sorted_clients(counts: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Ids of the clients to draw, in the order of drawing."""
     share = counts.max(1) / np.maximum(counts.sum(1), 1)
     order = np.lexsort((-share, counts.argmax(1), group))
-    shown = min(len(order), _MOST_CLIENTS_SHOWN)
+    shown = min(len(order), _MAX_CLIENTS_SHOWN)
     return order[np.linspace(0, len(order) - 1, shown).astype(int)]
 
 
@@ -249,7 +249,7 @@ def _dots(axes: Axes, diameters: np.ndarray, colors: list[str]) -> None:
 def _describe(figure: Figure, counts: np.ndarray, num_shown: int, name: str) -> None:
     shown = f"{num_shown:,} of " if num_shown < len(counts) else ""
     text = f"{shown}{len(counts):,} clients, {counts.sum():,} training examples"
-    figure.suptitle(words(name), x=0.01, ha="left")
+    figure.suptitle(escape_mathtext(name), x=0.01, ha="left")
     figure.axes[0].set_title(f"{text}, largest dot {counts.max():,}", loc="left", size=8)
     figure.supylabel("Class", size=10)
 
@@ -263,7 +263,11 @@ def _group_legend(figure: Figure, colors: dict[Any, str]) -> None:
 
     handles = [Line2D([], [], color=color, lw=0, marker="o") for color in colors.values()]
     figure.legend(
-        handles, map(words, colors), loc="outside right upper", title="Group", frameon=False
+        handles,
+        map(escape_mathtext, colors),
+        loc="outside right upper",
+        title="Group",
+        frameon=False,
     )
 
 

@@ -1,4 +1,4 @@
-"""A figure of the items that a maximizer picked, and of what each of them gained."""
+"""A figure of the items that a maximizer selected, and of what each of them gained."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.report.drawing import COLORS, tidy
+from fedjax_fair.report.drawing import COLORS, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["representatives"]
 
-_MOST_NUMBERS = 30
+_MAX_NUMBERS = 30
 
 
 def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Figure:
-    """Draws points in two dimensions with those that were picked, and the gain of each pick.
+    """Draws points in two dimensions with those that were selected, and the gain of each selection.
 
     More than two coordinates are projected onto their first two principal components. Up to 30
-    picks are numbered in their order.
+    selections are numbered in their order.
 
     Args:
         points: Coordinates of all items, ``[n, width]``, ``width >= 2``.
-        items: Those picked, ``[k]``, best first, as ``ranking_`` of an estimator or ``items`` of a
+        items: Those selected, ``[k]``, best first, as ``ranking_`` of an estimator or ``items`` of a
             maximizer. Places that stayed empty, -1, are left out.
         gains: The gain of each, ``[k]``.
 
@@ -44,32 +44,34 @@ def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Fi
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    rows, picked, gained = np.asarray(points, float), np.asarray(items), np.asarray(gains)
+    rows, selected, gained = np.asarray(points, float), np.asarray(items), np.asarray(gains)
     if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] < 2:
         raise ValueError(f"points: expected shape [n, width >= 2], got {rows.shape}.")
     if not np.isfinite(rows).all():
         raise ValueError("points: expected finite numbers.")
-    if picked.ndim != 1 or picked.shape != gained.shape:
-        raise ValueError(f"gains: expected shape {picked.shape}, one an item, got {gained.shape}.")
-    picked, gained = picked[picked != -1], gained[picked != -1]
-    checks.items("items", picked, len(rows))
+    if selected.ndim != 1 or selected.shape != gained.shape:
+        raise ValueError(
+            f"gains: expected shape {selected.shape}, one an item, got {gained.shape}."
+        )
+    selected, gained = selected[selected != -1], gained[selected != -1]
+    checks.items("items", selected, len(rows))
 
     places, names = _flat(rows)
     figure = Figure(figsize=(9.0, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.3, 1))
     left.scatter(*places.T, s=8, color="0.75", linewidths=0, rasterized=True)
-    left.scatter(*places[picked].T, s=36, color=COLORS[0])
-    if len(picked) <= _MOST_NUMBERS:
-        for order, place in enumerate(places[picked], start=1):
+    left.scatter(*places[selected].T, s=36, color=COLORS[0])
+    if len(selected) <= _MAX_NUMBERS:
+        for order, place in enumerate(places[selected], start=1):
             left.annotate(str(order), place, (4, 4), textcoords="offset points", size=8)
     left.set(xlabel=names[0], ylabel=names[1])
-    left.set_title(f"{len(picked)} of {len(rows):,} items", loc="left")
-    right.plot(np.arange(1, len(picked) + 1), gained, marker=".", color=COLORS[0])
-    right.set(xlabel="Pick", ylabel="Gain")
+    left.set_title(f"{len(selected)} of {len(rows):,} items", loc="left")
+    right.plot(np.arange(1, len(selected) + 1), gained, marker=".", color=COLORS[0])
+    right.set(xlabel="Selection", ylabel="Gain")
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.set_title(f"sum of gains {gained.sum():.4g}", loc="left")
     for axes in (left, right):
-        tidy(axes)
+        style_axes(axes)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Figures of client selection: participation, representation, and their price in accuracy."""
+"""Figures of client selection: participation, representation, and their cost in accuracy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedjax_fair.report.drawing import (
     COLORS,
     NOISE_FLOOR,
     by_method,
+    escape_mathtext,
     is_percent,
     label,
-    numbers,
     settings_of,
+    style_axes,
     styles,
-    tidy,
-    words,
+    to_percent,
 )
 from fedjax_fair.report.intervals import student
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["chosen", "participation", "participation_lorenz", "tradeoff"]
+__all__ = ["participation", "participation_lorenz", "selected_clients", "tradeoff"]
 
-_MOST_IN_LEGEND = 12
+_MAX_IN_LEGEND = 12
 
 
 def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
@@ -79,7 +79,7 @@ def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
         shares = _busiest_first(trained.mean(axis=0))
         colors = LinearSegmentedColormap.from_list("", ["#f4f4f4", styles(cohorts)[i]["color"]])
         axes.imshow(shares, cmap=colors, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-        title = f"{words(methods[i])}: {ever.mean():.3g} of {num_clients} clients"
+        title = f"{escape_mathtext(methods[i])}: {ever.mean():.3g} of {num_clients} clients"
         axes.set_title(title + (", mean over seeds" if len(runs) > 1 else ""), loc="left", size=9)
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
@@ -121,9 +121,9 @@ def participation_lorenz(results: xr.Dataset) -> Figure:
         places = np.linspace(0, 1, curve.size)
         gini = 1 - 2 * np.trapezoid(curve, places)
         name = str(last["algorithm"].item())
-        axes.plot(places, curve, label=f"{words(name)} ({gini:.2f})", **style)
+        axes.plot(places, curve, label=f"{escape_mathtext(name)} ({gini:.2f})", **style)
     axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
-    tidy(axes)
+    style_axes(axes)
     axes.set(
         xlabel="Fraction of clients, least busy first",
         ylabel="Their share of participation",
@@ -137,7 +137,9 @@ def participation_lorenz(results: xr.Dataset) -> Figure:
     return figure
 
 
-def chosen(similarity: ArrayLike, clients: ArrayLike, group: ArrayLike | None = None) -> Figure:
+def selected_clients(
+    similarity: ArrayLike, clients: ArrayLike, group: ArrayLike | None = None
+) -> Figure:
     """Draws a matrix of similarities, or distances, with the chosen clients marked on its edges.
 
     Args:
@@ -152,20 +154,20 @@ def chosen(similarity: ArrayLike, clients: ArrayLike, group: ArrayLike | None = 
         ValueError: If the matrix is not square or a client is not in it.
 
     Examples:
-        >>> figure = chosen([[0.0, 1.0], [1.0, 0.0]], [1])
+        >>> figure = selected_clients([[0.0, 1.0], [1.0, 0.0]], [1])
         >>> figure.axes[0].get_title(loc="left")
         '1 of 2 clients'
     """
     from matplotlib.figure import Figure
 
-    matrix, picked = np.asarray(similarity), np.asarray(clients)
+    matrix, selected = np.asarray(similarity), np.asarray(clients)
     size = matrix.shape[0]
     if matrix.shape != (size, size):
         raise ValueError(f"similarity: expected a square matrix, got shape {matrix.shape}.")
-    if picked.size and not (picked.min() >= 0 and picked.max() < size):
-        raise ValueError(f"clients={picked.tolist()}: expected ids in [0, {size}).")
+    if selected.size and not (selected.min() >= 0 and selected.max() < size):
+        raise ValueError(f"clients={selected.tolist()}: expected ids in [0, {size}).")
     order = np.argsort(np.zeros(size) if group is None else np.asarray(group), kind="stable")
-    places = np.flatnonzero(np.isin(order, picked))
+    places = np.flatnonzero(np.isin(order, selected))
     figure = Figure(figsize=(5.6, 4.8), layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(matrix[np.ix_(order, order)], cmap="viridis", interpolation="nearest")
@@ -185,7 +187,7 @@ def tradeoff(
     results: xr.Dataset,
     across: str = "client_dissimilarity",
     up: str = "accuracy_mean_clients",
-    last: int = 1,
+    average_last: int = 1,
 ) -> Figure:
     """Draws one metric against another, a point per method or point of a sweep.
 
@@ -196,7 +198,7 @@ def tradeoff(
         results: Results of methods, or of a sweep.
         across: A metric over seeds and rounds.
         up: Another one.
-        last: Evaluations to average over, from the last one back.
+        average_last: Evaluations to average over, from the last one back.
 
     Returns:
         A figure; points are means over seeds, bars their 95 % intervals. Of more than a dozen
@@ -217,7 +219,7 @@ def tradeoff(
     pair = [by_method(results, name, ("seed", "round"), most=None) for name in (across, up)]
     names = [str(name) for name in pair[0]["algorithm"].values]
     looks, labels = styles(pair[0]), names
-    if settings_of(results) and len(names) > _MOST_IN_LEGEND:
+    if settings_of(results) and len(names) > _MAX_IN_LEGEND:
         methods = [name.partition(", ")[0] for name in names]
         first = {name: place for place, name in reversed(list(enumerate(methods)))}
         places = [sorted(first.values()).index(first[name]) for name in methods]
@@ -226,37 +228,37 @@ def tradeoff(
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for i, style in enumerate(looks):
-        x, y = (student(_latest(values, i, last)) for values in pair)
+        x, y = (student(_latest(values, i, average_last)) for values in pair)
         bars = {
             name: None if np.isnan(found.low) else float(found.mean - found.low)
             for name, found in (("xerr", x), ("yerr", y))
         }
         axes.errorbar(
-            x.mean, y.mean, **bars, marker="o", capsize=2, label=words(labels[i]), **style
+            x.mean, y.mean, **bars, marker="o", capsize=2, label=escape_mathtext(labels[i]), **style
         )
-    tidy(axes)
+    style_axes(axes)
     if all(map(is_percent, pair)):
         _honest_scale(axes)
     if across == "client_dissimilarity" and NOISE_FLOOR in results:
         floors = by_method(results, NOISE_FLOOR, ("seed", "round"), most=None)
-        floor = np.nanmean([_latest(floors, i, last).mean() for i in range(len(names))])
+        floor = np.nanmean([_latest(floors, i, average_last).mean() for i in range(len(names))])
         left, right = axes.get_xlim()
         axes.axvspan(left, float(np.clip(floor, left, right)), color="0.94", zorder=0)
         axes.set_xlim(left, right)
         axes.annotate("below the noise floor", (0, 1), (4, -4), "axes fraction", "offset points",
                       va="top", size=8, color="0.35")  # fmt: skip
     axes.set(xlabel=textwrap.fill(label(pair[0]), 44), ylabel=textwrap.fill(label(pair[1]), 36))
-    axes.set_title(words(results.attrs.get("data", "")), loc="left")
+    axes.set_title(escape_mathtext(results.attrs.get("data", "")), loc="left")
     seeds = pair[0].sizes["seed"]
     title = f"mean of {seeds} seeds,\nbars: 95 % interval" if seeds > 1 else "one seed"
     figure.legend(loc="outside right upper", title=title, frameon=False, alignment="left")
     return figure
 
 
-def _latest(values: xr.DataArray, method: int, last: int) -> np.ndarray:
+def _latest(values: xr.DataArray, method: int, average_last: int) -> np.ndarray:
     """One number a seed: the mean of the last evaluations."""
-    runs = numbers(values).transpose("algorithm", "seed", "round").isel(algorithm=method)
-    return runs.dropna("round", how="all")[..., -last:].mean("round").values
+    runs = to_percent(values).transpose("algorithm", "seed", "round").isel(algorithm=method)
+    return runs.dropna("round", how="all")[..., -average_last:].mean("round").values
 
 
 def _honest_scale(axes: Axes) -> None:

@@ -30,7 +30,7 @@ _FIGURES = {
     ),
     "accuracy_distribution": _Standard(plots.accuracy_distribution, "test_accuracy"),
     "group_curves": _Standard(groups.group_curves, "group_accuracy"),
-    "agreement": _Standard(groups.agreement, "aggregation_nmi"),
+    "cluster_agreement": _Standard(groups.cluster_agreement, "aggregation_nmi"),
     "tradeoff": _Standard(selection.tradeoff, "client_dissimilarity"),
     "participation": _Standard(selection.participation, "cohort_clients"),
     "participation_lorenz": _Standard(selection.participation_lorenz, "participation"),

@@ -19,7 +19,7 @@ over ``(seed, round)``, named as in ``fedjax_fair.metrics.SUMMARIES``, whose att
 population and weighting. Where the federation has validation examples there are also
 ``validation_accuracy``, ``validation_loss`` and the summaries of them (``validation_sigma_acc``
 and so on). Rounds themselves are over ``(seed, training_round, slot)``: ``cohort_clients``,
-``cohort_weights``, ``cohort_loss``, ``cohort_steps``, ``cohort_answers`` and
+``cohort_weights``, ``cohort_loss``, ``cohort_steps``, ``cohort_responded`` and
 ``cohort_nonfinite``. ``update_nonfinite``, over ``(seed, training_round)``, says which updates of
 the model were not finite and left it as it was; ``diverged``, over ``seed``, is the first such
 round, or -1. Info of the selector is over ``(seed, training_round)``, as ``selection_<name>``, and
@@ -28,27 +28,33 @@ so is that of the aggregator, as ``aggregation_<name>``, some of it for every ``
 run has a partition of its own.
 """
 
-from fedjax_fair.results.compared import by_mix, combine, final, merge_runs
 from fedjax_fair.results.comparison import compare, differences, noise_floor
+from fedjax_fair.results.datasets import class_based, combine, final_metrics, merge_runs
 from fedjax_fair.results.files import open, save
-from fedjax_fair.results.recorded import OWNERSHIP, RECORDED, History, ownership, to_dataset
+from fedjax_fair.results.history import (
+    PARTITION_VARIABLES,
+    RECORDED,
+    History,
+    partition_dataset,
+    to_dataset,
+)
+from fedjax_fair.results.model_files import load_model
 from fedjax_fair.results.tables import to_text
-from fedjax_fair.results.trained import model
 
 __all__ = [
-    "OWNERSHIP",
+    "PARTITION_VARIABLES",
     "RECORDED",
     "History",
-    "by_mix",
+    "class_based",
     "combine",
     "compare",
     "differences",
-    "final",
+    "final_metrics",
+    "load_model",
     "merge_runs",
-    "model",
     "noise_floor",
     "open",
-    "ownership",
+    "partition_dataset",
     "save",
     "to_dataset",
     "to_text",

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedjax_fair import checks, metrics
-from fedjax_fair.results.compared import by_mix, final
+from fedjax_fair.results.datasets import class_based, final_metrics
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["compare", "differences", "headlines", "noise_floor"]
+__all__ = ["compare", "default_metrics", "differences", "noise_floor"]
 
 _PER_RUN = {"algorithm", "seed", "round"}
 
@@ -24,7 +24,7 @@ def compare(
     baseline: str | None = None,
     *,
     paired: bool = True,
-    last: int = 1,
+    average_last: int = 1,
 ) -> xr.Dataset:
     """Differences of all methods to one, and whether chance explains them.
 
@@ -34,7 +34,7 @@ def compare(
         baseline: The method that others are compared to; by default the first.
         paired: Whether runs of a seed belong together. Those of `fit` do: they share the initial
             model and the partition. Otherwise the seeds of methods may differ (Welch's test).
-        last: Evaluations at the end of every method whose mean counts.
+        average_last: Evaluations at the end of every method whose mean counts.
 
     Returns:
         Over the other methods, in the unit of the metric: their ``mean`` over seeds and its
@@ -70,9 +70,9 @@ def compare(
             f"dataset: expected two or more methods and seeds, got {len(methods)} and "
             f"{dataset.sizes['seed']}."
         )
-    ends = final(dataset, last)[metric]
+    ends = final_metrics(dataset, average_last)[metric]
     found = differences(ends, baseline, paired=paired)
-    found["noise_floor"] = noise_floor(dataset, [metric], last)[metric]
+    found["noise_floor"] = noise_floor(dataset, [metric], average_last)[metric]
     of_baseline = found.sel(algorithm=baseline, drop=True)
     found = found.sel(algorithm=[name for name in methods if name != baseline])
     resampled = [
@@ -152,7 +152,7 @@ def _samples(
     return (0 * own, 0 * own) if name == baseline else (own, other)
 
 
-def noise_floor(dataset: xr.Dataset, names: Sequence[str], last: int = 1) -> xr.Dataset:
+def noise_floor(dataset: xr.Dataset, names: Sequence[str], average_last: int = 1) -> xr.Dataset:
     """What measures of spread would be if all clients were served alike.
 
     Test sets are finite, so that accuracies measured on them differ even then. A dissimilarity or a
@@ -162,8 +162,8 @@ def noise_floor(dataset: xr.Dataset, names: Sequence[str], last: int = 1) -> xr.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
-        names: Summary metrics, also those of `by_mix`.
-        last: Evaluations at the end of every method whose mean accuracy counts.
+        names: Summary metrics, also those of `class_based`.
+        average_last: Evaluations at the end of every method whose mean accuracy counts.
 
     Returns:
         Each of them over ``algorithm``; NaN of those that are no spread of accuracies
@@ -191,11 +191,13 @@ def noise_floor(dataset: xr.Dataset, names: Sequence[str], last: int = 1) -> xr.
     spread = [
         name
         for name in names
-        if name.removesuffix("_by_mix") in metrics.noise.OF_SPREAD
+        if name.removesuffix("_class_based") in metrics.noise.OF_SPREAD
         and (grouped or not name.startswith("group"))
     ]
     if spread and {"accuracy_mean_examples", "test_examples"} <= set(dataset):
-        pooled = final(dataset[["accuracy_mean_examples"]], last)["accuracy_mean_examples"]
+        pooled = final_metrics(dataset[["accuracy_mean_examples"]], average_last)[
+            "accuracy_mean_examples"
+        ]
         for row, accuracy in enumerate(pooled.mean("seed").values):
             if 0 <= accuracy <= 1:  # A model may measure something else by this name.
                 for name, value in _floors(dataset, spread, float(accuracy)).items():
@@ -224,22 +226,22 @@ def _floors(dataset: xr.Dataset, names: Sequence[str], accuracy: float) -> dict[
     return {name: float(np.mean([one[name] for one in found])) for name in names}
 
 
-def headlines(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
+def default_metrics(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
     """The metrics that methods are compared by where none is named, and what they are called.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
 
     Returns:
-        The same, with the accuracies of `by_mix` where clients differ in their labels alone: spread
+        The same, with the accuracies of `class_based` where clients differ in their labels alone: spread
         is then read from those, which have less noise. Besides, words by the names of metrics.
     """
     chosen = {"accuracy_mean_clients": "accuracy"}
-    spread = {"accuracy_worst_tenth": "worst 10 %", "client_dissimilarity": "dissimilarity"}
-    if dataset.attrs.get("label_skew"):
-        dataset = dataset.merge(by_mix(dataset))
+    spread = {"accuracy_worst_10pct": "worst 10 %", "client_dissimilarity": "dissimilarity"}
+    if dataset.attrs.get("label_skew_only"):
+        dataset = dataset.merge(class_based(dataset))
         chosen |= {
-            f"{name}_by_mix": f"{words},\nby mix of labels" for name, words in spread.items()
+            f"{name}_class_based": f"{words},\nclass-based" for name, words in spread.items()
         }
     else:
         chosen |= spread

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = [
     "naming",
     "open",
-    "require_intact_folder",
     "save",
-    "sign_folder",
+    "verify_checksum",
+    "write_checksum",
     "write_text",
     "written_by_orbax",
 ]
@@ -38,7 +38,7 @@ _SIGNATURE = "sha256"
 _FILES_OF_ORBAX = 2**20
 """Bytes that its files take beside the arrays; some hundred of them take less than half."""
 
-_PATIENCE = 1.0  # Seconds. A thread that waits for more work does not end.
+_TIMEOUT_S = 1.0  # Seconds. A thread that waits for more work does not end.
 
 
 def save(dataset: xr.Dataset, path: str | Path) -> None:
@@ -82,7 +82,7 @@ def open(path: str | Path) -> xr.Dataset:
     if not file.is_file():
         raise ValueError(f"path={str(path)!r}: expected a run folder or a results.nc file.")
     try:
-        _require_intact(file)
+        _check_intact(file)
         # Where these fail, h5netcdf leaves half an object that prints a traceback when it goes.
         with h5py.File(file, "r") as content:
             content.attrs.get("_nc3_strict")
@@ -139,9 +139,9 @@ def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
             try:
                 yield
             except Exception:
-                time.sleep(_PATIENCE)  # For threads that Python does not know.
+                time.sleep(_TIMEOUT_S)  # For threads that Python does not know.
                 for thread in set(threading.enumerate()) - others:
-                    thread.join(_PATIENCE)
+                    thread.join(_TIMEOUT_S)
                 raise
     except OSError:
         raise
@@ -159,12 +159,12 @@ def _write(path: Path, content: bytes) -> None:
         partial.replace(path)
 
 
-def sign_folder(folder: Path) -> None:
+def write_checksum(folder: Path) -> None:
     """Leaves a digest of its files in a folder that is complete."""
     write_text(folder / _SIGNATURE, _folder_digest(folder))
 
 
-def require_intact_folder(folder: Path) -> None:
+def verify_checksum(folder: Path) -> None:
     """Compares a folder to its digest, which one that was just being written lacks.
 
     Raises:
@@ -185,7 +185,7 @@ def _folder_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _require_intact(file: Path) -> None:
+def _check_intact(file: Path) -> None:
     """Compares a file to the digest at its end; files that others wrote have none."""
     size = os.path.getsize(file)
     with file.open("rb") as content:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedjax_fair import checks
-from fedjax_fair.text import printable
+from fedjax_fair.text import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -86,7 +86,7 @@ def caption(compared: xr.Dataset) -> str:
     runs = np.unique(compared["seeds"].values)
     seeds = f"{runs.min()}" if runs.size == 1 else f"{runs.min()} to {runs.max()}"
     pairs = f"{seeds} {'paired ' if attributes['paired'] else ''}seeds"
-    return printable(
+    return escape_control_chars(
         f"{name}{f', in {unit}' if unit else ''}; differences to {attributes['baseline']} over "
         f"{pairs}, with 95 % intervals (Student's t, bootstrap); * beyond chance: p < 0.05 after "
         "Holm's correction. Effect: Cohen's d. Seeds needed: to find this difference with "
@@ -133,12 +133,12 @@ def _cells(row: dict[str, float | str], unit: str, digits: int) -> tuple[str, ..
 def _rows(compared: xr.Dataset) -> list[dict[str, float | str]]:
     """Values of the baseline and of every method, fractions in percent."""
     factor = 100 if _unit(compared) == "%" else 1
-    first: dict[str, float | str] = {"method": printable(compared.attrs["baseline"])}
+    first: dict[str, float | str] = {"method": escape_control_chars(compared.attrs["baseline"])}
     first |= {name: factor * float(compared[f"baseline_{name}"]) for name in _IN_UNIT}
     rows = [first | dict.fromkeys(_OF_DIFFERENCE + _WITHOUT_UNIT, np.nan)]
     for name in compared["algorithm"].values:
         own = compared.sel(algorithm=name)
-        row: dict[str, float | str] = {"method": printable(name)}
+        row: dict[str, float | str] = {"method": escape_control_chars(name)}
         row |= {each: factor * float(own[each]) for each in _IN_UNIT + _OF_DIFFERENCE}
         rows.append(row | {each: float(own[each]) for each in _WITHOUT_UNIT})
     return rows
@@ -155,7 +155,7 @@ def _csv(compared: xr.Dataset) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["metric", "unit", "baseline", *names])
     attributes = compared.attrs
-    about = [attributes["metric"], _unit(compared), printable(attributes["baseline"])]
+    about = [attributes["metric"], _unit(compared), escape_control_chars(attributes["baseline"])]
     for row in _rows(compared):
         values = [row[name] for name in names]
         missing = [isinstance(value, float) and np.isnan(value) for value in values]

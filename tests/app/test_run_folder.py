@@ -227,17 +227,19 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(ready, finished, tmp_
 def test_models_are_those_that_the_results_are_of(ready, finished):
     dataset = results.open(finished.path).isel(round=-1)
     for method in SMALL.methods:
-        fitted = results.model(finished.path, method)
+        fitted = results.load_model(finished.path, method)
         assert fitted.rounds.tolist() == [6, 6]
         measured = fitted.evaluate(ready.data)
         assert measured.seed.values.tolist() == [3, 1]
         for name in ("test_accuracy", "test_loss", "sigma_acc"):
             expected = dataset[name].sel(algorithm=method)
             np.testing.assert_allclose(measured[name], expected, rtol=1e-4, atol=1e-5)
-        one = results.model(finished.path, method, seed=1)
+        one = results.load_model(finished.path, method, seed=1)
         assert one.dataset.seed.values.tolist() == [1]
-        params = one.of(1).params["head"]
-        np.testing.assert_array_equal(params["kernel"], fitted.of(1).params["head"]["kernel"])
+        params = one.variables_for(1).params["head"]
+        np.testing.assert_array_equal(
+            params["kernel"], fitted.variables_for(1).params["head"]["kernel"]
+        )
         x = ready.data.test.features[:9]
         logits = x.reshape(9, -1) / np.float32(255) @ params["kernel"] + params["bias"]
         np.testing.assert_allclose(one.outputs(x)[0], logits, rtol=1e-4, atol=1e-4)
@@ -245,21 +247,21 @@ def test_models_are_those_that_the_results_are_of(ready, finished):
 
 def test_models_that_are_not_there_are_named(finished, tmp_path):
     with pytest.raises(ValueError, match="method='divfl': expected one of 'fedavg', 'unionfl"):
-        results.model(finished.path, "divfl")
+        results.load_model(finished.path, "divfl")
     with pytest.raises(ValueError, match="seed=2: expected one of 3, 1"):
-        results.model(finished.path, "fedavg", seed=2)
+        results.load_model(finished.path, "fedavg", seed=2)
     with pytest.raises(ValueError, match=r"expected a run folder"):
-        results.model(tmp_path, "fedavg")
+        results.load_model(tmp_path, "fedavg")
     copy = shutil.copytree(finished.path, tmp_path / "copy")
     largest = max((copy / "models" / "fedavg").rglob("*"), key=lambda path: path.stat().st_size)
     content = bytearray(largest.read_bytes())
     content[-1] ^= 1
     largest.write_bytes(content)
     with pytest.raises(ValueError, match=r"model in .* is damaged \(its files have changed"):
-        results.model(copy, "fedavg")
+        results.load_model(copy, "fedavg")
     shutil.rmtree(copy / "models")
     with pytest.raises(ValueError, match=r"no model in .*fedjax-fair resume"):
-        results.model(copy, "fedavg")
+        results.load_model(copy, "fedavg")
 
 
 def test_a_finished_run_is_extended(ready, finished, tmp_path, capsys, monkeypatch):
@@ -281,7 +283,7 @@ def test_a_finished_run_is_extended(ready, finished, tmp_path, capsys, monkeypat
         if "algorithm" in expected.dims:
             expected = expected.sel(algorithm=[name])
         xr.testing.assert_identical(extended[column], expected)
-    models = [results.model(path.path, name).variables for path in (folder, finished)]
+    models = [results.load_model(path.path, name).variables for path in (folder, finished)]
     jax.tree.map(np.testing.assert_array_equal, *models)
     assert folder.config() == short
     logged = [line for line in read_metrics(finished) if line["algorithm"] == name]
@@ -307,7 +309,7 @@ def test_sigterm_ends_after_the_checkpoint(ready, finished, tmp_path):
     only = ready._replace(config=config, rounds={"fedavg": ready.rounds["fedavg"]})
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated), Termination() as end:
-        experiment.execute(only, folder, lambda method: [end.watch(Kill(2))])
+        experiment.execute(only, folder, lambda method: [end.wrap(Kill(2))])
     assert signal.getsignal(signal.SIGTERM) is before
     assert not folder.results.exists()
     kept = [path.name for path in (folder.checkpoints / "fedavg").iterdir()]

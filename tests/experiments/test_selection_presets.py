@@ -14,7 +14,7 @@ from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import DataConfig, ModelConfig, SolverConfig, TrainingConfig
-from fedjax_fair.results import by_mix
+from fedjax_fair.results import class_based
 from fedjax_fair.training.fit import fit
 
 ALL_TABLES = [(data, name) for data, tables in SELECTION_TABLES.items() for name in tables]
@@ -27,7 +27,7 @@ def test_every_table_compares_methods_for_which_the_paper_has_numbers(data, name
     assert name.startswith("sensitivity") or set(config.methods) <= reported
     assert {"fedavg", "divfl"} < set(config.methods)
     assert PAPERS[name].config == config
-    assert (config.data.name, config.data.per_run) == (data, True)
+    assert (config.data.name, config.data.partition_per_seed) == (data, True)
     # Algorithm 1 averages with 1 / kappa; the rest was chosen on random selection alone.
     assert config.aggregator.weights == "uniform"
     rate, rounds = {"mnist": (0.01, 21), "cifar10": (0.03, 31)}[data]
@@ -46,7 +46,7 @@ def smaller(config):
     """The same comparison, on data that is always at hand."""
     return replace(
         config,
-        data=DataConfig(clients=20, per_run=True),
+        data=DataConfig(clients=20, partition_per_seed=True),
         model=ModelConfig(name="logistic"),
         solver=SolverConfig(learning_rate=0.1, batch_size=10, steps=2),
         training=TrainingConfig(rounds=6, eval_every=1, seeds=(0, 1, 2)),
@@ -84,7 +84,7 @@ def test_what_is_kept_of_a_run_is_what_it_measured(tmp_path):
     own = replace(config, training=replace(config.training, seeds=(3,)))
     ready = build(presets.resolve(own))
     run = fit(ready.rounds["fedavg"], ready.data, rounds=6, seeds=(3,), eval_every=1)
-    run = run.merge(by_mix(run))
+    run = run.merge(class_based(run))
     for metric in runs.SUMMARIES:
         np.testing.assert_allclose(kept[metric], run[metric].isel(seed=0), rtol=1e-5)
     np.testing.assert_allclose(
@@ -101,8 +101,8 @@ def made_up(accuracy, dissimilarity):
         {
             "accuracy_mean_clients": (shape, accuracy),
             "client_dissimilarity": (shape, dissimilarity),
-            "client_dissimilarity_by_mix": (shape, 0.75 * dissimilarity),
-            "other_picks": (shape, np.full((2, 3, 6), 0.5)),
+            "client_dissimilarity_class_based": (shape, 0.75 * dissimilarity),
+            "other_selections": (shape, np.full((2, 3, 6), 0.5)),
             "bonus_open": (shape, np.full((2, 3, 6), np.nan)),
             "accuracy_standard_deviation": (shape, dissimilarity / 2),
             "cohort_loss": (shape, np.full((2, 3, 6), 0.25)),
@@ -138,8 +138,8 @@ def test_the_summary_is_that_of_the_seeds():
     alone = stats.ttest_rel(means[1], means[0]).pvalue
     np.testing.assert_allclose(five["dissimilarity less fedavg p"], alone, rtol=1e-6)
     np.testing.assert_allclose(five["dissimilarity less fedavg paper"], 8.89 - 9.16)
-    np.testing.assert_allclose(five["mixed less fedavg paper"], 8.89 - 9.16)
-    assert f"| divfl | {five['mixed less fedavg']:+.2f} (" in text
+    np.testing.assert_allclose(five["class_based less fedavg paper"], 8.89 - 9.16)
+    assert f"| divfl | {five['class_based less fedavg']:+.2f} (" in text
 
 
 def test_tables_are_presets_of_the_experiments_alone(capsys):
@@ -165,9 +165,9 @@ def test_what_the_bonus_did_is_counted():
             coords={"algorithm": ["divfl", "subtrunc"], "seed": [0], "round": [0, 1, 2]},
         )
     )
-    # The same cohort in another order is no other pick; then two of four are others.
-    np.testing.assert_array_equal(measured.other_picks.isel(seed=0, round=0), [0, 0.25])
-    # Only in the second round could more than the first of four picks add to the bonus.
+    # The same cohort in another order is no other selection; then two of four are others.
+    np.testing.assert_array_equal(measured.other_selections.isel(seed=0, round=0), [0, 0.25])
+    # Only in the second round could more than the first of four selections add to the bonus.
     np.testing.assert_array_equal(measured.bonus_open.isel(seed=0, round=0), [np.nan, 0.5])
 
 
@@ -185,7 +185,7 @@ def test_what_is_calibrated_on_is_tested_by_no_table():
             ]
             assert sorted([*own[0], *own[1]]) == sorted(own[2])
     np.testing.assert_array_equal(held.test.features, data.train.features)
-    assert held.label_skew
+    assert held.label_skew_only
 
 
 def test_the_calibrated_rounds_are_closest_to_the_reported_accuracy(tmp_path):

@@ -13,7 +13,7 @@ from fedjax_fair import aggregators, report, results, selectors, solvers
 from fedjax_fair.app.console import tables
 from fedjax_fair.data.federated import stack
 from fedjax_fair.metrics import groups as metric
-from fedjax_fair.report.groups import agreement, embedding, group_curves
+from fedjax_fair.report.groups import cluster_agreement, embedding, group_curves
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.fit import fit
 
@@ -152,8 +152,8 @@ def test_the_table_of_groups_shows_them(dataset):
 
 def test_every_run_with_groups_gets_their_figures(dataset):
     names = set(report.standard_figures(dataset))
-    assert {"group_curves", "agreement"} < names
-    assert "agreement" not in report.standard_figures(dataset.drop_vars("aggregation_nmi"))
+    assert {"group_curves", "cluster_agreement"} < names
+    assert "cluster_agreement" not in report.standard_figures(dataset.drop_vars("aggregation_nmi"))
 
 
 def test_curves_of_groups_are_means_over_seeds(dataset):
@@ -171,14 +171,14 @@ def test_curves_of_groups_are_means_over_seeds(dataset):
 
 
 def test_agreement_is_a_running_mean_of_those_who_look_for_clusters(dataset):
-    figure = agreement(dataset)
+    figure = cluster_agreement(dataset)
     figure.savefig(io.BytesIO(), dpi=40)
     (line,) = figure.axes[0].lines
     recorded = dataset.aggregation_nmi.sel(algorithm="equitable").mean("seed").values
     np.testing.assert_allclose(line.get_ydata()[-1], recorded.mean(), rtol=1e-6)
     np.testing.assert_allclose(line.get_ydata()[0], recorded[0], rtol=1e-6)
     with pytest.raises(ValueError, match="no 'aggregation_nmi'"):
-        agreement(xr.Dataset())
+        cluster_agreement(xr.Dataset())
 
 
 def test_an_embedding_shows_clusters_by_color_and_groups_by_shape():

@@ -29,8 +29,8 @@ def _shares(x):
 DEFINITIONS = {
     performance.mean_over_clients: np.mean,
     performance.minimum: min,
-    performance.worst_tenth: lambda x: np.mean(sorted(x)[: math.ceil(x.size / 10)]),
-    performance.best_tenth: lambda x: np.mean(sorted(x)[-math.ceil(x.size / 10) :]),
+    performance.worst_10pct: lambda x: np.mean(sorted(x)[: math.ceil(x.size / 10)]),
+    performance.best_10pct: lambda x: np.mean(sorted(x)[-math.ceil(x.size / 10) :]),
     fairness.standard_deviation: np.std,
     fairness.client_dissimilarity: lambda x: (
         np.mean(_pair_differences(x)) if x.size > 1 else np.nan
@@ -136,8 +136,8 @@ def test_a_million_clients_keep_six_digits(center):
     cv = exact.std() / exact.mean()
     expected = {
         performance.mean_over_clients: exact.mean(),
-        performance.worst_tenth: exact[: n // 10].mean(),
-        performance.best_tenth: exact[-n // 10 :].mean(),
+        performance.worst_10pct: exact[: n // 10].mean(),
+        performance.best_10pct: exact[-n // 10 :].mean(),
         fairness.standard_deviation: exact.std(),
         fairness.client_dissimilarity: ordered_pairs / (n * (n - 1)),
         fairness.gini: ordered_pairs / (2 * n**2 * exact.mean()),
@@ -283,8 +283,8 @@ def test_summaries_read_the_right_columns():
         "accuracy_mean_clients": 0.5,
         "accuracy_mean_examples": 0.7,
         "accuracy_minimum": 0.0,
-        "accuracy_worst_tenth": 0.0,
-        "accuracy_best_tenth": 1.0,
+        "accuracy_worst_10pct": 0.0,
+        "accuracy_best_10pct": 1.0,
         "accuracy_standard_deviation": math.sqrt(1 / 6),
         "sigma_acc": math.sqrt((0.04 + 0.09 + 0.49) / 3),
         "client_dissimilarity": 2 / 3,
@@ -298,7 +298,7 @@ def test_summaries_read_the_right_columns():
         "train_loss_mean_examples": 5.5,
         "client_disagreement": 3.0,
         "participation_gini": 0.5,
-        "clients_reached": 2.0,
+        "num_clients_participated": 2.0,
     }
     chex.assert_trees_all_close(_summaries(metrics), expected, rtol=1e-6)
 

@@ -41,17 +41,17 @@ def test_a_floor_is_the_mean_over_all_test_sets():
         assert close(found[name], exactly(sizes, summary), 4000), name
 
 
-def test_a_floor_by_mix_of_labels_has_the_noise_of_classes():
+def test_a_floor_class_based_of_labels_has_the_noise_of_classes():
     examples = np.array([[3, 0], [1, 2], [0, 5]])
     shares = examples / examples.sum(axis=1, keepdims=True)
-    name = "accuracy_standard_deviation_by_mix"
+    name = "accuracy_standard_deviation_class_based"
     found = noise.expected([name], P, examples, draws=4000)[name]
     expected = exactly(examples.sum(axis=0), lambda classes: np.std(shares @ classes))
     assert close(found, expected, 4000)
 
 
 def test_clients_without_test_examples_and_sure_models_add_nothing():
-    names = ["accuracy_standard_deviation", "accuracy_worst_tenth"]
+    names = ["accuracy_standard_deviation", "accuracy_worst_10pct"]
     examples = np.array([[4], [9], [0]])
     some = noise.expected(names, P, examples, draws=2000)["accuracy_standard_deviation"]
     assert close(some, exactly(examples[:2, 0], np.std), 2000)

@@ -71,7 +71,7 @@ def dataset():
 
 
 def test_final_is_the_last_evaluation_of_every_method(dataset):
-    last = results.final(dataset)
+    last = results.final_metrics(dataset)
     for name, round in {"fedavg": 4, "centralized": 3}.items():
         expected = dataset.test_loss.sel(algorithm=name, round=round)
         np.testing.assert_array_equal(last.test_loss.sel(algorithm=name), expected)
@@ -204,7 +204,7 @@ def test_items_of_a_maximization_may_have_any_name():
             "value": (over, values),
             "bits_up": (over, bits),
             "bits_down": (over, bits),
-            "found": (over[:2], values[..., 1]),
+            "final_value": (over[:2], values[..., 1]),
             "chosen": (("algorithm", "seed", "item"), np.array([[[False, True]], [[True, False]]])),
             "picture": (("item", "height", "width"), np.arange(8).reshape(2, 2, 2)),
         },

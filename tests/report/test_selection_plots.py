@@ -9,7 +9,12 @@ from scipy import stats
 
 from fedjax_fair.report.drawing import MOST_POINTS, points_as_methods
 from fedjax_fair.report.plots import learning_curves
-from fedjax_fair.report.selection import chosen, participation, participation_lorenz, tradeoff
+from fedjax_fair.report.selection import (
+    participation,
+    participation_lorenz,
+    selected_clients,
+    tradeoff,
+)
 
 RNG = np.random.default_rng(0)
 COHORTS = np.array([[[0, 1], [1, 2], [1, 1]], [[3, 4], [3, 4], [3, 4]]])
@@ -87,22 +92,22 @@ def test_lorenz_curves_are_means_over_seeds_of_the_last_counts():
 
 def test_chosen_clients_are_marked_where_they_end_up():
     matrix = RNG.uniform(size=(5, 5))
-    figure = render(chosen(matrix, [0, 3], group=[2, 1, 1, 0, 0]))
+    figure = render(selected_clients(matrix, [0, 3], group=[2, 1, 1, 0, 0]))
     axes = figure.axes[0]
     order = [3, 4, 1, 2, 0]
     np.testing.assert_array_equal(axes.images[0].get_array(), matrix[np.ix_(order, order)])
     assert axes.lines[0].get_xdata().tolist() == [0, 4]
     assert axes.lines[1].get_ydata().tolist() == [0, 4]
     with pytest.raises(ValueError, match=r"expected a square matrix, got shape \(2, 3\)"):
-        chosen(np.ones((2, 3)), [0])
+        selected_clients(np.ones((2, 3)), [0])
     with pytest.raises(ValueError, match=r"clients=\[5\]"):
-        chosen(matrix, [5])
+        selected_clients(matrix, [5])
 
 
 @pytest.mark.parametrize("last", [1, 2])
 def test_the_tradeoff_is_that_of_the_last_evaluations(last):
     data = results()
-    figure = render(tradeoff(data, last=last))
+    figure = render(tradeoff(data, average_last=last))
     axes = figure.axes[0]
     assert axes.get_xlabel() == "Dissimilarity (%)"
     for i, bars in enumerate(axes.containers):

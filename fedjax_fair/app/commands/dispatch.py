@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from fedjax_fair.app.commands.federations import DataInfo, DataList, DataPrepare, DataShow
+from fedjax_fair.app.commands.data import DataInfo, DataList, DataPrepare, DataShow
 from fedjax_fair.app.commands.maximizing import Exemplars, Movielens
 from fedjax_fair.app.commands.planning import Plan, plan_settings
-from fedjax_fair.app.commands.reading import Compare, Methods, Show
+from fedjax_fair.app.commands.show import Compare, Methods, Show
 from fedjax_fair.app.commands.training import Resume, Run, Sweep, run, sweep_settings
 from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import PRESETS, Preset
 from fedjax_fair.app.settings import lookup
-from fedjax_fair.text import aligned
+from fedjax_fair.text import format_columns
 
 __all__ = ["COMMANDS", "dispatch"]
 
@@ -71,10 +71,10 @@ def _overview(presets: Mapping[str, Preset]) -> str:
 Simulates fair federated learning.
 
 Commands:
-{aligned(commands, indent="  ")}
+{format_columns(commands, indent="  ")}
 
 Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:
-{aligned(summaries, indent="  ")}
+{format_columns(summaries, indent="  ")}
 
 `fedjax-fair COMMAND --help` lists the options of a command,
 `fedjax-fair --version` the version. With `--plugin FILE`, each command knows

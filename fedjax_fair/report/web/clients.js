@@ -86,7 +86,7 @@ picture("map", (host) => {
 });
 
 // A row a class and a column a client, in the order of the class that a client owns most of.
-picture("ownership", (host) => {
+picture("partition", (host) => {
   const all = one(clients.classes);
   const most = (pairs) => pairs.reduce((best, pair) => (pair[1] > best[1] ? pair : best), [Infinity, 0]);
   const order = clients.ids.map((_, client) => client).filter((client) => all[client].length)

@@ -104,8 +104,8 @@ picture("groups", (host) => {
   });
 });
 
-picture("agreement", (host) => {
-  const [, high] = hull(numbers.agreement, [0]);
+picture("cluster_agreement", (host) => {
+  const [, high] = hull(numbers.cluster_agreement, [0]);
   const plot = axes(host, { range: [1, Math.max(high, 2)], label: "round" }, { range: [0, 1], label: "mutual information, mean over rounds so far" }, 260);
-  curves(plot, numbers.agreement);
+  curves(plot, numbers.cluster_agreement);
 });

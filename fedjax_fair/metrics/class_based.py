@@ -1,0 +1,129 @@
+r"""Accuracies of clients from those of classes, where clients differ in their labels alone.
+
+A client with label shares :math:`\pi_c` is served as well as :math:`\sum_c \pi_c a_c` on average,
+where :math:`a_c` is the accuracy on all test examples of class :math:`c`. The accuracy on its own
+test examples has the same mean, and the binomial noise of a handful of examples, which widens every
+measure of spread. That of :math:`a_c` is much smaller, as its examples are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fedjax_fair.metrics import fairness, performance
+from fedjax_fair.numerics.products import product
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["class_based_accuracy", "standard_error", "summarize"]
+
+
+def class_based_accuracy(
+    class_accuracy: Float[Array, " classes"], examples: Int[Array, "clients classes"]
+) -> Float[Array, " clients"]:
+    """What accuracy to expect of every client.
+
+    Args:
+        class_accuracy: Fraction correct on all examples of each class; NaN for a class without.
+        examples: Test examples of every client and class.
+
+    Returns:
+        The means over each client's labels; NaN for a client without test examples.
+
+    Examples:
+        >>> examples = jnp.array([[3, 1], [0, 2], [0, 0]])
+        >>> class_based_accuracy(jnp.array([1.0, 0.5]), examples).tolist()
+        [0.875, 0.5, nan]
+    """
+    known = jnp.where(jnp.isnan(class_accuracy), 0.0, class_accuracy)
+    totals = jnp.sum(examples, axis=1)
+    shares = examples.astype(known.dtype) / jnp.maximum(totals, 1).astype(known.dtype)[:, None]
+    return jnp.where(totals > 0, product(shares, known), jnp.nan)
+
+
+def standard_error(
+    summary: Callable[[Float[Array, " clients"]], Float[Array, "..."]],
+    class_accuracy: Float[Array, " classes"],
+    examples: Int[Array, "clients classes"],
+) -> Float[Array, "..."]:
+    """The standard error of a function of clients' accuracies, from that of classes.
+
+    To first order (delta method): ``sqrt(sum_c (d summary / d a_c)^2 a_c (1 - a_c) / (n_c - 1))``.
+
+    Args:
+        summary: From the accuracies of ``class_based_accuracy`` to one number or several.
+        class_accuracy: As there.
+        examples: As there.
+
+    Returns:
+        Of each of the summary's numbers; 0 where a class has a single example, whose own variance
+        nothing tells.
+
+    Examples:
+        >>> examples = jnp.array([[3, 0], [0, 101]])
+        >>> standard_error(lambda values: values[1], jnp.array([1.0, 0.5]), examples).item()
+        0.05000000074505806
+    """
+    known = jnp.where(jnp.isnan(class_accuracy), 0.0, class_accuracy)
+    others = jnp.maximum(jnp.sum(examples, axis=0) - 1, 1).astype(known.dtype)
+    slope = jax.jacobian(lambda accuracy: summary(class_based_accuracy(accuracy, examples)))(known)
+    return jnp.sqrt(product(slope**2, known * (1 - known) / others))
+
+
+def summarize(
+    class_accuracy: xr.DataArray, examples: xr.DataArray
+) -> dict[str, tuple[xr.DataArray, xr.DataArray]]:
+    """Values and standard errors for every run and evaluation.
+
+    Args:
+        class_accuracy: With the dimension ``class``, and any others.
+        examples: With the dimensions ``client`` and ``class``, and any of the others.
+
+    Returns:
+        By name, as `fedjax_fair.results.class_based` has them.
+    """
+    import xarray as xr
+
+    with jax.numpy_rank_promotion("allow"):  # Dimensions are matched by their names.
+        values, errors, summaries, spread = xr.apply_ufunc(
+            lambda *arrays: jax.device_get(_measure(*arrays)),
+            class_accuracy.astype("float32"),
+            examples.astype("int32"),
+            input_core_dims=[["class"], ["client", "class"]],
+            output_core_dims=[["client"], ["client"], ["summary"], ["summary"]],
+        )
+    measured = {"test_accuracy_class_based": (values, errors)}
+    for place, name in enumerate(_SUMMARIES):
+        measured[f"{name}_class_based"] = (summaries[..., place], spread[..., place])
+    return measured
+
+
+_SUMMARIES: dict[str, Callable[[Array, Array], Array]] = {
+    "accuracy_mean_clients": lambda values, sizes: performance.mean_over_clients(values),
+    "accuracy_worst_10pct": lambda values, sizes: performance.worst_10pct(values),
+    "accuracy_standard_deviation": lambda values, sizes: fairness.standard_deviation(values),
+    "sigma_acc": fairness.sigma_acc,
+    "client_dissimilarity": lambda values, sizes: fairness.client_dissimilarity(values),
+}
+
+
+@jax.jit
+@partial(jnp.vectorize, signature="(c),(k,c)->(k),(k),(s),(s)")
+def _measure(class_accuracy: Array, examples: Array):
+    """Accuracies with their errors, summaries with theirs."""
+    sizes = jnp.sum(examples, axis=1)
+
+    def summaries(values: Array):
+        return jnp.stack([summary(values, sizes) for summary in _SUMMARIES.values()])
+
+    values = class_based_accuracy(class_accuracy, examples)
+    errors = standard_error(lambda values: values, class_accuracy, examples)
+    spread = standard_error(summaries, class_accuracy, examples)
+    return values, errors, summaries(values), spread

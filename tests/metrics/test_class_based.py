@@ -1,0 +1,149 @@
+"""Accuracies by the mix of labels: their mean, their noise, and where they are refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import linear_model, make_federation
+
+import fedjax_fair as ff
+from fedjax_fair.client_evaluation import evaluate
+from fedjax_fair.metrics import class_based, fairness
+
+TRUTH = np.array([0.95, 0.8, 0.6, 0.9])
+EXAMPLES = np.random.default_rng(0).multinomial(12, [0.1, 0.2, 0.3, 0.4], size=9)
+EXAMPLES[3] = 0
+
+
+def drawn(rng, examples):
+    """Accuracies of classes and of clients on test examples that the truth decides."""
+    correct = rng.binomial(examples, TRUTH)
+    totals = examples.sum(axis=1)
+    own = np.divide(correct.sum(1), totals, out=np.full(len(totals), np.nan), where=totals > 0)
+    return (correct.sum(axis=0) / examples.sum(axis=0)).astype(np.float32), own
+
+
+def test_it_is_the_mean_over_the_labels_of_a_client():
+    found = class_based.class_based_accuracy(jnp.asarray(TRUTH, jnp.float32), jnp.asarray(EXAMPLES))
+    some = np.arange(9) != 3
+    expected = (EXAMPLES[some] * TRUTH).sum(axis=1) / EXAMPLES[some].sum(axis=1)
+    np.testing.assert_allclose(found[some], expected, rtol=1e-6)
+    assert np.isnan(found[3])
+
+
+def test_a_class_without_examples_does_not_spread():
+    examples = jnp.array([[2, 0], [5, 0]])
+    found = class_based.class_based_accuracy(jnp.array([0.5, jnp.nan]), examples)
+    np.testing.assert_array_equal(found, [0.5, 0.5])
+
+
+def test_with_many_examples_it_is_the_accuracy_on_a_clients_own():
+    class_accuracy, own = drawn(np.random.default_rng(1), 100_000 * EXAMPLES)
+    found = class_based.class_based_accuracy(
+        jnp.asarray(class_accuracy), jnp.asarray(100_000 * EXAMPLES)
+    )
+    np.testing.assert_allclose(found, own, atol=1e-3)
+
+
+@pytest.mark.parametrize("summary", [lambda values: values[0], fairness.client_dissimilarity])
+def test_the_standard_error_is_what_repeated_test_sets_show(summary):
+    examples = jnp.asarray(40 * EXAMPLES)
+    rng = np.random.default_rng(2)
+    measured = jnp.asarray([drawn(rng, 40 * EXAMPLES)[0] for _ in range(4000)])
+    values = jax.jit(jax.vmap(lambda a: summary(class_based.class_based_accuracy(a, examples))))(
+        measured
+    )
+    errors = jax.jit(jax.vmap(lambda a: class_based.standard_error(summary, a, examples)))(measured)
+    # A standard deviation of 4,000 numbers is known to 1.1 %; the rest is the first order.
+    np.testing.assert_allclose(errors.mean(), values.std(), rtol=0.05)
+
+
+def test_it_has_the_mean_of_own_test_sets_and_less_noise():
+    rng = np.random.default_rng(3)
+    runs = [drawn(rng, EXAMPLES) for _ in range(3000)]
+    mixed = jax.vmap(class_based.class_based_accuracy, (0, None))(
+        jnp.asarray([classes for classes, _ in runs]), jnp.asarray(EXAMPLES)
+    )
+    own = np.array([values for _, values in runs])
+    some = np.arange(9) != 3
+    error = own.std(axis=0)[some] / np.sqrt(len(runs))
+    assert (np.abs(np.asarray(mixed).mean(axis=0) - own.mean(axis=0))[some] < 5 * error).all()
+    assert (np.asarray(mixed).std(axis=0)[some] < 0.6 * own.std(axis=0)[some]).all()
+
+
+def test_classes_are_measured_on_all_owned_test_examples():
+    federation, model = make_federation(), linear_model()
+    test = federation.test
+    kept = test._replace(order=test.order[:-4], sizes=test.sizes - np.array([0] * 5 + [4], "int32"))
+    data = federation._replace(test=kept)
+    variables = model.init(jax.random.key(1), data.train.features[:1])
+    idle = jnp.zeros(6, jnp.int32)
+    found = jax.jit(lambda: evaluate(model, variables, data, idle, idle[:2]))()
+    logits = test.features @ np.asarray(variables.params["kernel"])
+    correct = (logits.argmax(axis=1) == test.labels)[kept.order]
+    labels = test.labels[kept.order]
+    expected = [correct[labels == label].mean() for label in range(3)]
+    np.testing.assert_allclose(found.class_accuracy, expected, rtol=1e-6)
+
+
+def a_run(data):
+    method = ff.Round(
+        ff.models.logistic(data.num_classes),
+        ff.selectors.Uniform(3),
+        ff.solvers.SGD(0.1, 10, steps=3),
+        ff.aggregators.Mean(),
+    )
+    return ff.fit(method, data, rounds=2, seeds=(0, 1), eval_every=1)
+
+
+@pytest.mark.parametrize("seed", [0, (0, 1)], ids=["one partition", "a partition a run"])
+def test_results_have_it_for_every_run_and_evaluation(seed):
+    results = a_run(ff.data.load("digits", ff.data.classes_per_client(10, 3), seed=seed))
+    mixed = ff.results.class_based(results)
+    assert mixed.test_accuracy_class_based.dims == ("seed", "round", "client")
+    for run in range(2):
+        examples = results.test_examples.values[run] if seed else results.test_examples.values
+        shares = examples / examples.sum(axis=1, keepdims=True)
+        expected = shares @ results.class_accuracy.values[run, 2]
+        np.testing.assert_allclose(mixed.test_accuracy_class_based[run, 2], expected, rtol=1e-5)
+        for name, summary in (
+            ("client_dissimilarity", fairness.client_dissimilarity),
+            ("accuracy_standard_deviation", np.std),
+            ("accuracy_mean_clients", np.mean),
+        ):
+            np.testing.assert_allclose(
+                mixed[f"{name}_class_based"][run, 2],
+                summary(jnp.asarray(expected, "float32")),
+                rtol=1e-5,
+            )
+            assert 0 < mixed[f"{name}_class_based_se"][run, 2] < 0.1
+    # The pooled accuracy is the same however its examples are divided.
+    sizes = results.test_examples.sum("class")
+    np.testing.assert_allclose(
+        mixed.test_accuracy_class_based.weighted(sizes).mean("client"),
+        results.accuracy_mean_examples,
+        rtol=1e-5,
+    )
+
+
+def test_clients_that_differ_otherwise_are_refused():
+    digits = ff.data.load("digits", ff.data.iid(10))
+    owners = np.repeat(np.arange(10), digits.train.sizes)
+    natural = ff.data.from_arrays(
+        digits.train.features,
+        digits.train.labels,
+        [digits.train.order[owners == client] for client in range(10)],
+    )
+    with pytest.raises(ValueError, match="differ in their labels alone"):
+        ff.results.class_based(a_run(natural))
+
+
+def test_partitions_by_label_say_so_and_others_do_not():
+    labels = np.repeat(np.arange(4), 60)
+    by_label = [
+        ff.data.iid(4), ff.data.quantity_skew(4), ff.data.classes_per_client(4, 2),
+        ff.data.dirichlet(4, 1.0), ff.data.shards(4, 2), ff.data.planted_clusters("mnist"),
+    ]  # fmt: skip
+    assert all(partitioner.label_skew_only for partitioner in by_label)
+    assert not ff.data.by_column("writer").label_skew_only
+    assert not ff.data.from_indices([range(3), range(3, len(labels))]).label_skew_only
