@@ -34,6 +34,29 @@ NUM_CLASSES = 3
 WIDTH = 4
 
 
+INTEGRATION = (
+    "README.md",
+    "tests/app/",
+    "tests/data/test_data_sources.py",
+    "tests/experiments/",
+    "tests/golden/",
+    "tests/parallel/",
+    "tests/planning/",
+    "tests/report/",
+    "tests/test_docs.py",
+    "tests/test_first_hour.py",
+    "tests/test_large_populations.py",
+    "tests/test_mnist.py",
+    "tests/test_notebooks.py",
+    "tests/test_package.py",
+    "tests/test_platforms.py",
+    "tests/test_site.py",
+    "tests/training/test_memory.py",
+    "tests/training/test_recompilation.py",
+)
+"""Files and folders of tests that run processes, the command line, documentation or experiments."""
+
+
 # Programs of tests are small and run once: compiled with little effort they are ready in a third of
 # the time. The exhaustive tests run what users run.
 QUICK_COMPILATION = (
@@ -49,6 +72,12 @@ def pytest_addoption(parser):
         action="store_true",
         help="print processor time and compilations per test file",
     )
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.nodeid.startswith(INTEGRATION):
+            item.add_marker(pytest.mark.integration)
 
 
 def pytest_configure(config):
