@@ -14,8 +14,8 @@ from fedjax_fair.data.federated import ClientExamples
 ServerView = Literal["aggregate", "scalars", "vectors"]
 """What the server needs of a single client, in addition to its id and its number of examples.
 
-Only sums over the cohort; scalars, such as the loss; or vectors, such as the update, the gradient or
-activations. Secure aggregation hides vectors.
+Only sums over the cohort; scalars, such as the loss; or vectors, such as the update, the gradient
+or activations. Secure aggregation hides vectors.
 """
 
 Info = dict[str, Shaped[Array, "..."]]
@@ -45,8 +45,8 @@ class Client(NamedTuple):
 class LocalResult(NamedTuple):
     """The result of one client's local training; stacked, with a leading axis ``cohort``.
 
-    On several devices ``loss`` and ``steps`` are all-reduced. The rest stays on the client's device,
-    with zeros elsewhere; `Context.weighted_sum` and `Context.map_clients` read it.
+    On several devices ``loss`` and ``steps`` are all-reduced. The rest stays on the client's
+    device, with zeros elsewhere; `Context.weighted_sum` and `Context.map_clients` read it.
 
     Attributes:
         update: New minus old variables.
@@ -54,8 +54,9 @@ class LocalResult(NamedTuple):
         steps: Number of local steps.
         reports: Anything else that the client sends, by name, such as the reports of
             `fedjax_fair.solvers.SGD`.
-        weighted_sum: Sum of the cohort's updates with the weights of ``Aggregator.compute_weights``,
-            on all devices. None from a solver, and where the aggregator has no such method.
+        weighted_sum: Sum of the cohort's updates with the weights of
+            ``Aggregator.compute_weights``, on all devices. None from a solver, and where the
+            aggregator has no such method.
     """
 
     update: Variables

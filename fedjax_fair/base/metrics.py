@@ -16,8 +16,8 @@ from fedjax_fair.tree import Tree
 class ClientMetrics(NamedTuple):
     """Metrics of the global model on every client, and the clients' participation so far.
 
-    Means over a client's examples are NaN for a client without. The validation fields are None if no
-    validation examples are held out.
+    Means over a client's examples are NaN for a client without. The validation fields are None if
+    no validation examples are held out.
 
     Attributes:
         test_accuracy: Fraction of each client's test examples that is predicted correctly.

@@ -1,7 +1,7 @@
 """The roles of a round: selector, solver, aggregator and faults.
 
-A role is a `fedjax_fair.tree.Tree`: its fields are settings, its methods are pure. State is what the
-next round needs; info is diagnostics.
+A role is a `fedjax_fair.tree.Tree`: its fields are settings, its methods are pure. State is what
+the next round needs; info is diagnostics.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ class Aggregator(Tree):
         server_view: What the server needs of a single client.
         equal_weights: Whether all participants have equal weights in every round.
         compute_weights: A method ``compute_weights(state, cohort, context) -> [cohort]`` of
-            aggregators whose weights do not depend on the results; None for others. Updates are then
-            summed during local training, into ``LocalResult.weighted_sum``, and take memory
+            aggregators whose weights do not depend on the results; None for others. Updates are
+            then summed during local training, into ``LocalResult.weighted_sum``, and take memory
             only if another role reads them.
     """
 
@@ -251,7 +251,8 @@ class Faults(Tree):
         instruct: ``instruct(key, context) -> dict``, instructions to a participant's solver. If
             several faults give one, the smallest value counts.
         send: ``send(key, context, update) -> update``, sent in place of a participant's update.
-        collude: ``collude(cohort, updates, context) -> updates``, computed from all stacked updates.
+        collude: ``collude(cohort, updates, context) -> updates``, computed from all stacked
+            updates.
         history_length: Past global models to keep. A participant trains from the model of the
             round in its instruction ``model_round``, if that is one of them.
     """
