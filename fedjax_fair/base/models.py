@@ -63,7 +63,6 @@ class Model(Tree):
     @abstractmethod
     def init(self, key: Key[Array, ""] | Any, x: Shaped[Any, "batch ..."]) -> Variables:
         """Returns initial variables; only the shape and dtype of ``x`` matter."""
-        raise NotImplementedError
 
     @abstractmethod
     def apply(
@@ -84,14 +83,12 @@ class Model(Tree):
             train: Whether the network is in training mode.
             key: Random key of dropout; may be None when ``train`` is false.
         """
-        raise NotImplementedError
 
     @abstractmethod
     def features(
         self, params: PyTree, state: PyTree, x: Shaped[Any, "batch ..."]
     ) -> Float[Array, "batch width"]:
         """Returns activations of the last hidden layer, in evaluation mode."""
-        raise NotImplementedError
 
     @staticmethod
     def from_functions(

@@ -84,7 +84,6 @@ class Selector(Tree):
 
         Results hold the scalars of the info for every round, as ``selection_<name>``.
         """
-        raise NotImplementedError
 
     def observe(
         self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
@@ -138,7 +137,6 @@ class Solver(Tree):
     @abstractmethod
     def solve(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:
         """Trains from the given variables on the client's examples."""
-        raise NotImplementedError
 
     @staticmethod
     def from_functions(solve: Callable[..., LocalResult]) -> Solver:
@@ -196,7 +194,6 @@ class Aggregator(Tree):
         self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
     ) -> tuple[Variables, PyTree, Aggregation]:
         """Returns the update that is added to the global variables, the new state, and info."""
-        raise NotImplementedError
 
     @staticmethod
     def from_functions(
