@@ -87,7 +87,9 @@ class Cohort(NamedTuple):
     @property
     def responded_mask(self) -> Bool[Array, " cohort"]:
         """``responded`` as an array, all true in place of None."""
-        return jnp.ones(self.clients.shape, bool) if self.responded is None else self.responded
+        if self.responded is None:
+            return jnp.ones(self.clients.shape, bool)
+        return jnp.asarray(self.responded)
 
     @property
     def responder_ids(self) -> Int[Array, " cohort"]:
