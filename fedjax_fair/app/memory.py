@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from fedjax_fair.app.config import SolverConfig, TrainingConfig
 from fedjax_fair.data import FederatedData
 from fedjax_fair.simulate import RoundState
-from fedjax_fair.solvers.sgd import PLANNED
+from fedjax_fair.solvers.sgd import STEPS_PER_BLOCK
 
 __all__ = [
     "MemoryEstimate",
@@ -55,7 +55,7 @@ def min_memory(
     if not solver.replacement:
         num_positions = min(num_positions, train.order.shape[-1])
     of_label = train.labels.nbytes // len(train.labels) + train.order.itemsize
-    planned = (solver.steps or PLANNED) * (of_label + 1)
+    planned = (solver.steps or STEPS_PER_BLOCK) * (of_label + 1)
     return MemoryEstimate(
         model, states, num_positions * (planned + train.features.nbytes // len(train.features))
     )
