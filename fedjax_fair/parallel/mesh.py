@@ -31,7 +31,7 @@ __all__ = [
     "over_mesh",
     "replicate",
     "shapes_on",
-    "shard_federation",
+    "shard_data",
     "split_runs",
 ]
 
@@ -128,7 +128,7 @@ def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.n
     return assigned
 
 
-def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
+def shard_data(data: FederatedData, mesh: Mesh) -> FederatedData:
     """Copies the examples of each client to its device, in every group; cores share all examples.
 
     Training examples are balanced; test and validation examples follow their clients. Every
@@ -149,7 +149,7 @@ def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
 
     Examples:
         >>> import fedjax_fair as ff
-        >>> sharded = shard_federation(ff.data.load("digits"), client_mesh(1))
+        >>> sharded = shard_data(ff.data.load("digits"), client_mesh(1))
         >>> sharded.train.devices.shape
         (50,)
     """
@@ -212,7 +212,7 @@ def over_mesh(function: Callable[[PyTree, FederatedData], PyTree], mesh: Mesh) -
 
     ``function`` may cross devices with `fedjax_fair.parallel.collectives` only, and must return the
     same on all devices of a group. With groups, its leaves ``[runs, ...]`` are those of one group.
-    The returned function takes all runs, and data from ``shard_federation``.
+    The returned function takes all runs, and data from ``shard_data``.
     """
     if mesh.axis_names == (CORES,):
         mesh = Mesh(mesh.devices, (AXIS,))  # Collectives use the axis of clients.

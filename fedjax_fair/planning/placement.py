@@ -7,7 +7,7 @@ from jaxtyping import PyTree
 
 from fedjax_fair.data.device_layout import to_device_layout
 from fedjax_fair.data.federated import FederatedData, map_arrays
-from fedjax_fair.parallel.mesh import shapes_on, shard_federation, split_runs
+from fedjax_fair.parallel.mesh import shapes_on, shard_data, split_runs
 from fedjax_fair.planning.machines import Machine, devices_of
 
 __all__ = ["place", "place_data", "place_runs"]
@@ -27,4 +27,4 @@ def place_data(machine: Machine, mesh: Mesh | None, data: FederatedData) -> Fede
     """Returns the shapes of a federated dataset; call it while tracing for the machine."""
     if mesh is None:
         return map_arrays(data, lambda data: place(machine, to_device_layout(data)))
-    return shard_federation(data, mesh)
+    return shard_data(data, mesh)
