@@ -27,7 +27,7 @@ jax.config.update("jax_traceback_in_locations_limit", 0)
 gc.set_threshold(200_000, 20, 50)
 
 # Runs of tests take a second and go on from every evaluation.
-checkpoints.SECONDS_BETWEEN = 0.0
+checkpoints.SAVE_INTERVAL_S = 0.0
 
 SIZES = (3, 8, 5, 1, 6, 9)
 NUM_CLASSES = 3

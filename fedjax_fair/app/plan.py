@@ -13,7 +13,7 @@ from rich.table import Table
 from fedjax_fair.app.build import Experiment, local_steps
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.memory import format_bytes
-from fedjax_fair.app.sweep import Group, Runs, free_bytes, runs_of
+from fedjax_fair.app.sweep import Group, Runs, runs_of
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.measurement import measure_plan
 from fedjax_fair.planning.plan import Plan, plan
@@ -86,7 +86,7 @@ def plans(
             "train_loss": each.train_loss,
         }
         if machine is None:
-            yield each.name, measure_plan(**given, free=free_bytes(), mesh=mesh)
+            yield each.name, measure_plan(**given, mesh=mesh)
         else:
             steps = partial(local_steps, each.config, each.method)
             yield each.name, plan(machine, **given, mesh=mesh, local_steps=steps)
@@ -145,7 +145,7 @@ def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
     notes["host"] = f"{format_bytes(sum(each.records for each in several))} of records"
     works = [(name, each.work) for name, each in found.items() if each.work is not None]
     for name, work in works:
-        cycles = "" if work.cycles is None else f"{work.cycles:,.0f} cycles, "
+        cycles = "" if not work.cycles else f"{work.cycles:,.0f} cycles, "
         full = (
             f" ({work.fp32_flops / 1e9:,.3g} billion in full precision)" if work.fp32_flops else ""
         )
@@ -156,7 +156,7 @@ def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
             f"a round: {cycles}{work.kernels:,.0f} kernels, {work.flops / 1e9:,.3g} billion "
             f"operations in products{full}, {format_bytes(int(work.bytes))} moved{crossing}"
         )
-    unknown = sum(work.unknown_loops for _, work in works)
+    unknown = sum(each.unknown_loops for each in several)
     by = "the compiler's cycles" if machine.clock_hz else "each kernel's bytes and products at peak"
     notes["how"] = f"{by}, never compared with a device; expect more"
     if unknown:
