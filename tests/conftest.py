@@ -13,7 +13,8 @@ import pytest
 
 from compilation_report import CompilationReport
 from fedjax_fair.base import Context, Model, Variables
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel import collectives
 from fedjax_fair.training import checkpoints, executables
 
