@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from fedjax_fair.app.config import Config, SolverConfig
 from fedjax_fair.data import FederatedData
 from fedjax_fair.simulate import RoundState
-from fedjax_fair.solvers.sgd import PLANNED
+from fedjax_fair.solvers.sgd import STEPS_PER_BLOCK
 from fedjax_fair.training.memory import tree_bytes
 
 __all__ = [
@@ -50,7 +50,7 @@ def min_memory(
     if not solver.replacement:
         batch_size = min(batch_size, train.order.shape[-1])
     label = train.labels.nbytes // len(train.labels) + train.order.itemsize
-    drawn = (solver.steps or PLANNED) * (label + 1)
+    drawn = (solver.steps or STEPS_PER_BLOCK) * (label + 1)
     features = train.features.nbytes // len(train.features)
     return MemoryEstimate(model, states, batch_size * (drawn + features))
 

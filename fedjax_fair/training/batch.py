@@ -27,7 +27,7 @@ from fedjax_fair.parallel.cores import (
     pad_to_multiple,
     replicate_on_cores,
 )
-from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_runs
+from fedjax_fair.parallel.mesh import num_run_groups, shard_data, split_runs
 from fedjax_fair.training.executables import compile_in
 
 __all__ = ["RunBatch"]
@@ -95,7 +95,7 @@ class RunBatch:
             return on_device(data)
         if self.one_run_per_core:
             return map_arrays(data, lambda data: replicate_on_cores(data, mesh))
-        return shard_federation(data, mesh)
+        return shard_data(data, mesh)
 
     def place(self, hyperparams: PyTree) -> tuple[UInt32[np.ndarray, " runs"], PyTree]:
         """Returns the seeds, and leaves ``[runs, ...]`` of hyperparameters on their devices."""
