@@ -26,10 +26,10 @@ def parse(kind: Any, arguments: list[str], command: str, default: Any = None) ->
     field that is ``Positional``.
 
     Args:
-        kind: The dataclass; a field that is a dataclass itself is a section of options.
+        kind: The dataclass; a field that is a dataclass is a section of options.
         arguments: What follows the command.
-        command: Name of the command, for messages.
-        default: Instance with the values of options that are not given.
+        command: Name of the command.
+        default: Values of options that are not given.
 
     Raises:
         ValueError: If an option is unknown, or a value does not fit.

@@ -34,16 +34,13 @@ def groups_of_run(experiment: Experiment) -> list[Group]:
 def plans(
     groups: Sequence[Group], machine: Machine | None, mesh: Mesh | None, *, train_loss: bool
 ) -> Iterator[tuple[str, Plan]]:
-    """Plans groups of runs sequentially.
+    """Plans groups of runs sequentially, and yields the name and plan of each.
 
     Args:
         groups: The groups.
         machine: The target, or None for the local machine, which runs some rounds.
         mesh: Devices of the target; None for one.
         train_loss: Whether evaluations measure training losses.
-
-    Yields:
-        The name and the plan of each group.
     """
     for group in groups:
         labels = [f"{name}={value}" for name, value in group.labels.items()]
@@ -73,12 +70,7 @@ def as_json(machine: Machine | None, plans: dict[str, Plan]) -> dict[str, Any]:
 
 
 def format_plan(machine: Machine | None, plans: dict[str, Plan]) -> tuple[Table, str]:
-    """Formats plans as a table of 80 columns and notes.
-
-    Args:
-        machine: As for ``plans``.
-        plans: Plans by name.
-    """
+    """Formats plans by name as a table of 80 columns and notes."""
     title = f"Estimated cost per method on {'this machine' if machine is None else machine.name}"
     table = Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
