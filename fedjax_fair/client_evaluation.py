@@ -27,6 +27,7 @@ from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.numerics.trees import num_bytes
 from fedjax_fair.parallel import collectives
 
 __all__ = [
@@ -404,7 +405,7 @@ def _side_by_side(measure: Callable[..., PyTree], examples: ClientExamples) -> i
     chunk = chunk_of_clients(examples)
     if chunk > _CPU_SMALL:
         return 1
-    sums = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(_shapes(measure, chunk)))
+    sums = num_bytes(_shapes(measure, chunk))
     return max(1, min(_CPU_PASS // chunk, _CPU_CACHE // sums))
 
 

@@ -13,7 +13,7 @@ from fedjax_fair.base import Client, Cohort, LocalResult, Model, Solver, Variabl
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults import apply
 from fedjax_fair.numerics import target
-from fedjax_fair.numerics.finite import all_finite
+from fedjax_fair.numerics.trees import all_finite, num_bytes
 from fedjax_fair.parallel import collectives
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size:
     if here.is_cpu and not solver.fixed_num_steps:
         return 1
     most = cohort_size if here.clients_trained is None else here.clients_trained
-    model_bytes = max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(variables)))
+    model_bytes = max(1, num_bytes(variables))
     if here.model_bytes is not None and model_bytes > here.model_bytes:
         return 1
     if here.models_bytes is not None:

@@ -10,8 +10,9 @@ import tomli_w
 
 from fedjax_fair.app.build import Experiment, memory_of
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.memory import format_bytes, num_bytes
+from fedjax_fair.app.memory import format_bytes
 from fedjax_fair.app.sweep import Group
+from fedjax_fair.numerics.trees import num_bytes
 
 __all__ = ["as_toml", "costs", "costs_of_sweep", "num_programs"]
 

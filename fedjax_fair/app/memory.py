@@ -6,10 +6,10 @@ import os
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import PyTree
 
 from fedjax_fair.app.config import SolverConfig, TrainingConfig
 from fedjax_fair.data import FederatedData
+from fedjax_fair.numerics.trees import num_bytes
 from fedjax_fair.simulate import RoundState
 from fedjax_fair.solvers.sgd import PLANNED
 
@@ -18,7 +18,6 @@ __all__ = [
     "check_memory",
     "format_bytes",
     "min_memory",
-    "num_bytes",
     "total_memory",
 ]
 
@@ -98,11 +97,6 @@ def total_memory() -> int:
     if stats is not None:
         return stats["bytes_limit"]
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def num_bytes(tree: PyTree) -> int:
-    """Bytes of all arrays in a tree."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def format_bytes(size: int) -> str:

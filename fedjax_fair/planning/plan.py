@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import PyTree
 
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.numerics.target import tracing_for
+from fedjax_fair.numerics.trees import num_bytes
 from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.planning.compilation import Compiled, compile_ahead
@@ -130,7 +130,7 @@ def plan(
     of_data, of_states = bytes_of(shapes), bytes_of((state, own))
     temporaries = max(program.temporaries for program in (init, steps, evaluation))
     evaluations = 1 + -(-rounds // eval_every)
-    chunks, measures = _num_bytes(steps.results[1]), _num_bytes(evaluation.results)
+    chunks, measures = num_bytes(steps.results[1]), num_bytes(evaluation.results)
     records = rounds / chunk * chunks + evaluations * measures
     each = (of_states + temporaries) / -(-runs // groups)
     seconds = {"round": steps.seconds / chunk, "evaluation": evaluation.seconds}
@@ -169,7 +169,3 @@ def _cohorts(machine: Machine, step: Any, arguments: tuple) -> tuple[int, int]:
     with tracing_for(machine.platform):
         info = jax.eval_shape(lambda *arguments: step(*arguments, 1)[1], *arguments)
     return info.clients.shape[0], info.clients.shape[-1]
-
-
-def _num_bytes(tree: PyTree) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

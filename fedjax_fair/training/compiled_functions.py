@@ -12,6 +12,7 @@ from jaxtyping import Array, Int, PyTree, Shaped
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Model
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics import target
+from fedjax_fair.numerics.trees import num_bytes
 from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import split_runs
 from fedjax_fair.results import RECORDED
@@ -108,7 +109,7 @@ class CompiledFunctions:
         """
         batch = self._batch
         transient = max(
-            batch.cores * _temporary(program.result()) + _bytes(output) // batch.groups
+            batch.cores * _temporary(program.result()) + num_bytes(output) // batch.groups
             for program, output in (
                 (self._chunks[self._length], self._info),
                 (self._evaluate, self._evaluation),
@@ -116,12 +117,12 @@ class CompiledFunctions:
         )
         summaries, clients = self._evaluation
         evaluation = (summaries, [getattr(clients, name) for name in RECORDED], clients.custom)
-        recorded = (rounds * _bytes(self._info) + (rounds + self._length) * _bytes(evaluation)) // (
-            self._length
-        )
+        recorded = (
+            rounds * num_bytes(self._info) + (rounds + self._length) * num_bytes(evaluation)
+        ) // (self._length)
         on_host = not target.current().is_cpu
         copies = 1 if batch.one_run_per_core else batch.cores
-        own = copies * _bytes((self._state, self._own)) // batch.groups
+        own = copies * num_bytes((self._state, self._own)) // batch.groups
         resident = own + self.shared_bytes
         return resident + transient + (0 if on_host else int(_COPIES_OF_RECORDS * recorded))
 
@@ -201,10 +202,6 @@ def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
 def _of_one_run(variables: PyTree) -> PyTree:
     """Shapes without the axis of runs."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), variables)
-
-
-def _bytes(tree: PyTree) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _temporary(program: Any) -> int:
