@@ -75,7 +75,7 @@ def masked_sum(
     def send(client, own):
         slot, weight, responded, update = own
         values = weight * ravel(update).astype(jnp.float32)
-        sent = secure_sum.masked(
+        sent = secure_sum.mask_values(
             key, slot, participants, values, weight * secure.max_abs_value, step
         )
         return (), jax.tree.map(lambda leaf: jnp.where(responded, leaf, 0), sent)
@@ -83,7 +83,7 @@ def masked_sum(
     ones = jnp.ones(participants)
     own = (slots, weights, responded, updates)
     _, total = collectives.map_and_sum(context.examples, send, ones, cohort.clients, own)
-    summed = secure_sum.recovered(key, total, step, cohort.responded)
+    summed = secure_sum.unmask_sum(key, total, step, cohort.responded)
     bounded = jnp.sum(jnp.abs(weights), where=responded) <= 1 + secure_sum.SLACK / 4
     return _unraveled(jnp.where(bounded, summed, jnp.nan), updates)
 

@@ -69,7 +69,7 @@ MADE = {
         lambda: models.lenet(10),
         lambda: models.lenet(9),
         "LinenModel(\n    module=Classifier(body=Body(hidden=(120, 84), convolutions=((6, True), "
-        "(16, True)), smallest_side=32), num_classes=10),\n)",
+        "(16, True)), min_side=32), num_classes=10),\n)",
     ),
     "cifar_cnn": (models.cifar_cnn, models.cifar100_cnn, None),
     "cifar100_cnn": (models.cifar100_cnn, models.cifar_cnn, None),
