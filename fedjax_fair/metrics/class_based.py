@@ -15,13 +15,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.metrics import fairness, performance
+from fedjax_fair.metrics.summaries import accuracy_summaries
 from fedjax_fair.numerics.products import product
 
 if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = ["class_based_accuracy", "standard_error", "summarize"]
+
+_SUMMARIES = (
+    "accuracy_mean_clients",
+    "accuracy_worst_10pct",
+    "accuracy_standard_deviation",
+    "sigma_acc",
+    "client_dissimilarity",
+)
 
 
 def class_based_accuracy(
@@ -103,15 +111,6 @@ def summarize(
     return measured
 
 
-_SUMMARIES: dict[str, Callable[..., Array]] = {
-    "accuracy_mean_clients": lambda values, sizes: performance.mean_over_clients(values),
-    "accuracy_worst_10pct": lambda values, sizes: performance.worst_10pct(values),
-    "accuracy_standard_deviation": lambda values, sizes: fairness.standard_deviation(values),
-    "sigma_acc": fairness.sigma_acc,
-    "client_dissimilarity": lambda values, sizes: fairness.client_dissimilarity(values),
-}
-
-
 @jax.jit
 @partial(jnp.vectorize, signature="(c),(k,c)->(k),(k),(s),(s)")
 def _measure(class_accuracy: Array, examples: Array):
@@ -119,7 +118,7 @@ def _measure(class_accuracy: Array, examples: Array):
     sizes = jnp.sum(examples, axis=1)
 
     def summaries(values: Array):
-        return jnp.stack([summary(values, sizes) for summary in _SUMMARIES.values()])
+        return jnp.stack(accuracy_summaries(_SUMMARIES, values, sizes))
 
     values = class_based_accuracy(class_accuracy, examples)
     errors = standard_error(lambda values: values, class_accuracy, examples)

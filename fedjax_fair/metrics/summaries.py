@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from fedjax_fair.base import ClientMetrics, Metric
 from fedjax_fair.metrics import fairness, groups, performance
@@ -170,3 +170,16 @@ def summaries_of(*, groups: bool, validation: bool) -> tuple[Metric, ...]:
     selected = SUMMARIES + (GROUP_SUMMARIES if groups else ())
     selected += _VALIDATION if validation else ()
     return selected + (_GROUP_VALIDATION if groups and validation else ())
+
+
+def accuracy_summaries(
+    names: Sequence[str],
+    accuracy: Float[Array, " clients"],
+    sizes: Int[Array, " clients"],
+    groups: Int[Array, " clients"] | None = None,
+) -> list[Float[Array, ""]]:
+    """Computes metrics that depend on accuracies, numbers of test examples and groups alone."""
+    zeros, counts = jnp.zeros(sizes.shape), jnp.zeros_like(sizes)
+    measured = ClientMetrics(accuracy, zeros, zeros, sizes, sizes, counts, counts[:1], groups)
+    functions = {metric.name: metric.function for metric in SUMMARIES + GROUP_SUMMARIES}
+    return [functions[name](measured) for name in names]
