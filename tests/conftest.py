@@ -11,6 +11,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
+from compilation_report import CompilationReport
 from fedjax_fair.base import Context, Model, Variables
 from fedjax_fair.data.federated import ClientExamples, FederatedData
 from fedjax_fair.parallel import collectives
@@ -42,8 +43,18 @@ QUICK_COMPILATION = (
 )
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--compilation-report",
+        action="store_true",
+        help="print processor time and compilations per test file",
+    )
+
+
 def pytest_configure(config):
     """Starts JAX before any test can request a device for each core: all of a process see one."""
+    if config.option.compilation_report:
+        config.pluginmanager.register(CompilationReport())
     if "not slow" in config.option.markexpr:
         os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *QUICK_COMPILATION])
     jax.devices()
