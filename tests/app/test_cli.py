@@ -232,11 +232,11 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("data info mnits", "mnits"),
         (
             "run --communication.aggregation secure --methods divfl",
-            "divfl: selector: it sees vectors",
+            "divfl: selector: DivFL needs vectors",
         ),
         (
             "run --communication.aggregation secure --methods krum",
-            "krum: aggregator: it sees vectors",
+            "krum: aggregator: Krum needs vectors",
         ),
         (
             "run --communication.max-abs-value 4 --methods fedavg",
@@ -262,11 +262,11 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ),
         (
             "run --communication.clipping-norm 1 --methods fedavg",
-            "fedavg: privacy: an aggregator whose weights",
+            "fedavg: privacy requires equal weights",
         ),
         (
             "run --communication.aggregation secure --communication.bits 4 --methods fedavg",
-            "fedavg: compression: masks",
+            "fedavg: compression does not reduce",
         ),
         (
             "run --communication.aggregation secure --methods centralized",
