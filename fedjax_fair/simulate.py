@@ -28,7 +28,7 @@ from fedjax_fair.base import (
     Variables,
 )
 from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
-from fedjax_fair.communication import applied as communication
+from fedjax_fair.communication import apply as communication
 from fedjax_fair.communication.compression import Compression
 from fedjax_fair.communication.noise import PrivacyMechanism
 from fedjax_fair.communication.opaque import restrict_context, restrict_results
