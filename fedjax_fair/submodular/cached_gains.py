@@ -1,8 +1,8 @@
-"""Facility location with the gains of all items cached from step to step of greedy.
+"""Facility location that caches the gains of all items between steps of greedy.
 
-When an item is added, only the points whose best similarity it raises change any gain, and after
-the first steps these are few: over a whole run 2 to 4 times the number of points, where recomputing
-would go through all of them at every step.
+When an item is added, only the points whose best similarity it raises change any gain. After the
+first steps these are few: in total 2 to 4 times the number of points, while recomputing visits all
+points in every step.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["CachedGains", "Memo"]
 
 
 class Memo(NamedTuple):
-    """The best similarity of every point to the set, and the gain of every item."""
+    """Best similarity of every point to the set, and the gain of every item if it is cached."""
 
     best: Float[Array, " points"]
-    gains: Float[Array, " items"]
+    gains: Float[Array, " items"] | tuple[()]
 
 
 class CachedGains(SetFunction):
@@ -32,6 +32,10 @@ class CachedGains(SetFunction):
 
     A subclass defines similarities, and sums over a block of points for every item.
     """
+
+    @property
+    def _caches(self) -> bool:
+        return True
 
     @property
     @abc.abstractmethod
@@ -60,7 +64,7 @@ class CachedGains(SetFunction):
     def _lost(
         self, points: Int[Array, " block"], old: Float[Array, " block"], new: Float[Array, " block"]
     ) -> Float[Array, " items"]:
-        """Returns by how much ``_served`` decreases when ``best`` rises from ``old`` to ``new``.
+        """Returns the decrease of ``_served`` from ``old`` to ``new`` best similarities.
 
         It is ``sum_i clip(s_ij, old_i, new_i) - old_i``.
         """
@@ -68,7 +72,7 @@ class CachedGains(SetFunction):
 
     def init(self) -> PyTree:
         floor = self._floor()
-        return Memo(floor, self._all_gains(floor))
+        return Memo(floor, self._all_gains(floor) if self._caches else ())
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return memo.gains
@@ -78,16 +82,18 @@ class CachedGains(SetFunction):
 
     def add(self, memo: PyTree, item: Integer) -> PyTree:
         num_points, block = memo.best.shape[0], self._block
-        lanes = jnp.arange(block, dtype=jnp.int32)
         offered = self._column(item)
         best = jnp.maximum(memo.best, offered)
+        if not self._caches:
+            return Memo(best, ())
+        lanes = jnp.arange(block, dtype=jnp.int32)
         ranks = jnp.cumsum(offered > memo.best, dtype=jnp.int32)
         count = ranks[-1]
 
         def subtract():
             def body(i, gains):
                 places = i * block + lanes
-                # The points that change, by binary search rather than from a list of all of them.
+                # Binary search finds the points that change without a list of all of them.
                 points = jnp.searchsorted(ranks, jnp.minimum(places + 1, count))
                 old = memo.best[points]
                 new = jnp.where(places < count, best[points], old)
@@ -95,8 +101,8 @@ class CachedGains(SetFunction):
 
             return jax.lax.fori_loop(0, -(-count // block), body, memo.gains)
 
-        # Where most points change, recomputing is no more work, and it discards the rounding errors
-        # of former subtractions: without it some of a hundred items differ from those of double
+        # If most points change, recomputing costs no more and discards the rounding errors of
+        # former subtractions, with which some of a hundred items would differ from those of double
         # precision.
         gains = jax.lax.cond(3 * count > 2 * num_points, lambda: self._all_gains(best), subtract)
         return Memo(best, gains)
@@ -109,8 +115,7 @@ class CachedGains(SetFunction):
             places = i * block + lanes
             points = jnp.minimum(places, num_points - 1)
             # Places beyond the end gain nothing.
-            return gains + self._served(
-                points, jnp.where(places < num_points, best[points], jnp.inf)
-            )
+            block_best = jnp.where(places < num_points, best[points], jnp.inf)
+            return gains + self._served(points, block_best)
 
         return jax.lax.fori_loop(0, -(-num_points // block), body, jnp.zeros(self.size))

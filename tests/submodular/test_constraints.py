@@ -303,7 +303,7 @@ def test_budgets_side_by_side():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "k=None: expected an integer, a matroid, a budget"),
+        ({}, "k=None: expected an integer, or one of matroid, budget"),
         ({"matroid": MATROIDS["uniform"]}, "matroid: expected 3 items, got 7"),
         ({"costs": [1, 1, 1]}, "budget=None: expected both"),
         ({"budget": 1.0}, "costs=None: expected both"),

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
 from fedjax_fair.submodular import estimators
-from fedjax_fair.submodular.estimators import metrics, of_similarities
+from fedjax_fair.submodular.estimators import metrics, similarities as similarity_estimators
 
 POINTS = np.random.default_rng(0).normal(size=(12, 4))
 AMOUNTS = np.random.default_rng(1).gamma(1.0, size=(12, 4)) * (POINTS > -0.5)
@@ -197,12 +197,12 @@ class TestFacilityLocation:
     @pytest.mark.parametrize("weights", [None, WEIGHTS])
     def test_makes_no_matrix_of_many_rows(self, monkeypatch, weights):
         exact = estimators.FacilityLocation(K).fit(POINTS, sample_weight=weights).ranking_
-        monkeypatch.setattr(of_similarities, "_MATRIX", 11)
-        monkeypatch.setattr(of_similarities, "pairwise_distances", None)
-        of_similarities._facility_location.clear_cache()
+        monkeypatch.setattr(similarity_estimators, "_MATRIX", 11)
+        monkeypatch.setattr(similarity_estimators, "pairwise_distances", None)
+        similarity_estimators._facility_location.clear_cache()
         many = estimators.FacilityLocation(K).fit(POINTS, sample_weight=weights)
         np.testing.assert_array_equal(many.ranking_, exact)
-        of_similarities._facility_location.clear_cache()
+        similarity_estimators._facility_location.clear_cache()
 
 
 def test_a_bar_shows_what_is_picked_and_changes_nothing(capsys, monkeypatch):

@@ -126,7 +126,7 @@ def test_the_sample_size_keeps_its_promise():
         def gains(mask):
             return ml.facility_location_gradient(offers, mask.astype(jnp.float32))
 
-        errors = [ml.sampled_gradient(key, gains, x, samples) - exact for samples in (enough, 1)]
+        errors = [ml.sampled_mean(key, gains, x, samples) - exact for samples in (enough, 1)]
         return jnp.max(jnp.abs(jnp.stack(errors)), axis=1)
 
     with_enough, with_one = np.asarray(worst(jax.random.split(jax.random.key(0), repeats))).T
@@ -144,9 +144,9 @@ def test_samples_are_unbiased_and_certain_at_corners():
             return jnp.max(scores, where=mask, initial=0)
 
         return (
-            ml.sampled_value(key, value, x, 20_000),
-            ml.sampled_gradient(key, lambda mask: ml.marginals(value, mask), x, 20_000),
-            ml.sampled_value(key, value, corner, 3),
+            ml.sampled_mean(key, value, x, 20_000),
+            ml.sampled_mean(key, lambda mask: ml.marginals(value, mask), x, 20_000),
+            ml.sampled_mean(key, value, corner, 3),
         )
 
     exact, exact_gradient = by_definition(lambda mask: scores[mask].max(initial=0), x)

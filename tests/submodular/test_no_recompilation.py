@@ -162,7 +162,7 @@ CALLS = {
     "facility_location_gradient": lambda seed: multilinear.facility_location_gradient(
         multilinear.ranked(jnp.asarray(numbers(seed, N))), jnp.asarray(numbers(seed, N))
     ),
-    "sampled_value": lambda seed: multilinear.sampled_value(
+    "sampled_mean": lambda seed: multilinear.sampled_mean(
         a_key(seed), Partial(weight, numbers(seed, N)), jnp.asarray(numbers(seed, N)), 5
     ),
     "kmeans": lambda seed: clustering.kmeans(a_key(seed), jnp.asarray(numbers(seed, 9, 2)), 3),

@@ -264,12 +264,15 @@ PLACE_VALUES = 1 << np.arange(N)[::-1]
 @pytest.fixture
 def caches_gains(monkeypatch):
     """Facility location that caches gains, whatever the size, in blocks that points do not fill."""
-    # By its path, since the package calls a function by the name of the module.
-    module = importlib.import_module("fedjax_fair.submodular.facility_location")
-    monkeypatch.setattr(module, "_SMALL", 0)
-    monkeypatch.setattr(module, "_ROWS", 4)
-    monkeypatch.setattr(module, "_POINTS", 4)
-    module._of_features.clear_cache()  # What was compiled for other blocks.
+    # By their paths, since the package has functions with the names of the modules.
+    matrix, features = (
+        importlib.import_module(f"fedjax_fair.submodular.facility_location{name}")
+        for name in ("", "_from_features")
+    )
+    monkeypatch.setattr(matrix, "_SMALL", 0)
+    monkeypatch.setattr(matrix, "_ROWS", 4)
+    monkeypatch.setattr(features, "_POINTS", 4)
+    features._of_features.clear_cache()  # It may be compiled for other blocks.
     with target.tracing_for("cpu"):
         yield
 
