@@ -19,10 +19,10 @@ class SetFunction(Tree):
     set. ``value`` is the definition; ``gains``, ``gain`` and ``add`` are its incremental form. All
     methods are pure.
 
-    A subclass declares arrays and scalars as fields, which are children of a pytree: functions of
-    the same class and shapes share compiled maximizers, and can be stacked and mapped. All of them
-    may be traced; only known values are checked. A callable field is structure, equal only to
-    itself, unless it is a ``jax.tree_util.Partial``.
+    A subclass declares arrays and scalars as fields, which are children of a pytree and may be
+    traced: functions of the same class and shapes share compiled maximizers, and can be stacked and
+    mapped. A callable field is structure, equal only to itself, unless it is a
+    ``jax.tree_util.Partial``.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -53,22 +53,18 @@ class SetFunction(Tree):
     @abc.abstractmethod
     def size(self) -> int:
         """Number of items."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         """Returns the value of the set given by a mask over all items."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def init(self) -> PyTree:
         """Returns the memo of the empty set."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         """Returns the marginal gains of all items; those of members are undefined."""
-        raise NotImplementedError
 
     def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         """Returns the marginal gain of one item; override it where that is cheaper than `gains`."""
@@ -77,7 +73,6 @@ class SetFunction(Tree):
     @abc.abstractmethod
     def add(self, memo: PyTree, item: Integer) -> PyTree:
         """Returns the memo of the set with the item."""
-        raise NotImplementedError
 
 
 class WrappedSetFunction(SetFunction):

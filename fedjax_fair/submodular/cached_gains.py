@@ -1,8 +1,7 @@
 """Facility location that caches the gains of all items between steps of greedy.
 
-When an item is added, only the points whose best similarity it raises change any gain. After the
-first steps these are few: in total 2 to 4 times the number of points, while recomputing visits all
-points in every step.
+Adding an item changes gains only through the points whose best similarity it raises: in total 2 to
+4 times the number of points, while recomputing visits all points in every step.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.tree import Integer
@@ -41,34 +40,25 @@ class CachedGains(SetFunction):
     @abc.abstractmethod
     def _block(self) -> int:
         """Number of points of a block."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def _floor(self) -> Float[Array, " points"]:
         """Returns the similarity of each point to the empty set."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def _column(self, item: Integer) -> Float[Array, " points"]:
         """Returns the similarity of each point to an item."""
-        raise NotImplementedError
 
     @abc.abstractmethod
-    def _served(
-        self, points: Int[Array, " block"], best: Float[Array, " block"]
-    ) -> Float[Array, " items"]:
-        """Returns ``sum_i max(s_ij - best_i, 0)``."""
-        raise NotImplementedError
+    def _served(self, points: Array, best: Array) -> Array:
+        """Returns ``sum_i max(s_ij - best_i, 0)``, ``[items]``, over ``points``, ``[block]``."""
 
     @abc.abstractmethod
-    def _lost(
-        self, points: Int[Array, " block"], old: Float[Array, " block"], new: Float[Array, " block"]
-    ) -> Float[Array, " items"]:
+    def _lost(self, points: Array, old: Array, new: Array) -> Array:
         """Returns the decrease of ``_served`` from ``old`` to ``new`` best similarities.
 
         It is ``sum_i clip(s_ij, old_i, new_i) - old_i``.
         """
-        raise NotImplementedError
 
     def init(self) -> PyTree:
         floor = self._floor()

@@ -34,14 +34,14 @@ CONCAVE: dict[str, Concave] = {"sqrt": jnp.sqrt, "log1p": jnp.log1p}
 
 
 class Coverage(SetFunction):
-    """The weight of all topics that at least one item of the set covers: monotone submodular.
+    """The weight of all topics that an item of the set covers: monotone submodular.
 
     Args:
         membership: Whether each item covers each topic, ``[items, topics]``.
         weights: Weight of each topic, ``[topics]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If shapes differ, a membership is not 0 or 1, or a weight is negative.
+        ValueError: If an element is out of range, or shapes differ.
 
     Examples:
         >>> function = Coverage([[1, 1, 0], [0, 1, 1]])
@@ -82,17 +82,16 @@ class Coverage(SetFunction):
 
 
 class ProbabilisticCoverage(SetFunction):
-    r"""``sum_u w_u * (1 - prod_{j in S} (1 - p_ju))``: monotone submodular.
+    """``sum_u w_u * (1 - prod_{j in S} (1 - p_ju))``: monotone submodular.
 
-    The expected weight of the topics that at least one item covers, if each item covers each topic
-    independently.
+    The expected weight of the covered topics, if items cover topics independently.
 
     Args:
         probabilities: That each item covers each topic, ``[items, topics]``, in [0, 1].
         weights: Weight of each topic, ``[topics]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If shapes differ, or an element is out of range.
+        ValueError: If an element is out of range, or shapes differ.
 
     Examples:
         >>> function = ProbabilisticCoverage([[0.5, 0.0], [0.5, 1.0]])
@@ -131,17 +130,17 @@ class ProbabilisticCoverage(SetFunction):
 
 
 class SaturatedCoverage(SetFunction):
-    r"""``sum_i min(sum_{j in S} s_ij, saturation * sum_j s_ij)``: monotone submodular.
+    """``sum_i min(sum_{j in S} s_ij, saturation * sum_j s_ij)``: monotone submodular.
 
-    Each point contributes its total similarity to the set, capped at a share of its total
-    similarity to all items (Lin and Bilmes, ACL 2011).
+    A point's total similarity to the set is capped at a share of that to all items (Lin and Bilmes,
+    ACL 2011).
 
     Args:
-        similarity: Of every point to every item, ``[points, items]``, >= 0.
+        similarity: ``[points, items]``, >= 0.
         saturation: The share, >= 0.
 
     Raises:
-        ValueError: If an element is negative or not finite.
+        ValueError: If an element is out of range.
 
     Notes:
         Greedy selects as in double precision where gains differ by more than 1e-6 of the value.
@@ -193,7 +192,7 @@ def saturated_coverage(
 
 
 class FeatureBased(SetFunction):
-    r"""``sum_u w_u * concave(sum_{j in S} x_ju)``: monotone submodular.
+    """``sum_u w_u * concave(sum_{j in S} x_ju)``: monotone submodular.
 
     Args:
         features: Amount of each feature in each item, ``[items, features]``, >= 0.
@@ -202,7 +201,7 @@ class FeatureBased(SetFunction):
         weights: Weight of each feature, ``[features]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If an element is negative or not finite, or shapes differ.
+        ValueError: If an element is out of range, or shapes differ.
 
     Notes:
         The precision is that of ``SaturatedCoverage``.

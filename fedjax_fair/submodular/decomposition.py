@@ -33,17 +33,16 @@ def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
     """Writes a point of the matroid polytope as a convex combination of bases, on the host.
 
     If constraints are on consecutive items of an order, items are intervals on a line, each as long
-    as its probability. The items that a comb with teeth at distance 1 touches are a set, and
-    sliding the comb gives all sets. For other matroids independent sets are added one by one until
-    the point is in their convex hull (fully corrective Frank-Wolfe). A set that is not a base is
-    completed by the items with the largest coordinates.
+    as its probability; the items that a comb with teeth at distance 1 touches are a set, and
+    sliding the comb gives all sets. For other matroids independent sets are added until the point
+    is in their convex hull (fully corrective Frank-Wolfe).
 
     Args:
         matroid: The matroid.
         x: A point in its polytope, ``[size]``.
 
     Returns:
-        The bases. Their mean is ``x`` up to about 1e-5, and at least that where ``x`` sums to less
+        The bases. Their mean is ``x`` up to about 1e-5, and at least that if ``x`` sums to less
         than the rank.
 
     Raises:

@@ -16,10 +16,9 @@ __all__ = ["DisparityMin", "DisparitySum"]
 class DisparitySum(SetFunction):
     """The sum of the distances of all pairs in the set.
 
-    Monotone and supermodular: gains grow with the set, so bounds for submodular functions do not
-    hold, and ``lazy_greedy`` and threshold maximizers are wrong. ``greedy`` reaches at least half
-    of the optimum over ``k`` items if the distances obey the triangle inequality. It begins with
-    item 0, since all first gains are 0, unless ``initial_items`` are given.
+    Monotone and supermodular: gains grow with the set, so ``lazy_greedy`` and threshold maximizers
+    are wrong. ``greedy`` reaches at least half of the optimum over ``k`` items if the distances
+    obey the triangle inequality; it begins with item 0.
 
     Args:
         distances: ``[n, n]``, symmetric, >= 0. The diagonal is ignored.
@@ -67,10 +66,10 @@ class DisparitySum(SetFunction):
 class DisparityMin(SetFunction):
     """The smallest distance of a pair in the set; 0 for fewer than two items.
 
-    Neither monotone nor submodular: from the third item on no gain is positive. ``greedy`` is then
-    farthest-first traversal, which reaches at least half of the optimum over ``k`` items if the
-    distances obey the triangle inequality. It begins with item 0 unless ``initial_items`` are
-    given. ``lazy_greedy`` and ``min_gain`` are not applicable.
+    Neither monotone nor submodular: from the third item on no gain is positive, so ``lazy_greedy``
+    and ``min_gain`` are not applicable. ``greedy`` is farthest-first traversal from item 0, which
+    reaches at least half of the optimum over ``k`` items if the distances obey the triangle
+    inequality.
 
     Args:
         distances: ``[n, n]``, symmetric, >= 0. The diagonal is ignored.

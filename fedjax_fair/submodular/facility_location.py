@@ -8,7 +8,7 @@ from operator import add
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair.numerics import target
@@ -43,7 +43,6 @@ class _OfMatrix(CachedGains):
     @abc.abstractmethod
     def _rows(self, points: Any) -> Float[Array, "... items"]:
         """Returns the similarities of some points to all items."""
-        raise NotImplementedError
 
     @property
     def _caches(self) -> bool:
@@ -63,27 +62,23 @@ class _OfMatrix(CachedGains):
         return jnp.sum(jnp.maximum(self._rows(slice(None)) - memo.best[:, None], 0.0), axis=0)
 
     # Written as sums of rows, since a reduction over the first axis is slow on a CPU.
-    def _served(
-        self, points: Int[Array, " block"], best: Float[Array, " block"]
-    ) -> Float[Array, " items"]:
+    def _served(self, points: Array, best: Array) -> Array:
         rows = [self._rows(points[i]) for i in range(points.shape[0])]
         return reduce(add, (jnp.maximum(row - best[i], 0.0) for i, row in enumerate(rows)))
 
-    def _lost(
-        self, points: Int[Array, " block"], old: Float[Array, " block"], new: Float[Array, " block"]
-    ) -> Float[Array, " items"]:
+    def _lost(self, points: Array, old: Array, new: Array) -> Array:
         rows = [self._rows(points[i]) for i in range(points.shape[0])]
         return reduce(add, (jnp.clip(row, old[i], new[i]) - old[i] for i, row in enumerate(rows)))
 
 
 class FacilityLocation(_OfMatrix):
-    r"""``sum_i max_{j in S} s_ij``: monotone submodular.
+    """``sum_i max_{j in S} s_ij``: monotone submodular.
 
     Args:
-        similarity: Of every point to every item, ``[points, items]``, >= 0.
+        similarity: ``[points, items]``, >= 0.
 
     Raises:
-        ValueError: If an element is negative or not finite, or there is no item.
+        ValueError: If an element is out of range, or there is none.
 
     Examples:
         >>> from fedjax_fair.submodular import greedy
@@ -118,15 +113,15 @@ class FacilityLocation(_OfMatrix):
 def facility_location(
     similarity: ArrayLike | SparseSimilarity | Any, weights: ArrayLike | None = None
 ) -> FacilityLocation | SparseFacilityLocation:
-    r"""Returns ``sum_i w_i max_{j in S} s_ij`` of a dense or sparse matrix.
+    """Returns ``sum_i w_i max_{j in S} s_ij`` of a dense or sparse matrix.
 
     Args:
-        similarity: Of every point to every item, ``[points, items]``, >= 0. A SciPy sparse matrix,
-            or ``sparse_similarity`` of it, stays sparse: absent entries are 0.
+        similarity: ``[points, items]``, >= 0. A SciPy sparse matrix, or ``sparse_similarity`` of
+            it, stays sparse.
         weights: Weight of each point, ``[points]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If an element is negative or not finite, or shapes differ.
+        ValueError: If an element is out of range, or shapes differ.
 
     Examples:
         >>> from fedjax_fair.submodular import greedy
@@ -152,7 +147,7 @@ class FacilityLocationFromDistances(_OfMatrix):
     Args:
         distances: ``[n, n]``, symmetric, >= 0.
         farthest: Distance of each item to the phantom, ``[n]``.
-        weights: Weight of each item as one to be represented, ``[n]``, >= 0; by default 1.
+        weights: Weight of each item, ``[n]``; by default 1.
     """
 
     distances: Float[Array, "n n"]
@@ -183,9 +178,9 @@ def facility_location_from_distances(
     r"""Returns the reduction of the distances from all items to a set: monotone submodular.
 
     :math:`G(S) = \sum_i w_i (a_i - \min_{j \in S \cup \{\text{phantom}\}} D_{ij})`, where the
-    phantom item is as far from item *i* as the farthest item, :math:`a_i = \max_j D_{ij}`. For
-    distances of gradients it is the representation of DivFL and of Castillo et al. (2024, equations
-    9 and 10).
+    phantom is as far from item *i* as the farthest item, :math:`a_i = \max_j D_{ij}`. For distances
+    of gradients it is the representation of DivFL and of Castillo et al. (2024, equations 9 and
+    10).
 
     Args:
         distances: ``[n, n]``, symmetric, >= 0.

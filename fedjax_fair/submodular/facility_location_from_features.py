@@ -23,7 +23,7 @@ class FacilityLocationFromFeatures(CachedGains):
     """The result of ``facility_location_from_features``, which checks its arguments.
 
     Args:
-        rows: Centered features of every point, ``[points, width]``.
+        rows: Centered features, ``[points, width]``.
         squares: Their squared lengths, ``[points]``.
         items: Row of each item, ``[items]``.
         counted: Mask of the points that count, ``[points]``.
@@ -75,14 +75,10 @@ class FacilityLocationFromFeatures(CachedGains):
         near = near.at[row].set(0.0)
         return -jnp.sqrt(jnp.maximum(near, 0.0)) * self.weights
 
-    def _served(
-        self, points: Int[Array, " block"], best: Float[Array, " block"]
-    ) -> Float[Array, " items"]:
+    def _served(self, points: Array, best: Array) -> Array:
         return jnp.sum(jnp.maximum(self._similarity(points) - best[None], 0.0), axis=1)
 
-    def _lost(
-        self, points: Int[Array, " block"], old: Float[Array, " block"], new: Float[Array, " block"]
-    ) -> Float[Array, " items"]:
+    def _lost(self, points: Array, old: Array, new: Array) -> Array:
         near = self._similarity(points)
         return jnp.sum(jnp.clip(near, old[None], new[None]) - old[None], axis=1)
 
@@ -93,10 +89,8 @@ class FacilityLocationFromFeatures(CachedGains):
         near = jnp.maximum(jnp.where(itself, 0.0, near), 0.0)
         return -jnp.sqrt(near) * self.weights[points][None]
 
-    def _with_floor(
-        self, start: Int[Array, ""]
-    ) -> tuple[Float[Array, "items block"], Float[Array, " block"]]:
-        """Returns similarities of a block of points, and of each point to the phantom."""
+    def _with_floor(self, start: Array) -> tuple[Array, Array]:
+        """Returns similarities, ``[items, block]``, and those of the phantom, ``[block]``."""
         count = self.rows.shape[-2]
         places = start + jnp.arange(self._block, dtype=jnp.int32)
         points = jnp.minimum(places, count - 1)
@@ -114,10 +108,9 @@ def facility_location_from_features(
 ) -> FacilityLocationFromFeatures:
     """Returns ``facility_location_from_distances`` of the rows, without a matrix of distances.
 
-    Euclidean distances are computed in blocks of 128 points, from products of centered features.
-    They are accurate to about 3e-4 of the length of a centered row; closer neighbors count as that
-    far apart. Memory is a few blocks of ``128 * items`` floats, 340 MB for 100,000 items, whose
-    distance matrix would take 40 GB. Time is that of a few passes over all distances.
+    Euclidean distances are computed in blocks of 128 points, to about 3e-4 of the length of a
+    centered row; closer neighbors count as that far apart. Memory is a few blocks of ``128 *
+    items`` floats, 340 MB for 100,000 items.
 
     Args:
         features: One row for each point, ``[points, width]``.
@@ -127,8 +120,7 @@ def facility_location_from_features(
         weights: Weight of each point, ``[points]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If an element is not finite, a weight is negative, an item is not a row, or
-            shapes differ.
+        ValueError: If an element is out of range, or shapes differ.
 
     Examples:
         >>> from fedjax_fair.submodular import greedy

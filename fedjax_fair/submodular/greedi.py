@@ -31,20 +31,18 @@ def greedi(
     """Runs greedy in every part of the items, then on the union of the selected items.
 
     The result is the best of all these sets. For a monotone submodular function its value is at
-    least ``(1 - 1/e) / min(parts, k)`` of the optimum over ``k`` items, and with random parts at
-    least ``(1 - 1/e) / 2`` in expectation. Only ``parts * k`` items are communicated.
+    least ``(1 - 1/e) / min(parts, k)`` of the optimum over ``k`` items, and with random parts
+    ``(1 - 1/e) / 2`` in expectation. Only ``parts * k`` items are communicated.
 
     Args:
         function: Monotone and submodular.
         k: Number of items.
         parts: Number of parts.
         key: Assigns items to random parts; by default item ``i`` is in part ``i % parts``.
-        mesh: Devices, along any axes, that share the parts. Each holds the complete function; the
-            result does not depend on the mesh.
+        mesh: Devices that share the parts; each holds the complete function.
 
     Returns:
-        The items, ``[k]``: -1, with gain 0, in unused slots, which exist only if all parts are
-        small.
+        The items, ``[k]``: -1, with gain 0, in unused slots, if all parts are small.
 
     Raises:
         ValueError: If there are fewer items than ``k`` or ``parts``, or ``mesh`` is no mesh.
@@ -66,9 +64,7 @@ def greedi(
 
 
 @partial(jax.jit, static_argnums=(2, 3, 4))
-def _greedi(
-    function: SetFunction, key: Key[Array, ""] | None, k: int, parts: int, mesh: Mesh | None
-) -> MaximizationResult:
+def _greedi(function, key, k, parts, mesh) -> MaximizationResult:
     size = function.size
     owners = jnp.arange(size, dtype=jnp.int32) % parts
     if key is not None:

@@ -1,24 +1,23 @@
 """Greedy maximizers under a cardinality constraint, a matroid or a budget.
 
-With ``k`` alone they return exactly ``k`` distinct items, even if gains are negative or equal; ties
-go to the smallest index. With a matroid, a budget or ``min_gain`` there may be fewer: shapes are
-fixed, and unused slots hold item -1 and gain 0. They can be jitted, mapped and scanned.
+With ``k`` alone they return exactly ``k`` distinct items, even if gains are negative; ties go to
+the smallest index. Other constraints may allow fewer items: unused slots hold item -1 and gain 0.
+All of them can be jitted, mapped and scanned.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.constraints import Constraints, check_arguments
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.submodular.selection import Selection, begin, best_item, grow
+from fedjax_fair.submodular.selection import begin, best_item, grow
 
 __all__ = ["by_gain_and_by_ratio", "greedy", "grow_greedily", "lazy_greedy", "score"]
 
@@ -37,24 +36,20 @@ def greedy(
     """Adds the item with the largest gain, ``k`` times.
 
     For a monotone submodular function the value is at least ``1 - 1/e`` of the optimum over ``k``
-    items (Nemhauser, Wolsey, Fisher, 1978), and at least ``1/2`` of that over the independent sets
-    of a matroid (Fisher, Nemhauser, Wolsey, 1978). With a budget the result is the better of two
-    sets, the second selected by gain per cost, with at least ``(1 - 1/e) / 2`` of the optimum
-    (Leskovec et al., 2007).
+    items (Nemhauser, Wolsey, Fisher, 1978), or ``1/2`` of that over a matroid (Fisher, Nemhauser,
+    Wolsey, 1978). With a budget the result is the better of two sets, the second selected by gain
+    per cost, with at least ``(1 - 1/e) / 2`` of the optimum (Leskovec et al., 2007).
 
     Args:
         function: What to maximize.
-        k: Number of items, a maximum under other constraints. Defaults to the rank of the matroid
-            or else to all items.
-        candidate_mask: Mask of the candidates, ``[size]``. Other items are selected, best first,
-            only when no candidate is left.
-        initial_items: Items that the set already contains. They are not among the ``items``
-            returned, but count in the value and the cost.
+        k: Number of items, a maximum under other constraints; by default the rank of the matroid
+            or all items.
+        candidate_mask: Items to select before all others, ``[size]``.
+        initial_items: Items that the set already contains. They count in the value and the cost.
         matroid: Only independent sets are feasible.
         costs: Cost of each item, ``[size]``, >= 0.
         budget: Largest total cost, >= 0, up to a relative error of 1e-6.
-        min_gain: Items with a gain up to this are not selected; 0 leaves out items that do not
-            raise the value.
+        min_gain: Items with a gain up to this are not selected.
 
     Returns:
         The items, ``[k]``. ``num_evaluations`` sums the eligible items of all steps.
@@ -82,13 +77,7 @@ def greedy(
 
 
 @partial(jax.jit, static_argnums=1)
-def _greedy(
-    function: SetFunction,
-    k: int,
-    candidate_mask: Bool[Array, " size"] | None,
-    initial_items: Int[Array, " initial"] | None,
-    constraints: Constraints | None,
-) -> MaximizationResult:
+def _greedy(function, k, candidate_mask, initial_items, constraints) -> MaximizationResult:
     state, before = begin(function, candidate_mask, initial_items)
     if constraints is not None:
         return by_gain_and_by_ratio(grow_greedily, function, k, state, constraints, before)
@@ -128,17 +117,17 @@ def lazy_greedy(
     """Selects the items of `greedy`, recomputing only gains that may be the largest.
 
     Gains of a submodular function never grow, so an old gain is an upper bound. Faster than
-    `greedy` where one gain is expensive and all gains together are not much cheaper.
+    `greedy` if one gain is expensive and all gains together are not much cheaper.
 
     Args:
         function: What to maximize; submodular.
         k: As for `greedy`, like all further arguments.
-        candidate_mask: Mask of the candidates.
-        initial_items: Items that the set already contains.
-        matroid: Only independent sets are feasible.
-        costs: Cost of each item.
-        budget: Largest total cost.
-        min_gain: Items with a gain up to this are not selected.
+        candidate_mask: As for `greedy`.
+        initial_items: As for `greedy`.
+        matroid: As for `greedy`.
+        costs: As for `greedy`.
+        budget: As for `greedy`.
+        min_gain: As for `greedy`.
 
     Raises:
         ValueError: As `greedy`.
@@ -159,25 +148,12 @@ def lazy_greedy(
 
 
 @partial(jax.jit, static_argnums=1)
-def _lazy_greedy(
-    function: SetFunction,
-    k: int,
-    candidate_mask: Bool[Array, " size"] | None,
-    initial_items: Int[Array, " initial"] | None,
-    constraints: Constraints,
-) -> MaximizationResult:
+def _lazy_greedy(function, k, candidate_mask, initial_items, constraints) -> MaximizationResult:
     state, before = begin(function, candidate_mask, initial_items)
     return by_gain_and_by_ratio(_grow_lazily, function, k, state, constraints, before)
 
 
-def by_gain_and_by_ratio(
-    grow_set: Any,
-    function: SetFunction,
-    k: int,
-    state: Selection,
-    constraints: Constraints,
-    before: Float[Array, ""],
-) -> MaximizationResult:
+def by_gain_and_by_ratio(grow_set, function, k, state, constraints, before) -> MaximizationResult:
     """Returns the set grown by gain or, if costs are given and it is better, by gain per cost."""
 
     def grown(costs):
@@ -193,13 +169,7 @@ def by_gain_and_by_ratio(
     return result._replace(num_evaluations=by_gain.num_evaluations + by_ratio.num_evaluations)
 
 
-def grow_greedily(
-    function: SetFunction,
-    k: int,
-    state: Selection,
-    constraints: Constraints,
-    costs: Float[Array, " size"] | None,
-) -> tuple[Array, Array, Array]:
+def grow_greedily(function, k, state, constraints, costs):
     """Returns items, gains and evaluations of greedy, by gain or by gain per cost."""
 
     def choose(state):
@@ -212,13 +182,7 @@ def grow_greedily(
     return grow(state, k, choose, lambda state, item: state.take(function, item))
 
 
-def _grow_lazily(
-    function: SetFunction,
-    k: int,
-    state: Selection,
-    constraints: Constraints,
-    costs: Float[Array, " size"] | None,
-) -> tuple[Array, Array, Array]:
+def _grow_lazily(function, k, state, constraints, costs):
     def choose(carry):
         state, bounds, first = carry
         eligible = state.eligible(constraints)

@@ -83,9 +83,9 @@ class ConditionalGain(_Conditional):
 class MutualInformation(WrappedSetFunction):
     """``f(S) + f(Q) - f(S or Q)``: what a set has in common with a query.
 
-    Monotone where the function is monotone and submodular; for items outside of the query it is
-    enough that the function is submodular. Submodular for facility location, coverage and graph
-    cut, but not always for log-determinant.
+    Monotone if the function is monotone and submodular; for items outside of the query submodular
+    is enough. Submodular for facility location, coverage and graph cut, but not always for
+    log-determinant.
 
     Args:
         function: The function *f*.
@@ -149,7 +149,7 @@ class ConditionalMutualInformation(MutualInformation):
         private: Distinct items *P*, ``[private]``; items of both have no information.
 
     Raises:
-        ValueError: If either are not distinct items.
+        ValueError: If items are not distinct.
 
     References:
         As for ``ConditionalGain``.

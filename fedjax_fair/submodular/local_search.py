@@ -6,7 +6,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
@@ -14,7 +13,6 @@ from fedjax_fair.submodular.arrays import as_items, as_non_negative
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.constraints import check_matroid
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.tree import Integer
 
 __all__ = ["best_swap", "distorted_greedy"]
 
@@ -22,9 +20,9 @@ __all__ = ["best_swap", "distorted_greedy"]
 def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> MaximizationResult:
     """Maximizes a monotone submodular function minus the costs of its items.
 
-    Early steps discount gains relative to costs, and a step that would not raise the discounted
-    difference adds nothing. The value is at least ``(1 - 1/e) * function(best) - costs(best)`` for
-    any set of at most ``k`` items; `greedy` on the difference has no guarantee.
+    Early steps discount gains relative to costs. The value is at least ``(1 - 1/e) *
+    function(best) - costs(best)`` for any set of at most ``k`` items; `greedy` on the difference
+    has no guarantee.
 
     Args:
         function: Monotone and submodular.
@@ -52,9 +50,7 @@ def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximiz
 
 
 @partial(jax.jit, static_argnums=2)
-def _distorted_greedy(
-    function: SetFunction, costs: Float[Array, " size"], k: int
-) -> MaximizationResult:
+def _distorted_greedy(function, costs, k) -> MaximizationResult:
     def step(carry, number):
         memo, free = carry
         gains = function.gains(memo)
@@ -83,10 +79,9 @@ def best_swap(
 ) -> MaximizationResult:
     """Swaps an item of a set for another one, always the pair that raises the value most.
 
-    The search ends when no swap raises the value, or after ``max_swaps``. For facility location it
-    closes the gap of about one percent between greedy and the best known sets. At a local optimum
-    the value of a monotone submodular function is at least half of the optimum over ``k`` items, or
-    over independent sets if ``items`` are a base of the matroid.
+    It ends when no swap raises the value. For a monotone submodular function this local optimum has
+    at least half of the optimum over ``k`` items, or over a matroid if ``items`` are a base. For
+    facility location it closes the gap of about one percent between greedy and the best known sets.
 
     Args:
         function: What to maximize.
@@ -95,12 +90,12 @@ def best_swap(
         matroid: Only independent sets are feasible.
 
     Returns:
-        The set in the order of ``items``, new items in the slots of those they replaced. Each gain
-        is that of the item after the items before it.
+        The set, with new items in the slots of those they replaced. Each gain is that of the item
+        after the items before it.
 
     Raises:
-        ValueError: If ``items`` are empty, not distinct or not independent, ``max_swaps`` is not
-            positive, or the matroid has another number of items.
+        ValueError: If ``items`` are empty, not distinct or not independent, or an argument is out
+            of range.
 
     References:
         Fisher, Nemhauser, Wolsey, *An Analysis of Approximations for Maximizing Submodular Set
@@ -122,12 +117,7 @@ def best_swap(
 
 
 @jax.jit
-def _best_swap(
-    function: SetFunction,
-    chosen: Int[Array, " k"],
-    max_swaps: Integer | None,
-    matroid: Matroid | None,
-) -> MaximizationResult:
+def _best_swap(function, chosen, max_swaps, matroid) -> MaximizationResult:
     k = chosen.shape[0]
     places = jnp.arange(k, dtype=jnp.int32)
 

@@ -19,14 +19,14 @@ __all__ = ["LogDet", "as_kernel"]
 class LogDet(SetFunction):
     """``log det(I + K_S)``, the volume of a set: monotone submodular.
 
-    The gain of an item is the logarithm of its conditional variance given the set, computed from a
-    Cholesky factor with one row for each item of the set. The memo is as large as the kernel.
+    The gain of an item is the logarithm of its conditional variance, from a Cholesky factor with
+    one row for each item of the set. The memo is as large as the kernel.
 
     Args:
         kernel: ``[n, n]``, symmetric and positive semi-definite.
 
     Raises:
-        ValueError: If the matrix is not square, symmetric, finite, and (up to rounding) positive
+        ValueError: If the matrix is not symmetric, finite, and (up to rounding) positive
             semi-definite.
 
     References:

@@ -55,10 +55,9 @@ class Modular(SetFunction):
 def truncated_modular(
     weights: ArrayLike, bound: float | Float[Array, ""], scale: float | Float[Array, ""] = 1.0
 ) -> Scaled:
-    r"""Returns ``scale * min(bound, sum of weights)``: monotone submodular.
+    """Returns ``scale * min(bound, sum of weights)``: monotone submodular.
 
-    With weights :math:`\varphi(f_i)`, bound :math:`b` and scale :math:`\lambda` it is SubTrunc's
-    bonus for clients with high losses (Castillo et al. 2024, equation 12).
+    It is SubTrunc's bonus for clients with high losses (Castillo et al. 2024, equation 12).
 
     Args:
         weights: Weight of each item, ``[n]``, >= 0.

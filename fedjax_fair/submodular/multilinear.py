@@ -3,11 +3,7 @@ r"""Multilinear extensions: the expected value of a set function over random set
 :math:`\hat f(x) = E[f(R)]` for a random set *R* that has item *e* with probability :math:`x_e`,
 independently. Its partial derivatives are expected marginal gains,
 :math:`\partial\hat f/\partial x_e = E[f(R \cup e) - f(R \setminus e)]`. Functions are of one client
-and are mapped over clients by the caller; all but the sampled estimator are exact for every ``x``
-in ``[0, 1]``, ends included.
-
-Facility location and coverage have short exact forms, a function of few items can be tabulated, and
-the sampled estimator serves any other function, with a sample size for the allowed error.
+and are mapped over clients by the caller; all but `sampled_mean` are exact.
 """
 
 from __future__ import annotations
@@ -44,8 +40,8 @@ class Ranked(NamedTuple):
 
     Attributes:
         scores: Decreasing scores, ``[offers]``, >= 0.
-        items: Item of each score, ``[offers]``, distinct. Items with score 0 may be missing, and an
-            item outside of the ground set is padding.
+        items: Item of each score, ``[offers]``, distinct. Items with score 0 may be missing;
+            one outside of the ground set is padding.
     """
 
     scores: Float[Array, " offers"]
@@ -81,7 +77,7 @@ def facility_location_gradient(offers: Ranked, x: Float[Array, " n"]) -> Float[A
     """Returns the expected gain of each item.
 
     It is the probability that the set contains no better item, times the score minus the expected
-    best score of the worse items. Two passes without a division are exact where an item is certain.
+    best score of the worse items. Without a division it is exact where an item is certain.
 
     Examples:
         >>> offers = ranked(jnp.array([3.0, 1.0, 2.0]))
@@ -197,7 +193,7 @@ def sample_size(sigma: float, delta: float, *, size: int, estimates: int = 1) ->
 
     Args:
         sigma: Largest error of a coordinate, as a share of ``m_f``; > 0.
-        delta: Probability that some coordinate has a larger error, in (0, 1).
+        delta: Probability of a larger error, in (0, 1).
         size: Number of items, *n*.
         estimates: Number of gradients in a run, *Q*; for FedCG+ the clients of all rounds times
             their local steps.
@@ -227,9 +223,8 @@ def sampled_mean(
 
     Args:
         key: Random key.
-        function: A value, whose expectation is the extension, or `marginals`, whose expectation is
-            the gradient. As a ``jax.tree_util.Partial`` with other arguments it does not compile
-            again.
+        function: A value, for the extension, or `marginals`, for the gradient. As a
+            ``jax.tree_util.Partial`` with other arguments it does not compile again.
         x: Probability of each item.
         samples: Number of random sets.
 

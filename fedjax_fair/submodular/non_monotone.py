@@ -17,12 +17,11 @@ __all__ = ["double_greedy", "random_greedy"]
 
 @jax.jit
 def double_greedy(key: Key[Array, ""], function: SetFunction) -> MaximizationResult:
-    r"""Decides for each item once whether to add it to a growing set or remove it from all items.
+    """Decides for each item whether to add it to a growing set or remove it from all items.
 
-    Each of the two is chosen with a probability in proportion to its gain. For a submodular
-    function with :math:`f(\emptyset) = 0` the expected value is at least :math:`OPT / 2 + f(E) /
-    4`, where *E* is the set of all items: half of the best set of any size, if no value is
-    negative.
+    Both have a probability in proportion to their gain. For a submodular function the expected
+    value is at least :math:`OPT / 2 + f(E) / 4`, where *E* is the set of all items: half of the
+    best set of any size, if no value is negative.
 
     Args:
         key: Random key.
@@ -63,11 +62,10 @@ def double_greedy(key: Key[Array, ""], function: SetFunction) -> MaximizationRes
 
 
 def random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> MaximizationResult:
-    """Adds a random one of the ``k`` items with the largest gains, ``k`` times.
+    """Adds a random one of the ``k`` items with the largest gains, if it is positive, ``k`` times.
 
-    A step that samples an item without a positive gain adds nothing. The expected value is at least
-    ``1/e`` of the best set of at most ``k`` items if the function is submodular and nowhere
-    negative, and ``1 - 1/e`` if it is also monotone.
+    The expected value is at least ``1/e`` of the best set of at most ``k`` items if the function is
+    submodular and nowhere negative, and ``1 - 1/e`` if it is also monotone.
 
     Args:
         key: Random key.
@@ -95,7 +93,7 @@ def random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> Maximiz
 
 
 @partial(jax.jit, static_argnums=2)
-def _random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> MaximizationResult:
+def _random_greedy(key, function, k) -> MaximizationResult:
     def step(state: Selection, number):
         gains = jnp.where(state.free, function.gains(state.memo), -jnp.inf)
         largest, items = jax.lax.top_k(gains, k)

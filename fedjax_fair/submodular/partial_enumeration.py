@@ -29,21 +29,20 @@ def partial_enumeration(
 ) -> MaximizationResult:
     """Runs greedy by gain per cost from every affordable set of at most three items.
 
-    The best result is at least ``1 - 1/e`` of the optimum within the budget, if the function is
-    monotone and submodular. There are about ``size**3 / 6`` runs of greedy.
+    The best result is at least ``1 - 1/e`` of the optimum within the budget, for a monotone
+    submodular function. There are about ``size**3 / 6`` runs of greedy.
 
     Args:
         function: Monotone and submodular.
-        costs: Cost of each item, ``[size]``, >= 0.
-        budget: Largest total cost, >= 0, up to a relative error of 1e-6.
-        seed_size: Items of the largest initial sets; fewer than three are faster, without the
-            guarantee.
+        costs: As for `greedy`.
+        budget: As for `greedy`.
+        seed_size: Items of the largest initial sets; fewer than three have no guarantee.
 
     Returns:
         The items, ``[size]``: -1, with gain 0, in unused slots.
 
     Raises:
-        ValueError: If shapes differ, or a cost, the budget or ``seed_size`` is out of range.
+        ValueError: If shapes differ, or an argument is out of range.
 
     References:
         Sviridenko, *A Note on Maximizing a Submodular Set Function Subject to a Knapsack
@@ -61,9 +60,7 @@ def partial_enumeration(
 
 
 @partial(jax.jit, static_argnums=2)
-def _partial_enumeration(
-    function: SetFunction, constraints: Constraints, seed_size: int
-) -> MaximizationResult:
+def _partial_enumeration(function, constraints, seed_size) -> MaximizationResult:
     size = function.size
     empty, _ = begin(function)
 

@@ -1,9 +1,8 @@
 r"""Rounding of a fractional point of a matroid polytope to a set.
 
 Swap rounding and randomized pipage select every item with its probability, and for a submodular
-function :math:`E[f(S)] \geq \hat f(x)`. Neither evaluates the function, so a server needs no
-messages. A point that is short of a base is filled up: no item becomes less likely, so that nothing
-is lost for a monotone function.
+function :math:`E[f(S)] \geq \hat f(x)`. Neither evaluates the function. A point that is short of a
+base is filled up, so that no item becomes less likely.
 """
 
 from __future__ import annotations
@@ -31,15 +30,13 @@ def swap(
 ) -> Bool[Array, " size"]:
     """Returns a random base that contains every item with its probability: swap rounding.
 
-    If the point is short of a base, probabilities are at least those of the point (`decompose`).
-    Bases are merged two at a time, item by item: in one of the two an item is exchanged for an item
-    of the other, with a probability in proportion to the weight of the other.
+    Bases are merged two at a time: an item of one is exchanged for an item of the other, with a
+    probability in proportion to the weight of the other.
 
     Args:
         key: Random key.
         matroid: Any matroid.
-        x: A point in its polytope, ``[size]``, or its decomposition, which can be reused for other
-            keys, and traced.
+        x: A point in its polytope, ``[size]``, or its `decompose`, which can be reused and traced.
 
     Raises:
         ValueError: If the point is outside of the polytope.
@@ -92,8 +89,7 @@ def _swap(key, matroid, bases, weights, count) -> Bool[Array, " size"]:
 def pipage(key: Key[Array, ""], matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
     """Returns a random base that contains every item with its probability: randomized pipage.
 
-    Probability moves between two fractional items of a block until one of them is 0 or 1. A block
-    that sums to less than its capacity is first filled up, largest items first, each to at most 1.
+    Probability moves between two fractional items of a block until one of them is 0 or 1.
 
     Args:
         key: Random key.
@@ -135,11 +131,11 @@ def deterministic_pipage(
     Args:
         matroid: Uniform or a partition.
         x: A point in its polytope, ``[size]``; may be traced.
-        extension: Exact multilinear extension of the function; evaluated twice for each item. As a
+        extension: Exact multilinear extension, evaluated twice for each item. As a
             ``jax.tree_util.Partial`` with other arguments it does not compile again.
 
     Raises:
-        ValueError: If the matroid has no blocks, or the point is outside of the polytope.
+        ValueError: As `pipage`.
 
     Examples:
         >>> from fedjax_fair.submodular import matroids

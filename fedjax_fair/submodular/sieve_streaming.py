@@ -60,20 +60,20 @@ def sieve_streaming(
     For every power *v* of :math:`1 + \varepsilon` between the largest gain of an item so far and
     :math:`2k` times it there is a set *S*, which an item joins if its gain is at least
     :math:`(v / 2 - f(S)) / (k - |S|)`. For a monotone submodular function the best of them is at
-    least :math:`1/2 - \varepsilon` of the optimum over ``k`` items.
+    least :math:`1/2 - \varepsilon` of the optimum.
 
     Args:
         function: Monotone and submodular.
         k: Maximum number of items.
         epsilon: In (0, 1). Memory is for :math:`\lceil\ln(2k) / \ln(1 + \varepsilon)\rceil + 1`
-            memos and sets, for any number of items.
-        order: Distinct items in the order of the stream, ``[some]``; by default all by index.
+            sets and memos.
+        order: Distinct items in stream order, ``[some]``; by default all by index.
 
     Returns:
         The items, ``[k]``, in stream order: -1, with gain 0, in unused slots.
 
     Raises:
-        ValueError: If ``k`` or ``epsilon`` is out of range, or ``order`` has no distinct items.
+        ValueError: If an argument is out of range.
 
     References:
         Badanidiyuru, Mirzasoleiman, Karbasi, Krause, *Streaming Submodular Maximization: Massive
@@ -92,9 +92,7 @@ def sieve_streaming(
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _sieve_streaming(
-    function: SetFunction, k: int, epsilon: float, order: Int[Array, " some"] | None
-) -> MaximizationResult:
+def _sieve_streaming(function, k, epsilon, order) -> MaximizationResult:
     items = jnp.arange(function.size, dtype=jnp.int32) if order is None else order
     return _best(_sift(function, k, epsilon, _begin(function, k, epsilon), items, items))
 
@@ -107,12 +105,12 @@ def sieve_batches(
 ) -> MaximizationResult:
     """Runs `sieve_streaming` on items in batches, of which one is in memory at a time.
 
-    Batches of the same size share a compiled function, also with a smaller last one.
+    Batches of the same size, and a smaller last one, share a compiled function.
 
     Args:
-        make: ``make(rows) -> SetFunction`` of the items of a batch. The memo must not depend on the
-            items of the batch, as with ``FeatureBased``, ``Coverage``, ``ProbabilisticCoverage``,
-            and ``FacilityLocation`` of similarities to fixed points.
+        make: ``make(rows) -> SetFunction`` of the items of a batch, whose memo does not depend on
+            the batch: ``FeatureBased``, ``Coverage``, ``ProbabilisticCoverage``, or
+            ``FacilityLocation`` of fixed points.
         batches: Rows of items, ``[batch, ...]``, in stream order.
         k: Maximum number of items.
         epsilon: As for `sieve_streaming`.
@@ -174,14 +172,7 @@ def _empty(function: SetFunction, k: int) -> _Sieve:
     return _Sieve(zero, memo, jnp.full(k, -1, jnp.int32), jnp.zeros(k, gain_dtype), zero)
 
 
-def _sift(
-    function: SetFunction,
-    k: int,
-    epsilon: float,
-    stream: _Stream,
-    items: Int[Array, " some"],
-    names: Int[Array, " some"],
-) -> _Stream:
+def _sift(function, k, epsilon, stream, items, names):
     """Visits items of a function, which enter sets by their names; items named -1 are skipped."""
     log_base = math.log1p(epsilon)
     empty = _empty(function, k)
@@ -240,8 +231,6 @@ _last = jax.jit(_best)
 
 
 @partial(jax.jit, static_argnums=(1, 2), donate_argnums=3)
-def _next(
-    function: SetFunction, k: int, epsilon: float, stream: _Stream, seen: Array, count: Array
-) -> _Stream:
+def _next(function, k, epsilon, stream, seen, count):
     items = jnp.arange(function.size, dtype=jnp.int32)
     return _sift(function, k, epsilon, stream, items, jnp.where(items < count, seen + items, -1))

@@ -21,10 +21,10 @@ class SparseSimilarity(NamedTuple):
         items: Items of each point, in any order, one point after another, ``[entries]``.
         values: Similarity of each entry, >= 0.
         rows: Point of each entry, ``[entries]``.
-        starts: Where the list of each point starts, and the end, ``[points + 1]``.
+        starts: Start of each point's list, and the end, ``[points + 1]``.
         points: Points of each item, ascending, one item after another, ``[entries]``.
         item_values: Similarity of each entry in this order.
-        item_starts: Where the list of each item starts, and the end, ``[items + 1]``.
+        item_starts: Start of each item's list, and the end, ``[items + 1]``.
     """
 
     items: Int[Array, " entries"]
@@ -53,18 +53,15 @@ class SparseSimilarity(NamedTuple):
 
 
 def sparse_similarity(matrix: Any, name: str = "similarity") -> SparseSimilarity:
-    """Lists the entries of a SciPy sparse matrix, ``[points, items]``.
-
-    Lists can be arguments of a compiled function; functions of sparse similarities also take the
-    matrix itself.
+    """Lists the entries of a SciPy sparse matrix, ``[points, items]``, for a compiled function.
 
     Args:
         matrix: The matrix, with entries >= 0.
         name: Its name in errors.
 
     Raises:
-        ValueError: If it has no rows or columns, an entry is negative or not finite, or there are
-            2**31 entries or more.
+        ValueError: If it has no rows or columns, an entry is out of range, or there are 2**31
+            entries or more.
 
     Examples:
         >>> from scipy.sparse import csr_array

@@ -52,17 +52,14 @@ class _OfLists(SetFunction):
     @abc.abstractmethod
     def _initial(self) -> Float[Array, " points"]:
         """Returns the state of each point at the empty set."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def _offered(self, values: Array, states: Array) -> Array:
         """Returns the gain of each entry."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def _after(self, states: Array, values: Array) -> Array:
         """Returns the states after adding entries."""
-        raise NotImplementedError
 
     def init(self) -> PyTree:
         state = self._initial()

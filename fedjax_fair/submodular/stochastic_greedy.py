@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.constraints import Constraints, check_arguments
+from fedjax_fair.submodular.constraints import check_arguments
 from fedjax_fair.submodular.greedy import by_gain_and_by_ratio, score
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.submodular.selection import Selection, begin, best_of, grow
@@ -38,26 +38,25 @@ def stochastic_greedy(
 ) -> MaximizationResult:
     """Adds the best of a few random candidates, ``k`` times.
 
-    Every step samples new candidates uniformly without replacement from the remaining items, or
-    takes all if there are fewer. With ``ceil(size / k * log(1 / epsilon))`` candidates the expected
-    value for a monotone submodular function is at least ``1 - 1/e - epsilon`` of the optimum. With
-    as many candidates as items it is `greedy`.
+    Every step samples candidates uniformly from the remaining items, without replacement. With
+    ``ceil(size / k * log(1 / epsilon))`` candidates the expected value for a monotone submodular
+    function is at least ``1 - 1/e - epsilon`` of the optimum.
 
-    Under a matroid or a budget candidates are sampled from the feasible items, and the selection
-    ends when none of them gains enough; no bound is known for these cases.
+    Under other constraints candidates are sampled from the feasible items, and the selection ends
+    when none of them gains enough; no bound is known.
 
     Args:
         key: Random key.
         function: What to maximize.
         k: As for `greedy`.
-        candidates: Number of gains evaluated in each step.
+        candidates: Number of candidates in each step.
         epsilon: Sets the number of candidates instead, in (0, 1).
-        candidate_mask: As for `greedy`, like all further arguments.
-        initial_items: Items that the set already contains.
-        matroid: Only independent sets are feasible.
-        costs: Cost of each item.
-        budget: Largest total cost.
-        min_gain: Items with a gain up to this are not selected.
+        candidate_mask: As for `greedy`.
+        initial_items: As for `greedy`.
+        matroid: As for `greedy`.
+        costs: As for `greedy`.
+        budget: As for `greedy`.
+        min_gain: As for `greedy`.
 
     Raises:
         ValueError: If there are fewer items than ``candidates``, both or neither of ``candidates``
@@ -90,13 +89,7 @@ def stochastic_greedy(
 
 @partial(jax.jit, static_argnums=(2, 3))
 def _stochastic_greedy(
-    key: Key[Array, ""],
-    function: SetFunction,
-    k: int,
-    candidates: int,
-    candidate_mask: Bool[Array, " size"] | None,
-    initial_items: Int[Array, " initial"] | None,
-    constraints: Constraints | None,
+    key, function, k, candidates, candidate_mask, initial_items, constraints
 ) -> MaximizationResult:
     state, before = begin(function, candidate_mask, initial_items)
     if constraints is not None:
@@ -120,15 +113,7 @@ def _stochastic_greedy(
     return MaximizationResult(items, gains, before + jnp.sum(gains), jnp.sum(num_evaluations))
 
 
-def _grow_from_candidates(
-    key: Key[Array, ""],
-    candidates: int,
-    function: SetFunction,
-    k: int,
-    state: Selection,
-    constraints: Constraints,
-    costs: Float[Array, " size"] | None,
-) -> tuple[Array, Array, Array]:
+def _grow_from_candidates(key, candidates, function, k, state, constraints, costs):
     """Returns items, gains and evaluations under constraints, which limit the candidates."""
     lanes = jnp.arange(candidates, dtype=jnp.int32)
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from fedjax_fair import checks
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.selection import begin
-from fedjax_fair.tree import Number
 
 __all__ = ["threshold_greedy"]
 
@@ -24,14 +23,14 @@ def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> Maximizat
     Args:
         function: Monotone and submodular.
         k: Maximum number of items.
-        epsilon: Relative decrease of the threshold, in (0, 1). It begins at the largest gain and
-            ends at ``epsilon / size`` of it.
+        epsilon: Relative decrease of the threshold, in (0, 1), from the largest gain to ``epsilon /
+            size`` of it.
 
     Returns:
         The items, ``[k]``. ``num_evaluations`` counts the items visited one by one.
 
     Raises:
-        ValueError: If ``k`` or ``epsilon`` is out of range.
+        ValueError: If an argument is out of range.
 
     References:
         Badanidiyuru, Vondrak, *Fast Algorithms for Maximizing Submodular Functions*, SODA 2014
@@ -49,9 +48,7 @@ def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> Maximizat
 
 
 @partial(jax.jit, static_argnums=1)
-def _threshold_greedy(
-    function: SetFunction, k: int, lowest_share: Number, factor: Number
-) -> MaximizationResult:
+def _threshold_greedy(function, k, lowest_share, factor) -> MaximizationResult:
     size = function.size
     places = jnp.arange(size, dtype=jnp.int32)
     state, _ = begin(function)

@@ -168,7 +168,7 @@ def test_explicit_zeros_and_repeated_entries_are_as_in_scipy():
         ),
         (
             lambda: estimators.FacilityLocation(1, "precomputed", 5).fit(np.eye(9)),
-            "n_neighbors=5: expected None beside metric='precomputed'",
+            "n_neighbors=5: expected None with metric='precomputed'",
         ),
         (
             lambda: estimators.GraphCut(1, metric="precomputed").fit(

@@ -46,17 +46,17 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
         """Selects the rows.
 
         Args:
-            X: One row for each item, ``[items, features]``, dense or a SciPy sparse matrix, which
-                is made dense. With ``metric="precomputed"`` similarities, ``[points, items]``;
-                sparse ones stay sparse, except for ``LogDet``.
+            X: One row for each item, ``[items, features]``, dense or a SciPy sparse matrix. With
+                ``metric="precomputed"`` similarities, ``[points, items]``; sparse ones stay sparse,
+                except for ``LogDet``.
             y: Ignored.
 
         Returns:
             The estimator.
 
         Raises:
-            ValueError: If a parameter is out of range, ``k`` exceeds the number of items, or ``X``
-                is invalid for the function.
+            ValueError: If a parameter is out of range, fewer than ``k`` items, or ``X`` is
+                invalid for the function.
         """
         return self._select(self._function(self._validated(X)))
 

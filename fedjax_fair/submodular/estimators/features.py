@@ -34,13 +34,11 @@ class _FeatureSelector(BaseSubsetSelector):
 class FeatureBased(_FeatureSelector):
     """Selects ``k`` rows with large amounts of many features, as ``submodular.FeatureBased``.
 
-    Attributes of a fitted estimator are those of `BaseSubsetSelector`.
-
     Args:
         k: Number of rows.
         concave: ``"sqrt"``, ``"log1p"``, or a concave increasing function of a JAX array.
         weights: Weight of each feature, ``[features]``, >= 0; by default 1.
-        verbose: Whether to show a progress bar on standard error.
+        verbose: Whether to show a progress bar.
 
     Examples:
         >>> import numpy as np
@@ -62,12 +60,10 @@ class FeatureBased(_FeatureSelector):
 class MaxCoverage(_FeatureSelector):
     """Selects ``k`` rows that together have as many features as possible: `submodular.Coverage`.
 
-    Attributes of a fitted estimator are those of `BaseSubsetSelector`.
-
     Args:
         k: Number of rows.
         weights: Weight of each feature, ``[features]``, >= 0; by default 1.
-        verbose: Whether to show a progress bar on standard error.
+        verbose: Whether to show a progress bar.
 
     Examples:
         >>> import numpy as np

@@ -103,19 +103,17 @@ class FacilityLocation(_SimilaritySelector):
 
     For ``"euclidean"`` and ``"sqeuclidean"`` it maximizes the reduction of distances, as
     ``facility_location_from_distances``; with ``"euclidean"`` more than 10,000 rows need no matrix
-    of all distances. Fitting data of the same shape again does not recompile. Attributes of a
-    fitted estimator are those of `BaseSubsetSelector`.
+    of all distances. Fitting data of the same shape again does not recompile.
 
     Args:
         k: Number of rows.
         metric: ``"euclidean"``, ``"sqeuclidean"``, ``"cosine"`` or ``"correlation"`` (both as
             ``(1 + r) / 2``), ``"rbf"`` (``exp(-distance**2 / features)``), ``"precomputed"`` for
             similarities, ``[points, items]``, >= 0, dense or sparse, or a function from ``X`` to
-            such similarities.
-        n_neighbors: Number of nearest other rows to which a row is similar; all other similarities
-            are 0, and no dense matrix is made. Distances are then subtracted from the largest one
-            between neighbors. None uses all rows.
-        verbose: Whether to show a progress bar on standard error.
+            them.
+        n_neighbors: Number of nearest other rows to which a row is similar; other similarities are
+            0, and no dense matrix is made. None for all rows.
+        verbose: Whether to show a progress bar.
 
     Examples:
         >>> import numpy as np
@@ -139,8 +137,8 @@ class FacilityLocation(_SimilaritySelector):
         Args:
             X: As for `BaseSubsetSelector.fit`.
             y: Ignored.
-            sample_weight: Weight of each row of ``X`` as one to be represented, >= 0 and not all 0;
-                by default 1.
+            sample_weight: Weight of each row of ``X`` as one to be represented, >= 0, not all 0; by
+                default 1.
 
         Returns:
             The estimator.
@@ -171,14 +169,12 @@ def _facility_location(rows: Any, metric: str, weights: Array | None) -> SetFunc
 class SaturatedCoverage(_SimilaritySelector):
     """Selects ``k`` rows whose total similarity to every row is high: saturated coverage.
 
-    Attributes of a fitted estimator are those of `BaseSubsetSelector`.
-
     Args:
         k: Number of rows.
         saturation: Share of a row's total similarity beyond which it counts no more, >= 0.
         metric: As for ``FacilityLocation``; distances are subtracted from the largest one.
         n_neighbors: As for ``FacilityLocation``.
-        verbose: Whether to show a progress bar on standard error.
+        verbose: Whether to show a progress bar.
 
     Examples:
         >>> import numpy as np
@@ -202,17 +198,13 @@ class SaturatedCoverage(_SimilaritySelector):
 class GraphCut(_SimilaritySelector):
     """Selects ``k`` rows that are similar to all rows but not to each other: graph cut.
 
-    Attributes of a fitted estimator are those of `BaseSubsetSelector`.
-
     Args:
         k: Number of rows.
         tradeoff: Weight of the similarity to all rows relative to that within the set, >= 0. Greedy
-            has a guarantee from 2 on, where the function is monotone.
-        metric: As for ``FacilityLocation``; distances are subtracted from the largest one, and
-            precomputed similarities have to be symmetric.
-        n_neighbors: As for ``FacilityLocation``; two rows are similar if one is among the nearest
-            of the other.
-        verbose: Whether to show a progress bar on standard error.
+            has a guarantee from 2 on.
+        metric: As for ``SaturatedCoverage``; similarities have to be symmetric.
+        n_neighbors: As for ``FacilityLocation``; neighbors are similar in both directions.
+        verbose: Whether to show a progress bar.
 
     Examples:
         >>> import numpy as np
@@ -246,13 +238,11 @@ class GraphCut(_SimilaritySelector):
 class LogDet(_SimilaritySelector):
     """Selects ``k`` rows that differ, as ``submodular.LogDet``.
 
-    Attributes of a fitted estimator are those of `BaseSubsetSelector`.
-
     Args:
         k: Number of rows.
         metric: ``"rbf"``, ``"cosine"``, ``"correlation"``, ``"precomputed"`` or a function, as for
-            ``FacilityLocation``; precomputed similarities have to be positive semi-definite.
-        verbose: Whether to show a progress bar on standard error.
+            ``FacilityLocation``; similarities have to be positive semi-definite.
+        verbose: Whether to show a progress bar.
 
     Examples:
         >>> import numpy as np

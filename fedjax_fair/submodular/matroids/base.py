@@ -29,7 +29,6 @@ class Matroid(Tree):
     @abc.abstractmethod
     def size(self) -> int:
         """Number of items."""
-        raise NotImplementedError
 
     @property
     def rank(self) -> int:
@@ -55,12 +54,10 @@ class Matroid(Tree):
     @abc.abstractmethod
     def independent(self, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
         """Returns whether a set is independent."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def feasible_items(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
         """Returns the items outside of an independent set that can join it."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def max_weight_base(self, weights: Float[Array, " size"]) -> Bool[Array, " size"]:
@@ -68,7 +65,6 @@ class Matroid(Tree):
 
         Of equal weights the smallest index is taken first.
         """
-        raise NotImplementedError
 
     def exchangeable(
         self, base: Bool[Array, " size"], other: Bool[Array, " size"], item: Int[Array, ""]

@@ -55,17 +55,13 @@ class Graphic(Matroid):
     def _empty(self) -> Int[Array, " vertices"]:
         return jnp.arange(self._num_vertices, dtype=jnp.int32)
 
-    def _join(
-        self, component: Int[Array, " vertices"], item: Int[Array, ""]
-    ) -> tuple[Int[Array, " vertices"], Bool[Array, ""]]:
+    def _join(self, component: Array, item: Array) -> tuple[Array, Array]:
         """Adds an edge, and returns whether it closes no cycle."""
         first, second = jnp.asarray(self.edges).T
         one, other = component[first[item]], component[second[item]]
         return jnp.where(component == other, one, component), one != other
 
-    def _components(
-        self, mask: Bool[Array, " size"]
-    ) -> tuple[Int[Array, " vertices"], Bool[Array, " size"]]:
+    def _components(self, mask: Array) -> tuple[Array, Array]:
         """Returns the component of each vertex, and whether each edge closes no cycle."""
 
         def step(component, item):

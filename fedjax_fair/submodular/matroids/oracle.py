@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.matroids.base import Matroid, check_rank, take_by_weight
@@ -53,9 +53,7 @@ class Oracle(Matroid):
     def independent(self, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
         return self.oracle(mask)
 
-    def _take(
-        self, mask: Bool[Array, " size"], item: Int[Array, ""]
-    ) -> tuple[Bool[Array, " size"], Bool[Array, ""]]:
+    def _take(self, mask: Array, item: Array) -> tuple[Array, Array]:
         grown = mask.at[item].set(True)
         allowed = self.oracle(grown)
         return jnp.where(allowed, grown, mask), allowed
