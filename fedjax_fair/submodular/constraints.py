@@ -52,14 +52,7 @@ class Constraints(Tree):
 
 
 def check_arguments(
-    size: int,
-    k: int | None,
-    candidate_mask: ArrayLike | None,
-    initial_items: ArrayLike | None,
-    matroid: Matroid | None,
-    costs: ArrayLike | None,
-    budget: float | Float[Array, ""] | None,
-    min_gain: float | Float[Array, ""] | None,
+    size, k, candidate_mask, initial_items, matroid, costs, budget, min_gain
 ) -> tuple[int, Bool[Array, " size"] | None, Int[Array, " initial"] | None, Constraints | None]:
     """Returns the number of steps, candidates, initial items, and constraints besides ``k``."""
     candidates = (

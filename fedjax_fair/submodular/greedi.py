@@ -74,9 +74,7 @@ def _greedi(function, key, k, parts, mesh) -> MaximizationResult:
         empty, _ = begin(function)
 
         def greedy_on(allowed):
-            constraints = Constraints(allowed=allowed)
-            items, gains, evaluations = grow_greedily(function, k, empty, constraints, None)
-            return MaximizationResult(items, gains, jnp.sum(gains), evaluations)
+            return grow_greedily(function, k, empty, Constraints(allowed=allowed), None)
 
         first = jax.lax.map(lambda part: greedy_on(owners == part), part_ids)
         if mesh is not None:

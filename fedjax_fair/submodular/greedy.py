@@ -157,8 +157,8 @@ def by_gain_and_by_ratio(grow_set, function, k, state, constraints, before) -> M
     """Returns the set grown by gain or, if costs are given and it is better, by gain per cost."""
 
     def grown(costs):
-        items, gains, num_evaluations = grow_set(function, k, state, constraints, costs)
-        return MaximizationResult(items, gains, before + jnp.sum(gains), num_evaluations)
+        result = grow_set(function, k, state, constraints, costs)
+        return result._replace(value=before + result.value)
 
     by_gain = grown(None)
     if constraints.costs is None:
@@ -169,8 +169,8 @@ def by_gain_and_by_ratio(grow_set, function, k, state, constraints, before) -> M
     return result._replace(num_evaluations=by_gain.num_evaluations + by_ratio.num_evaluations)
 
 
-def grow_greedily(function, k, state, constraints, costs):
-    """Returns items, gains and evaluations of greedy, by gain or by gain per cost."""
+def grow_greedily(function, k, state, constraints, costs) -> MaximizationResult:
+    """Adds items by gain or, with ``costs``, by gain per cost."""
 
     def choose(state):
         eligible = state.eligible(constraints)
@@ -182,7 +182,7 @@ def grow_greedily(function, k, state, constraints, costs):
     return grow(state, k, choose, lambda state, item: state.take(function, item))
 
 
-def _grow_lazily(function, k, state, constraints, costs):
+def _grow_lazily(function, k, state, constraints, costs) -> MaximizationResult:
     def choose(carry):
         state, bounds, first = carry
         eligible = state.eligible(constraints)

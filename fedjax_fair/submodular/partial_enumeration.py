@@ -73,11 +73,10 @@ def _partial_enumeration(function, constraints, seed_size) -> MaximizationResult
 
     def grown(seed):
         state, (seed, seed_gains) = jax.lax.scan(add, empty, seed)
-        costs = constraints.costs
-        items, gains, evaluations = grow_greedily(function, size, state, constraints, costs)
-        items, gains = jnp.append(seed, items), jnp.append(seed_gains, gains)
+        added = grow_greedily(function, size, state, constraints, constraints.costs)
+        items, gains = jnp.append(seed, added.items), jnp.append(seed_gains, added.gains)
         used = jnp.argsort(items < 0, stable=True)[:size]
-        evaluations += jnp.sum(seed >= 0)
+        evaluations = added.num_evaluations + jnp.sum(seed >= 0)
         return MaximizationResult(items[used], gains[used], jnp.sum(gains), evaluations)
 
     results = jax.lax.map(grown, jnp.asarray(_seeds(size, seed_size)))

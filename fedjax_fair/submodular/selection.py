@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.constraints import Constraints
 
 __all__ = ["Selection", "begin", "best_item", "best_of", "grow"]
@@ -60,7 +60,7 @@ def grow(
     k: int,
     choose: Callable[[Any], tuple],
     take: Callable[[Any, Int[Array, ""]], Any],
-) -> tuple[Int[Array, " k"], Float[Array, " k"], Int[Array, ""]]:
+) -> MaximizationResult:
     """Adds items until there are ``k`` or no item may be added.
 
     Args:
@@ -70,7 +70,7 @@ def grow(
         take: ``take(state, item) -> state``.
 
     Returns:
-        Items and gains, -1 and 0 in unused slots, and the total number of evaluations.
+        The items, ``[k]``; the value is the sum of their gains.
     """
 
     def step(carry):
@@ -87,7 +87,8 @@ def grow(
     carry = (zero, state, jnp.array(True), no_items, jnp.zeros(k, gain_dtype), zero)
     with jax.named_scope(f"selections_{k}"):
         carry = jax.lax.while_loop(lambda carry: (carry[0] < k) & carry[2], step, carry)
-    return carry[3:]
+    *_, items, gains, num_evaluations = carry
+    return MaximizationResult(items, gains, jnp.sum(gains), num_evaluations)
 
 
 def best_item(gains: Float[Array, " size"], eligible: Bool[Array, " size"]) -> Int[Array, ""]:

@@ -113,8 +113,10 @@ def _stochastic_greedy(
     return MaximizationResult(items, gains, before + jnp.sum(gains), jnp.sum(num_evaluations))
 
 
-def _grow_from_candidates(key, candidates, function, k, state, constraints, costs):
-    """Returns items, gains and evaluations under constraints, which limit the candidates."""
+def _grow_from_candidates(
+    key, candidates, function, k, state, constraints, costs
+) -> MaximizationResult:
+    """Samples candidates from the items that the constraints allow."""
     lanes = jnp.arange(candidates, dtype=jnp.int32)
 
     def choose(carry):

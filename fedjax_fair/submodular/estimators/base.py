@@ -55,8 +55,7 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
             The estimator.
 
         Raises:
-            ValueError: If a parameter is out of range, fewer than ``k`` items, or ``X`` is
-                invalid for the function.
+            ValueError: If a parameter or ``X`` is invalid, or there are fewer than ``k`` items.
         """
         return self._select(self._function(self._validated(X)))
 
