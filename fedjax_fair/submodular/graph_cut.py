@@ -38,9 +38,6 @@ class _Cut(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return self._alone - 2 * memo
 
-    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
-        return self._alone[item] - 2 * memo[item]
-
 
 class GraphCut(_Cut):
     r"""``tradeoff * sum_{i, j in S} s_ij - sum_{i in S, j in S} s_ij``, ``i`` over all items.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import field
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +18,9 @@ __all__ = ["Matroid", "check_rank", "heaviest_base", "take_by_weight"]
 class Matroid(Tree):
     """The independent subsets of ``{0, ..., size - 1}``; sets are masks over all items.
 
-    A subclass declares arrays as fields, which are children of a pytree: matroids of the same
-    class, shapes and rank share compiled functions. All methods can be jitted, mapped and scanned.
+    A subclass declares arrays as fields, which are children of a pytree, and a field ``_rank``:
+    matroids of the same class, shapes and rank share compiled functions. All methods can be jitted, mapped and scanned.
     """
-
-    _rank: int = field(init=False, repr=False, default_factory=int)
 
     @property
     @abc.abstractmethod
@@ -33,7 +30,7 @@ class Matroid(Tree):
     @property
     def rank(self) -> int:
         """Number of items of a base, a largest independent set; at least 1."""
-        return self._rank
+        return self._rank  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def item_blocks(self) -> Int[Array, " size"] | Int[np.ndarray, " size"] | None:

@@ -35,6 +35,7 @@ class Uniform(Matroid):
 
     k: int
     num_items: int
+    _rank: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         checks.positive_int("num_items", self.num_items)
@@ -85,6 +86,7 @@ class Partition(Matroid):
     blocks: Int[Array, " size"] | Int[np.ndarray, " size"]
     capacities: Int[Array, " blocks"] | Int[np.ndarray, " blocks"]
     _starts: Int[Array, " blocks"] | Int[np.ndarray, " blocks"] = field(init=False, repr=False)
+    _rank: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         blocks = _integers("blocks", self.blocks)
@@ -169,6 +171,7 @@ class Laminar(Matroid):
 
     sets: Bool[Array, "sets size"] | Bool[np.ndarray, "sets size"]
     capacities: Int[Array, " sets"] | Int[np.ndarray, " sets"]
+    _rank: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         sets = np.asarray(self.sets)

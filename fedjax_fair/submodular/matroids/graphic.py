@@ -32,6 +32,7 @@ class Graphic(Matroid):
 
     edges: Int[Array, "size 2"] | Int[np.ndarray, "size 2"]
     _num_vertices: int = field(init=False, repr=False)
+    _rank: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         ends = np.asarray(self.edges)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import field
 
 import jax
 import jax.numpy as jnp
@@ -36,10 +37,12 @@ class Oracle(Matroid):
 
     oracle: Callable[[Bool[Array, " size"]], Bool[Array, ""]]
     num_items: int
+    _rank: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         checks.function("oracle", self.oracle, "of a mask")
         checks.positive_int("num_items", self.num_items)
+        self._convert(_rank=0)
         with jax.ensure_compile_time_eval():
             valid, base = _empty_set_and_base(self)
             if not bool(valid):
