@@ -19,7 +19,8 @@ class Matroid(Tree):
     """The independent subsets of ``{0, ..., size - 1}``; sets are masks over all items.
 
     A subclass declares arrays as fields, which are children of a pytree, and a field ``_rank``:
-    matroids of the same class, shapes and rank share compiled functions. All methods can be jitted, mapped and scanned.
+    matroids of the same class, shapes and rank share compiled functions. All methods can be jitted,
+    mapped and scanned.
     """
 
     @property
