@@ -24,7 +24,7 @@ class DisparitySum(SetFunction):
         distances: ``[n, n]``, symmetric, >= 0. The diagonal is ignored.
 
     Raises:
-        ValueError: If the matrix is not square, symmetric and non-negative.
+        ValueError: If the matrix is not symmetric and non-negative.
 
     References:
         Borodin, Lee, Ye, *Max-Sum Diversification, Monotone Submodular Functions and Dynamic
@@ -75,7 +75,7 @@ class DisparityMin(SetFunction):
         distances: ``[n, n]``, symmetric, >= 0. The diagonal is ignored.
 
     Raises:
-        ValueError: If the matrix is not square, symmetric and non-negative.
+        ValueError: If the matrix is not symmetric and non-negative.
 
     References:
         Ravi, Rosenkrantz, Tayi, *Heuristic and Special Case Algorithms for Dispersion Problems*,

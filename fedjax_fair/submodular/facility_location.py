@@ -184,10 +184,10 @@ def facility_location_from_distances(
 
     Args:
         distances: ``[n, n]``, symmetric, >= 0.
-        weights: Weight of each item as one to be represented, ``[n]``, >= 0; by default 1.
+        weights: Weight of each item, ``[n]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If the matrix is not square, symmetric and non-negative, or shapes differ.
+        ValueError: If the matrix is not symmetric and non-negative, or shapes differ.
 
     Examples:
         >>> from fedjax_fair.submodular import greedy

@@ -50,7 +50,7 @@ class GraphCut(_Cut):
         tradeoff: Weight of the similarity to all items relative to that within the set, >= 0.
 
     Raises:
-        ValueError: If the matrix is not square, symmetric and non-negative.
+        ValueError: If the matrix is not symmetric and non-negative.
 
     Examples:
         >>> function = GraphCut([[0.0, 3.0], [3.0, 0.0]])

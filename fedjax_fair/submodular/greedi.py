@@ -32,7 +32,7 @@ def greedi(
 
     The result is the best of all these sets. For a monotone submodular function its value is at
     least ``(1 - 1/e) / min(parts, k)`` of the optimum over ``k`` items, and with random parts
-    ``(1 - 1/e) / 2`` in expectation. Only ``parts * k`` items are communicated.
+    ``(1 - 1/e) / 2`` in expectation. Only ``parts * k`` items are communicated. Slots stay unused if all parts are small.
 
     Args:
         function: Monotone and submodular.
@@ -41,8 +41,6 @@ def greedi(
         key: Assigns items to random parts; by default item ``i`` is in part ``i % parts``.
         mesh: Devices that share the parts; each holds the complete function.
 
-    Returns:
-        The items, ``[k]``: -1, with gain 0, in unused slots, if all parts are small.
 
     Raises:
         ValueError: If there are fewer items than ``k`` or ``parts``, or ``mesh`` is no mesh.

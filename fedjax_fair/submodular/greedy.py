@@ -52,7 +52,7 @@ def greedy(
         min_gain: Items with a gain up to this are not selected.
 
     Returns:
-        The items, ``[k]``. ``num_evaluations`` sums the eligible items of all steps.
+        ``num_evaluations`` sums the eligible items of all steps.
 
     Raises:
         ValueError: If there are fewer than ``k`` items, shapes differ, ``costs`` or ``budget`` is
@@ -121,13 +121,13 @@ def lazy_greedy(
 
     Args:
         function: What to maximize; submodular.
-        k: As for `greedy`, like all further arguments.
-        candidate_mask: As for `greedy`.
-        initial_items: As for `greedy`.
-        matroid: As for `greedy`.
-        costs: As for `greedy`.
-        budget: As for `greedy`.
-        min_gain: As for `greedy`.
+        k: See `greedy`.
+        candidate_mask: See `greedy`.
+        initial_items: See `greedy`.
+        matroid: See `greedy`.
+        costs: See `greedy`.
+        budget: See `greedy`.
+        min_gain: See `greedy`.
 
     Raises:
         ValueError: As `greedy`.

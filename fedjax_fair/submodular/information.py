@@ -94,9 +94,6 @@ class MutualInformation(WrappedSetFunction):
     Raises:
         ValueError: If the items are not distinct.
 
-    References:
-        As for ``ConditionalGain``.
-
     Examples:
         >>> from fedjax_fair.submodular import Coverage
         >>> function = MutualInformation(Coverage([[1, 1, 0], [0, 1, 1], [1, 0, 0]]), query=[0])
@@ -146,13 +143,10 @@ class ConditionalMutualInformation(MutualInformation):
     Args:
         function: The function *f*.
         query: Distinct items *Q*, ``[query]``.
-        private: Distinct items *P*, ``[private]``; items of both have no information.
+        private: Distinct items *P*, ``[private]``.
 
     Raises:
         ValueError: If items are not distinct.
-
-    References:
-        As for ``ConditionalGain``.
 
     Examples:
         >>> from fedjax_fair.submodular import Coverage

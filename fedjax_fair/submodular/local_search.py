@@ -30,7 +30,7 @@ def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximiz
         k: Maximum number of items.
 
     Returns:
-        Items, gains and value of the difference; -1 and 0 in steps that added nothing.
+        Items, gains and value of the difference.
 
     Raises:
         ValueError: If there are fewer than ``k`` items or a cost is negative.

@@ -223,8 +223,8 @@ def sampled_mean(
 
     Args:
         key: Random key.
-        function: A value, for the extension, or `marginals`, for the gradient. As a
-            ``jax.tree_util.Partial`` with other arguments it does not compile again.
+        function: A value, for the extension, or `marginals`, for the gradient. A
+            ``jax.tree_util.Partial`` does not compile again.
         x: Probability of each item.
         samples: Number of random sets.
 

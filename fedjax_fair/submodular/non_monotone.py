@@ -72,8 +72,6 @@ def random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> Maximiz
         function: Submodular.
         k: Maximum number of items.
 
-    Returns:
-        The items, ``[k]``: -1, with gain 0, in steps that added nothing.
 
     Raises:
         ValueError: If there are fewer than ``k`` items.

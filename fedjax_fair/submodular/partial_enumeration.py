@@ -38,8 +38,6 @@ def partial_enumeration(
         budget: As for `greedy`.
         seed_size: Items of the largest initial sets; fewer than three have no guarantee.
 
-    Returns:
-        The items, ``[size]``: -1, with gain 0, in unused slots.
 
     Raises:
         ValueError: If shapes differ, or an argument is out of range.

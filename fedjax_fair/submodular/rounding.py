@@ -131,8 +131,8 @@ def deterministic_pipage(
     Args:
         matroid: Uniform or a partition.
         x: A point in its polytope, ``[size]``; may be traced.
-        extension: Exact multilinear extension, evaluated twice for each item. As a
-            ``jax.tree_util.Partial`` with other arguments it does not compile again.
+        extension: Exact multilinear extension, evaluated twice for each item. A
+            ``jax.tree_util.Partial`` does not compile again.
 
     Raises:
         ValueError: As `pipage`.

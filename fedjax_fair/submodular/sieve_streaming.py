@@ -69,8 +69,6 @@ def sieve_streaming(
             sets and memos.
         order: Distinct items in stream order, ``[some]``; by default all by index.
 
-    Returns:
-        The items, ``[k]``, in stream order: -1, with gain 0, in unused slots.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -116,12 +114,11 @@ def sieve_batches(
         epsilon: As for `sieve_streaming`.
 
     Returns:
-        Positions of the items in the stream, ``[k]``: -1, with gain 0, in unused slots.
+        Positions of the items in the stream.
         ``num_evaluations`` may overflow from 2**31 gains on.
 
     Raises:
-        ValueError: If ``k`` or ``epsilon`` is out of range, there is no batch, or a batch is empty
-            or larger than the first.
+        ValueError: If an argument is out of range, or a batch is empty or larger than the first.
 
     Examples:
         >>> from fedjax_fair.submodular import FeatureBased

@@ -48,15 +48,15 @@ def stochastic_greedy(
     Args:
         key: Random key.
         function: What to maximize.
-        k: As for `greedy`.
+        k: See `greedy`.
         candidates: Number of candidates in each step.
         epsilon: Sets the number of candidates instead, in (0, 1).
-        candidate_mask: As for `greedy`.
-        initial_items: As for `greedy`.
-        matroid: As for `greedy`.
-        costs: As for `greedy`.
-        budget: As for `greedy`.
-        min_gain: As for `greedy`.
+        candidate_mask: See `greedy`.
+        initial_items: See `greedy`.
+        matroid: See `greedy`.
+        costs: See `greedy`.
+        budget: See `greedy`.
+        min_gain: See `greedy`.
 
     Raises:
         ValueError: If there are fewer items than ``candidates``, both or neither of ``candidates``

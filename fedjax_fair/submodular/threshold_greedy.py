@@ -27,7 +27,7 @@ def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> Maximizat
             size`` of it.
 
     Returns:
-        The items, ``[k]``. ``num_evaluations`` counts the items visited one by one.
+        ``num_evaluations`` counts the items visited one by one.
 
     Raises:
         ValueError: If an argument is out of range.

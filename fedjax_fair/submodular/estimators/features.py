@@ -38,7 +38,7 @@ class FeatureBased(_FeatureSelector):
         k: Number of rows.
         concave: ``"sqrt"``, ``"log1p"``, or a concave increasing function of a JAX array.
         weights: Weight of each feature, ``[features]``, >= 0; by default 1.
-        verbose: Whether to show a progress bar.
+        verbose: Shows a progress bar.
 
     Examples:
         >>> import numpy as np
@@ -63,7 +63,7 @@ class MaxCoverage(_FeatureSelector):
     Args:
         k: Number of rows.
         weights: Weight of each feature, ``[features]``, >= 0; by default 1.
-        verbose: Whether to show a progress bar.
+        verbose: Shows a progress bar.
 
     Examples:
         >>> import numpy as np

@@ -113,7 +113,7 @@ class FacilityLocation(_SimilaritySelector):
             them.
         n_neighbors: Number of nearest other rows to which a row is similar; other similarities are
             0, and no dense matrix is made. None for all rows.
-        verbose: Whether to show a progress bar.
+        verbose: Shows a progress bar.
 
     Examples:
         >>> import numpy as np
@@ -174,7 +174,7 @@ class SaturatedCoverage(_SimilaritySelector):
         saturation: Share of a row's total similarity beyond which it counts no more, >= 0.
         metric: As for ``FacilityLocation``; distances are subtracted from the largest one.
         n_neighbors: As for ``FacilityLocation``.
-        verbose: Whether to show a progress bar.
+        verbose: Shows a progress bar.
 
     Examples:
         >>> import numpy as np
@@ -204,7 +204,7 @@ class GraphCut(_SimilaritySelector):
             has a guarantee from 2 on.
         metric: As for ``SaturatedCoverage``; similarities have to be symmetric.
         n_neighbors: As for ``FacilityLocation``; neighbors are similar in both directions.
-        verbose: Whether to show a progress bar.
+        verbose: Shows a progress bar.
 
     Examples:
         >>> import numpy as np
@@ -242,7 +242,7 @@ class LogDet(_SimilaritySelector):
         k: Number of rows.
         metric: ``"rbf"``, ``"cosine"``, ``"correlation"``, ``"precomputed"`` or a function, as for
             ``FacilityLocation``; similarities have to be positive semi-definite.
-        verbose: Whether to show a progress bar.
+        verbose: Shows a progress bar.
 
     Examples:
         >>> import numpy as np
