@@ -32,7 +32,8 @@ def greedi(
 
     The result is the best of all these sets. For a monotone submodular function its value is at
     least ``(1 - 1/e) / min(parts, k)`` of the optimum over ``k`` items, and with random parts
-    ``(1 - 1/e) / 2`` in expectation. Only ``parts * k`` items are communicated. Slots stay unused if all parts are small.
+    ``(1 - 1/e) / 2`` in expectation. Only ``parts * k`` items are communicated. Slots stay unused
+    only if all parts are small.
 
     Args:
         function: Monotone and submodular.
