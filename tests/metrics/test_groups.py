@@ -183,14 +183,14 @@ def test_agreement_is_a_running_mean_of_those_who_look_for_clusters(dataset):
 
 def test_an_embedding_shows_clusters_by_color_and_groups_by_shape():
     points = np.arange(12.0).reshape(4, 3)
-    figure = embedding(points, found=[0, 1, 1, 1], planted=[0, 0, 1, 1])
+    figure = embedding(points, clusters=[0, 1, 1, 1], groups=[0, 0, 1, 1])
     figure.savefig(io.BytesIO(), dpi=40)
     drawn = [np.asarray(dots.get_offsets()).tolist() for dots in figure.axes[0].collections]
     assert drawn == [[[0, 1]], [[3, 4]], [[6, 7], [9, 10]]]
     for bad in (
-        {"points": points[:, :1], "found": [0, 1, 1, 1]},
-        {"points": points, "found": [0, 1]},
-        {"points": points, "found": [0, 1, 1, 1], "planted": [0]},
+        {"points": points[:, :1], "clusters": [0, 1, 1, 1]},
+        {"points": points, "clusters": [0, 1]},
+        {"points": points, "clusters": [0, 1, 1, 1], "groups": [0]},
     ):
         with pytest.raises(ValueError, match="expected two or more coordinates"):
             embedding(**bad)
