@@ -1,7 +1,4 @@
-"""What the site has besides the pages of this folder: README, notebooks, and every public name.
-
-`mkdocs build` calls these functions.
-"""
+"""Hooks of mkdocs that add README, notebooks, metrics and the API reference to the site."""
 
 import ast
 import re
@@ -18,50 +15,40 @@ PAGES = {
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "CHANGELOG.md": "CHANGELOG.md",
 }
-METHODS_PAGE = """# Methods
-
-`fedjax-fair run --methods NAME ...` compares them. Names combine, as in `divfl+equitable`, and take
-settings, as in `subtrunc:lam=0.1`: the fields of the classes in
-[selectors](api/fedjax_fair.selectors.md), [solvers](api/fedjax_fair.solvers.md) and
-[aggregators](api/fedjax_fair.aggregators.md). `uniform` weighs members alike, `size` by their
-training examples, as the method's paper does. What a server needs to see of one client is a
-[page](privacy.md) of its own.
-"""
 METRICS_PAGE = """# Metrics
 
-Results hold each for every seed and evaluation. Accuracies are fractions in files, percent where
-people read them. Formulas, and what each shows and hides, are with the functions:
+Results contain each metric for every seed and evaluation. Accuracies are fractions in files and
+percentages in tables and plots. Formulas, uses and limitations are in the API reference:
 [performance](api/fedjax_fair.metrics.performance.md),
 [fairness](api/fedjax_fair.metrics.fairness.md), [groups](api/fedjax_fair.metrics.groups.md),
 [agreement of clusters](api/fedjax_fair.metrics.clustering.md).
 """
 
 
-@event_priority(100)  # Before what makes pages of notebooks.
+@event_priority(100)  # Notebooks must be added before mkdocs-jupyter converts them.
 def on_files(files, config):
-    """Adds pages from elsewhere in the repository."""
+    """Adds pages from outside of this folder."""
     for name, page in PAGES.items():
         text = (ROOT / name).read_text("utf8")
-        files.append(File.generated(config, page, content=as_in_docs(text)))
+        files.append(File.generated(config, page, content=relative_to_docs(text)))
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        place = f"notebooks/{notebook.name}"
-        files.append(File(place, str(ROOT), config.site_dir, config.use_directory_urls))
+        path = f"notebooks/{notebook.name}"
+        files.append(File(path, str(ROOT), config.site_dir, config.use_directory_urls))
     for page in pages(config.nav):
         if page.startswith("api/"):
             module = page.removeprefix("api/").removesuffix(".md")
             files.append(File.generated(config, page, content=reference(module)))
-    files.append(File.generated(config, "methods.md", content=methods()))
     files.append(File.generated(config, "metrics.md", content=metrics()))
     return files
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Pages of this folder know the root by ``../``, which the site has not."""
-    return markdown.replace("](../CONTRIBUTING.md)", "](CONTRIBUTING.md)")
+    """Rewrites links from pages of this folder to the root of the repository."""
+    return link_notebooks(markdown.replace("](../CONTRIBUTING.md)", "](CONTRIBUTING.md)"))
 
 
 def pages(nav) -> Iterator[str]:
-    """All pages of a navigation."""
+    """Yields all pages of a navigation."""
     if isinstance(nav, str):
         yield nav
     else:
@@ -69,60 +56,53 @@ def pages(nav) -> Iterator[str]:
             yield from pages(part)
 
 
-def as_in_docs(text: str) -> str:
-    """A page of the root, as if it were in this folder."""
-    text = text.replace("](docs/)", "](decisions.md)").replace("](docs/", "](")
+def relative_to_docs(text: str) -> str:
+    """Rewrites the links of a page of the root for this folder."""
+    text = text.replace("](docs/", "](").replace("[CITATION.cff](CITATION.cff)", "CITATION.cff")
     text = text.replace("](notebooks/)", "](notebooks/01_first_federation.ipynb)")
-    return re.sub(r"\]\(notebooks/(\w+)\.py\)", r"](notebooks/\1.ipynb)", text)
+    return link_notebooks(text)
 
 
-def methods() -> str:
-    """The page of all methods."""
-    from fedjax_fair.app.build import server_sees
-    from fedjax_fair.app.registry import METHODS
-
-    rows = ["| method | averages its cohort | server sees | what it is |", "|---|---|---|---|"]
-    for name, method in METHODS.items():
-        average = "by itself" if method.aggregator else "" if method.pooled else method.average
-        rows.append(f"| `{name}` | {average} | {server_sees(method)} | {method.summary} |")
-    return "\n".join([METHODS_PAGE, *rows]) + "\n"
+def link_notebooks(text: str) -> str:
+    """Replaces links to the sources of notebooks by links to their pages."""
+    return re.sub(r"\]\((?:\.\./)?notebooks/(\w+)\.py\)", r"](notebooks/\1.ipynb)", text)
 
 
 def metrics() -> str:
-    """The page of all numbers that summarize a federation."""
+    """Returns the page of all metrics that summarize a federated dataset."""
     from fedjax_fair.metrics import GROUP_SUMMARIES, SUMMARIES
 
-    rows = ["| name | what it is | unit | weighting | over |", "|---|---|---|---|---|"]
-    for one in SUMMARIES + GROUP_SUMMARIES:
-        what = f"{one.description} | {one.unit} | {one.weighting} | {one.population}"
-        rows.append(f"| `{one.name}` | {what} |")
+    rows = ["| name | definition | unit | weighting | over |", "|---|---|---|---|---|"]
+    for metric in SUMMARIES + GROUP_SUMMARIES:
+        cells = f"{metric.description} | {metric.unit} | {metric.weighting} | {metric.population}"
+        rows.append(f"| `{metric.name}` | {cells} |")
     return "\n".join([METRICS_PAGE, *rows]) + "\n"
 
 
 def public_names(module: str) -> dict[str, str]:
-    """Where what a module exports is defined, by name; other modules aside.
+    """Maps each name that a module exports, except modules, to the path of its definition.
 
     Examples:
-        >>> public_names("fedjax_fair.solvers")
-        {'sgd': 'fedjax_fair.solvers.sgd.sgd'}
+        >>> public_names("fedjax_fair.solvers")["SGD"]
+        'fedjax_fair.solvers.sgd.SGD'
     """
-    for node in source(module).body:
+    for node in parse(module).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            found = {name: origin(module, name) for name in ast.literal_eval(node.value)}
-            return {name: place for name, place in found.items() if not is_module(place)}
-    raise ValueError(f"{module}: expected __all__.")
+            origins = {name: origin(module, name) for name in ast.literal_eval(node.value)}
+            return {name: path for name, path in origins.items() if not is_module(path)}
+    raise ValueError(f"{module} has no __all__, which pages of the API reference need.")
 
 
-def source(module: str) -> ast.Module:
-    """What the file of a module says."""
+def parse(module: str) -> ast.Module:
+    """Parses the file of a module."""
     path = ROOT.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return ast.parse(file.read_text("utf8"))
 
 
 def origin(module: str, name: str) -> str:
-    """Where a name that a module has is defined, over as many imports as it takes."""
-    for node in ast.walk(source(module)):
+    """Returns the dotted path of a name's definition, following imports."""
+    for node in ast.walk(parse(module)):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fedjax_fair"):
             for alias in node.names:
                 if (alias.asname or alias.name) == name and node.module != module:
@@ -131,13 +111,13 @@ def origin(module: str, name: str) -> str:
 
 
 def is_module(name: str) -> bool:
-    """Whether a dotted name is that of a file or a folder."""
+    """Checks whether a dotted name is that of a file or a folder."""
     path = ROOT.joinpath(*name.split("."))
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def reference(module: str) -> str:
-    """The page of a module."""
+    """Returns the API reference of a module."""
     about = f"::: {module}\n    options: {{members: false, show_root_heading: false}}\n"
-    blocks = (f"::: {place}\n" for place in public_names(module).values())
+    blocks = (f"::: {path}\n" for path in public_names(module).values())
     return "\n".join([f"# {module}\n", about, *blocks])

@@ -1,4 +1,4 @@
-"""Fairness and accuracy where clients drop out, and where they lie.
+"""Fairness and accuracy where clients drop out, and where they are Byzantine.
 
     python -m experiments.faults dropout
     python -m experiments.faults byzantine
@@ -24,11 +24,11 @@ from fedjax_fair.metrics import paired
 from fedjax_fair.simulate import Round
 
 SEEDS, ROUNDS, COHORT = 5, 60, 10
-DROPOUTS, LIARS = (0.0, 0.1, 0.3), (0.0, 0.1, 0.2)
-SELECTORS: dict[str, tuple[Callable[[], Selector], Literal["size", "uniform"]]] = {
-    "fedavg": (lambda: ff.selectors.Uniform(COHORT), "size"),
+DROPOUTS, BYZANTINE = (0.0, 0.1, 0.3), (0.0, 0.1, 0.2)
+SELECTORS: dict[str, tuple[Callable[[], Selector], Literal["num_examples", "uniform"]]] = {
+    "fedavg": (lambda: ff.selectors.Uniform(COHORT), "num_examples"),
     "power_of_choice": (lambda: ff.selectors.PowerOfChoice(COHORT), "uniform"),
-    "divfl": (lambda: ff.selectors.DivFL(COHORT), "size"),
+    "divfl": (lambda: ff.selectors.DivFL(COHORT), "num_examples"),
     "subtrunc": (lambda: ff.selectors.SubTrunc(COHORT), "uniform"),
     "unionfl": (lambda: ff.selectors.UnionFL(COHORT), "uniform"),
     "clustered_by_size": (lambda: ff.selectors.ClusteredBySize(COHORT), "uniform"),
@@ -43,14 +43,14 @@ AGGREGATORS: dict[str, Callable[[], Aggregator]] = {
     "norm_clipping": ff.aggregators.NormClipping,
     "centered_clipping": ff.aggregators.CenteredClipping,
 }
-"""Three of ten members may lie, for those that have to know."""
-ATTACKS = ("sign_flip", "scaling", "noise", "nan", "little", "inner_product")
+"""Three of ten participants may be Byzantine, for those that have to know."""
+ATTACKS = ("sign_flip", "scaling", "noise", "nan", "alie", "ipm")
 METRICS = {"accuracy": "accuracy_mean_clients", "worst": "accuracy_worst_10pct_class_based"}
 KEYS = ["method", "attack", "level", "seed"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Clients that drop out or lie.")
+    parser = argparse.ArgumentParser(description="Clients that drop out or are Byzantine.")
     parser.add_argument("what", choices=("dropout", "byzantine"))
     parser.add_argument("--output", type=Path, default=Path("docs/reliability"))
     parser.add_argument("--only-write", action="store_true", help="run nothing")
@@ -78,7 +78,7 @@ def run_missing(what: str, file: Path) -> None:
             seeds=seeds.tolist(),
             eval_every=ROUNDS,
             train_loss=False,
-            on_nonfinite="drop",
+            on_nonfinite="drop_client",
         )
         last = runs.merge(ff.results.class_based(runs)).isel(round=-1)
         rows = pd.DataFrame(
@@ -109,14 +109,14 @@ def programs(
             faults=faults,
         )
 
-    def dropping(selector: Callable[[], Selector], weights: Literal["size", "uniform"]):
+    def dropping(selector: Callable[[], Selector], weights: Literal["num_examples", "uniform"]):
         mean = ff.aggregators.Mean(weights)
         return lambda level: round_of(selector(), mean, [ff.faults.Dropout(level)])
 
     def attacked(aggregator: Callable[[], Aggregator], attack: Any):
         def make(level):
-            liars = [ff.faults.Byzantine(level, attack)] if attack != "none" else []
-            return round_of(ff.selectors.Uniform(COHORT), aggregator(), liars)
+            byzantine = [ff.faults.Byzantine(level, attack)] if attack != "none" else []
+            return round_of(ff.selectors.Uniform(COHORT), aggregator(), byzantine)
 
         return make
 
@@ -126,7 +126,7 @@ def programs(
         return
     for name, aggregator in AGGREGATORS.items():
         for attack in ("none", *ATTACKS):
-            levels = LIARS[:1] if attack == "none" else LIARS[1:]
+            levels = BYZANTINE[:1] if attack == "none" else BYZANTINE[1:]
             yield name, attack, levels, attacked(aggregator, attack)
 
 

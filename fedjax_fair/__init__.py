@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedjax_fair import (
         aggregators,
+        communication,
         data,
         faults,
         metrics,
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
         selectors,
         solvers,
         submodular,
-        uploads,
     )
     from fedjax_fair.app.sweep import sweep
     from fedjax_fair.base import (
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from fedjax_fair.training import (
         Callback,
         Centralized,
-        Fitted,
-        SimulationError,
+        DivergenceError,
+        FitResult,
         fit,
         fit_batch,
         train,
@@ -49,18 +49,19 @@ __all__ = [
     "Callback",
     "Centralized",
     "Cohort",
+    "DivergenceError",
     "Faults",
-    "Fitted",
+    "FitResult",
     "Integer",
     "LocalResult",
     "Model",
     "Number",
     "Round",
     "Selector",
-    "SimulationError",
     "Solver",
     "Variables",
     "aggregators",
+    "communication",
     "data",
     "enable_compilation_cache",
     "faults",
@@ -77,7 +78,6 @@ __all__ = [
     "submodular",
     "sweep",
     "train",
-    "uploads",
 ]
 
 _MODULE_OF = {
@@ -87,14 +87,14 @@ _MODULE_OF = {
     "Centralized": "training",
     "Cohort": "base",
     "Faults": "base",
-    "Fitted": "training",
+    "FitResult": "training",
     "Integer": "tree",
     "LocalResult": "base",
     "Model": "base",
     "Number": "tree",
     "Round": "simulate",
     "Selector": "base",
-    "SimulationError": "training",
+    "DivergenceError": "training",
     "Solver": "base",
     "Variables": "base",
     "enable_compilation_cache": "training.cache",

@@ -29,18 +29,18 @@ __all__ = [
     "ClientMetrics",
     "Cohort",
     "Context",
+    "FaultContext",
     "Faults",
     "Info",
     "Integer",
     "LocalResult",
-    "Member",
     "Metric",
     "Model",
     "Number",
     "Predictions",
     "Sampling",
-    "Sees",
     "Selector",
+    "ServerView",
     "Solver",
     "Variables",
     "empty_state",
@@ -48,7 +48,7 @@ __all__ = [
     "keep_state",
 ]
 
-Sees = Literal["sum", "numbers", "vectors"]
+ServerView = Literal["aggregate", "scalars", "vectors"]
 """What a role needs to see of a single client, besides its id and the number of its examples.
 
 Nothing but sums over the cohort; a few numbers, such as its loss; or something as long as a vector:
@@ -56,7 +56,7 @@ its update, its gradient, its activations. Secure aggregation hides vectors.
 """
 
 Info = dict[str, Shaped[Array, "..."]]
-"""What a person wants to know of a round: scalars, or one number a member, by name."""
+"""Diagnostics of a round: scalars, or one number a participant, by name."""
 
 
 class Variables(NamedTuple):
@@ -172,7 +172,7 @@ class FunctionModel(Model):
 
 
 class Client(NamedTuple):
-    """One member of a cohort, as its local solver sees it.
+    """One participant of a cohort, as its local solver sees it.
 
     Attributes:
         model: The network.
@@ -180,7 +180,7 @@ class Client(NamedTuple):
         offset: Where this client's run in ``examples.order`` starts.
         size: Number of its examples.
         round: The absolute round, counted from 0.
-        instructions: This member's own entries of ``Cohort.instructions``.
+        instructions: This participant's own entries of ``Cohort.instructions``.
     """
 
     model: Model
@@ -204,7 +204,7 @@ class LocalResult(NamedTuple):
         steps: Number of local steps taken.
         reports: Anything else that the client sends, by name. `fedjax_fair.solvers.SGD` lists what
             it reports, and on which instruction.
-        weighted_sum: Sum of the cohort's updates with the weights of ``Aggregator.weigh``, on all
+        weighted_sum: Sum of the cohort's updates with the weights of ``Aggregator.compute_weights``, on all
             devices; None from a solver, and where the aggregator weighs afterwards.
     """
 
@@ -221,9 +221,9 @@ class Cohort(NamedTuple):
     Attributes:
         clients: Client ids; a repeated id trains independently each time.
         weights: The selector's own aggregation weights, non-negative, summing to 1.
-        instructions: What members receive besides the model, by name, leaves ``[cohort, ...]``. A
+        instructions: What participants receive besides the model, by name, leaves ``[cohort, ...]``. A
             solver follows the instructions that it knows; see `fedjax_fair.solvers.SGD`.
-        answers: Whether the result of each member has arrived; None where nothing can go wrong
+        responded: Whether the result of each participant has arrived; None where nothing can go wrong
             (`fedjax_fair.faults`). Results of the others are zeros, and weights, states and
             histories are of those who answered alone. None have arrived before local training.
     """
@@ -231,27 +231,27 @@ class Cohort(NamedTuple):
     clients: Int[Array, " cohort"]
     weights: Float[Array, " cohort"]
     instructions: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
-    answers: Bool[Array, " cohort"] | None = None
+    responded: Bool[Array, " cohort"] | None = None
 
     @property
-    def answered(self) -> Int[Array, " cohort"]:
+    def responder_ids(self) -> Int[Array, " cohort"]:
         """Ids of those who answered, and one that no client has for the others.
 
         What is written at these places with ``mode="drop"`` leaves the others as they were.
         """
-        if self.answers is None:
+        if self.responded is None:
             return self.clients
-        return jnp.where(self.answers, self.clients, jnp.iinfo(self.clients.dtype).max)
+        return jnp.where(self.responded, self.clients, jnp.iinfo(self.clients.dtype).max)
 
-    def among_answers(self, weights: Float[Array, " cohort"]) -> Float[Array, " cohort"]:
+    def renormalize_weights(self, weights: Float[Array, " cohort"]) -> Float[Array, " cohort"]:
         """Weights divided by the sum over those who answered; zeros for the others, or all."""
-        if self.answers is None:
+        if self.responded is None:
             return weights
-        kept = jnp.where(self.answers, weights, 0)
+        kept = jnp.where(self.responded, weights, 0)
         total = jnp.sum(kept)
         renormalized = kept / jnp.where(total > 0, total, 1)
         # Not by a sum that is nearly 1 where all answered.
-        return jnp.where(jnp.all(self.answers), weights, renormalized)
+        return jnp.where(jnp.all(self.responded), weights, renormalized)
 
 
 class ClientGradients(NamedTuple):
@@ -294,11 +294,11 @@ class ClientMeansFn(Protocol):
 
     def __call__(
         self,
-        measure: Callable[..., PyTree],
+        metric_fn: Callable[..., PyTree],
         clients: Int[Array, " ids"],
         updates: Variables | None = None,
     ) -> PyTree:
-        """Averages ``measure(variables, features, labels)``, ``[batch, ...]``, to ``[ids, ...]``.
+        """Averages ``metric_fn(variables, features, labels)``, ``[batch, ...]``, to ``[ids, ...]``.
 
         At the global model, or with each client's own of the stacked ``updates`` added to it.
         """
@@ -330,7 +330,7 @@ class Context(NamedTuple):
         accuracies: ``accuracies(variables, clients=None) -> [ids]``, training accuracies.
         gradients: ``gradients(variables, clients=None, project=ravel) -> ClientGradients`` of the
             mean training losses.
-        client_means: ``client_means(measure, clients, updates=None) -> [ids, ...]``, means of a
+        client_means: ``client_means(metric_fn, clients, updates=None) -> [ids, ...]``, means of a
             measurement over the training examples of each client.
         weighted_sum: ``weighted_sum(weights, updates)``: the sum of stacked updates of a cohort.
         map_clients: ``map_clients(function, clients, values=None) -> [ids, ...]``: a function of
@@ -378,11 +378,11 @@ class Sampling(NamedTuple):
 
     Attributes:
         kind: ``"uniform"`` draws distinct clients, each equally likely, anew in every round;
-            ``"in_turn"`` takes all in turn; ``"all"`` takes all in every round.
+            ``"round_robin"`` takes all in turn; ``"full"`` takes all in every round.
         cohort_size: Clients per round, or None for all.
     """
 
-    kind: Literal["uniform", "in_turn", "all"]
+    kind: Literal["uniform", "round_robin", "full"]
     cohort_size: int | None = None
 
 
@@ -393,23 +393,23 @@ class Selector(Tree):
     that learns from local training defines ``init`` or ``observe`` too.
 
     Attributes:
-        sees: What it needs to see of a single client.
+        server_view: What it needs to see of a single client.
 
     Examples:
         >>> class Loudest(Selector):
         ...     cohort_size: int  # structure
-        ...     price: Number = 0.0  # a number: another one does not recompile
+        ...     penalty: Number = 0.0  # a number: another one does not recompile
         ...
         ...     def select(self, key, state, context):
-        ...         losses = context.losses(context.variables) - self.price * context.sizes
+        ...         losses = context.losses(context.variables) - self.penalty * context.sizes
         ...         _, clients = jax.lax.top_k(losses, self.cohort_size)
         ...         weights = jnp.full(self.cohort_size, 1 / self.cohort_size)
         ...         return Cohort(clients, weights), state, {}
-        >>> Loudest(10, price=0.5)
-        Loudest(cohort_size=10, price=0.5)
+        >>> Loudest(10, penalty=0.5)
+        Loudest(cohort_size=10, penalty=0.5)
     """
 
-    sees: ClassVar[Sees] = "vectors"
+    server_view: ClassVar[ServerView] = "vectors"
 
     @property
     def sampling(self) -> Sampling | None:
@@ -445,13 +445,13 @@ class Selector(Tree):
         select: Callable[..., tuple[Cohort, PyTree, Info]],
         observe: Callable[..., PyTree] = keep_state,
         *,
-        sees: Sees = "vectors",
+        server_view: ServerView = "vectors",
     ) -> Selector:
         """Makes a selector of functions, which have the arguments of the methods of their names.
 
         Another function compiles again, so that this is for quick use.
         """
-        return FunctionSelector(init, select, observe, sees=sees)
+        return FunctionSelector(init, select, observe, server_view=server_view)
 
 
 class FunctionSelector(Selector):
@@ -461,7 +461,7 @@ class FunctionSelector(Selector):
     select_fn: Callable[..., Any]
     observe_fn: Callable[..., PyTree] = keep_state
     _: KW_ONLY
-    sees: Sees = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
+    server_view: ServerView = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def init(self, context):
         return self.init_fn(context)
@@ -477,11 +477,11 @@ class Solver(Tree):
     """Trains one client.
 
     Attributes:
-        same_steps: Whether all clients take equally many steps, so that clients in parallel do not
+        fixed_num_steps: Whether all clients take equally many steps, so that clients in parallel do not
             wait for each other.
     """
 
-    same_steps: ClassVar[bool] = False
+    fixed_num_steps: ClassVar[bool] = False
 
     @abstractmethod
     def solve(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:
@@ -507,8 +507,8 @@ class Aggregation(NamedTuple):
     """Info of an aggregator.
 
     Attributes:
-        weights: Weight given to each member of the cohort, non-negative, summing to 1.
-        info: Anything else by name, scalars or one number a member, ``[cohort]``; results keep it
+        weights: Weight given to each participant of the cohort, non-negative, summing to 1.
+        info: Anything else by name, scalars or one number a participant, ``[cohort]``; results keep it
             as ``aggregation_<name>``.
     """
 
@@ -520,17 +520,17 @@ class Aggregator(Tree):
     """Turns the cohort's results into one update of the global model.
 
     Attributes:
-        sees: What it needs to see of a single client.
-        equal_weights: Whether all members weigh the same, whatever they have.
-        weigh: None for an aggregator that weighs after local training. One whose weights do not
-            depend on its results defines a method ``weigh(state, cohort, context) -> [cohort]``.
+        server_view: What it needs to see of a single client.
+        equal_weights: Whether all participants weigh the same, whatever they have.
+        compute_weights: None for an aggregator that weighs after local training. One whose weights do not
+            depend on its results defines a method ``compute_weights(state, cohort, context) -> [cohort]``.
             Updates are then added up one by one, in ``LocalResult.weighted_sum``, and take memory
             only if something else reads them.
     """
 
-    sees: ClassVar[Sees] = "vectors"
+    server_view: ClassVar[ServerView] = "vectors"
     equal_weights: ClassVar[bool] = False
-    weigh: ClassVar[Callable[..., Float[Array, " cohort"]] | None] = None
+    compute_weights: ClassVar[Callable[..., Float[Array, " cohort"]] | None] = None
 
     def init(self, context: Context) -> PyTree:
         """Returns the state at the initial model."""
@@ -552,10 +552,10 @@ class Aggregator(Tree):
         init: Callable[..., PyTree],
         aggregate: Callable[..., tuple[Variables, PyTree, Aggregation]],
         *,
-        sees: Sees = "vectors",
+        server_view: ServerView = "vectors",
     ) -> Aggregator:
         """Makes an aggregator of functions, which have the arguments of the methods."""
-        return FunctionAggregator(init, aggregate, sees=sees)
+        return FunctionAggregator(init, aggregate, server_view=server_view)
 
 
 class FunctionAggregator(Aggregator):
@@ -564,7 +564,7 @@ class FunctionAggregator(Aggregator):
     init_fn: Callable[..., PyTree]
     aggregate_fn: Callable[..., Any]
     _: KW_ONLY
-    sees: Sees = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
+    server_view: ServerView = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def init(self, context):
         return self.init_fn(context)
@@ -573,7 +573,7 @@ class FunctionAggregator(Aggregator):
         return self.aggregate_fn(state, cohort, results, context)
 
 
-class Member(NamedTuple):
+class FaultContext(NamedTuple):
     """Whom a fault befalls, and when.
 
     Attributes:
@@ -595,21 +595,21 @@ class Faults(Tree):
 
     Attributes:
         available: ``available(key, round, num_clients) -> [clients]``: who can be selected.
-        answers: ``answers(key, member) -> bool``: whether a member's result arrives.
-        instruct: ``instruct(key, member) -> dict``: instructions to the solver of a member, numbers
+        responds: ``responds(key, context) -> bool``: whether a participant's result arrives.
+        instruct: ``instruct(key, context) -> dict``: instructions to the solver of a participant, numbers
             of which the smallest counts if several faults give one.
-        send: ``send(key, member, update) -> update``: what a member sends in place of its update.
+        send: ``send(key, context, update) -> update``: what a participant sends in place of its update.
         collude: ``collude(cohort, updates, context) -> updates``, with all updates, stacked, known.
-        memory: Global models of the past to keep. A member whose instruction ``model_round`` is one
+        history_length: Global models of the past to keep. A participant whose instruction ``model_round`` is one
             of their rounds trains from that model.
     """
 
     available: ClassVar[Callable[..., Bool[Array, " clients"]] | None] = None
-    answers: ClassVar[Callable[..., Bool[Array, ""]] | None] = None
+    responds: ClassVar[Callable[..., Bool[Array, ""]] | None] = None
     instruct: ClassVar[Callable[..., dict[str, PyTree]] | None] = None
     send: ClassVar[Callable[..., Variables] | None] = None
     collude: ClassVar[Callable[..., Variables] | None] = None
-    memory: ClassVar[int] = 0
+    history_length: ClassVar[int] = 0
 
 
 class ClientMetrics(NamedTuple):
@@ -630,7 +630,7 @@ class ClientMetrics(NamedTuple):
             without. None, as the next two, where none are held out.
         validation_loss: Mean loss on them; NaN without.
         validation_sizes: Validation examples of each client.
-        own: Metrics of predictions that were requested, ``[clients]``, by the name they have in
+        custom: Metrics of predictions that were requested, ``[clients]``, by the name they have in
             results.
     """
 
@@ -646,7 +646,7 @@ class ClientMetrics(NamedTuple):
     validation_accuracy: Float[Array, " clients"] | None = None
     validation_loss: Float[Array, " clients"] | None = None
     validation_sizes: Int[Array, " clients"] | None = None
-    own: dict[str, Float[Array, " clients"]] = {}  # noqa: RUF012 (never changed)
+    custom: dict[str, Float[Array, " clients"]] = {}  # noqa: RUF012 (never changed)
 
 
 class Metric(Tree):
@@ -654,7 +654,7 @@ class Metric(Tree):
 
     Attributes:
         name: Name of the variable in results.
-        description: One line for people.
+        description: One-line description.
         unit: Unit of the value, "1" for a dimensionless one.
         population: The clients that are counted, for example "clients with test examples".
         weighting: "uniform" over the population or "examples".
@@ -713,7 +713,7 @@ class ClientMetric(Tree):
 
     Attributes:
         name: Name of the variable in results, behind ``test_`` or ``validation_``.
-        description: A few words for people.
+        description: Short description.
         unit: Unit of the value, "1" for a dimensionless one.
         function: Pure function from ``Predictions`` to ``[clients]``; clients without examples get
             NaN, whatever it returns.

@@ -83,8 +83,8 @@ def client_performance(
     if clients is None:
         return _measure_all(model, variables, examples)[0]
 
-    def sums(rows, mask):
-        measured = _measure(model, variables, examples, rows)
+    def sums(indices, mask):
+        measured = _measure(model, variables, examples, indices)
         return jax.tree.map(lambda leaf: jnp.sum(leaf, where=mask), measured)
 
     return _map_sums(sums, _mean, examples, clients)
@@ -125,12 +125,12 @@ def client_gradients(
     """
     examples = jax.tree.map(jnp.asarray, examples)
 
-    def total_loss(params: PyTree, rows: Int[Array, " chunk"], mask: Bool[Array, " chunk"]):
-        outputs = _outputs(model, Variables(params, variables.state), examples.features[rows])
-        return jnp.sum(model.loss(outputs, examples.labels[rows]), where=mask)
+    def total_loss(params: PyTree, indices: Int[Array, " chunk"], mask: Bool[Array, " chunk"]):
+        outputs = _outputs(model, Variables(params, variables.state), examples.features[indices])
+        return jnp.sum(model.loss(outputs, examples.labels[indices]), where=mask)
 
-    def measure(rows, mask):
-        return jax.value_and_grad(total_loss)(variables.params, rows, mask)
+    def measure(indices, mask):
+        return jax.value_and_grad(total_loss)(variables.params, indices, mask)
 
     def finish(sums, size):
         loss, gradient = jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), sums)
@@ -140,7 +140,7 @@ def client_gradients(
 
 
 def client_means(
-    measure: Callable[..., T],
+    metric_fn: Callable[..., T],
     variables: Variables,
     examples: ClientExamples,
     clients: Int[Array, " ids"],
@@ -149,7 +149,7 @@ def client_means(
     """Averages over the examples of clients, each of which may have a model of its own.
 
     Args:
-        measure: ``measure(variables, features, labels)`` of a batch of examples; arrays with a
+        metric_fn: ``metric_fn(variables, features, labels)`` of a batch of examples; arrays with a
             leading axis ``batch``.
         variables: The global model.
         examples: Examples of all clients.
@@ -174,8 +174,8 @@ def client_means(
     def one(client, update):
         own = variables if update is None else jax.tree.map(jnp.add, variables, update)
 
-        def sums(rows, mask):
-            values = measure(own, examples.features[rows], examples.labels[rows])
+        def sums(indices, mask):
+            values = metric_fn(own, examples.features[indices], examples.labels[indices])
             return jax.tree.map(lambda leaf: _masked_sum(leaf, mask), values)
 
         size = examples.sizes[client]
@@ -193,7 +193,7 @@ def evaluate(
     cohort: Int[Array, " cohort"],
     *,
     train_loss: bool = True,
-    own: Sequence[ClientMetric] = (),
+    custom: Sequence[ClientMetric] = (),
 ) -> ClientMetrics:
     """Measures one model on every client.
 
@@ -204,7 +204,7 @@ def evaluate(
         participation: Rounds each client has trained in.
         cohort: Ids of the clients that trained last; -1 in an empty slot.
         train_loss: Whether to measure the training loss as well, which reads all training examples.
-        own: Further metrics, of predictions for test and validation examples; they take a pass of
+        custom: Further metrics, of predictions for test and validation examples; they take a pass of
             their own.
 
     Returns:
@@ -232,30 +232,30 @@ def evaluate(
         validation_accuracy=held and held.accuracy,
         validation_loss=held and held.loss,
         validation_sizes=data.validation and data.validation.sizes,
-        own=_of_predictions(model, variables, data, own),
+        custom=_of_predictions(model, variables, data, custom),
     )
 
 
 def _of_predictions(
-    model: Model, variables: Variables, data: FederatedData, own: Sequence[ClientMetric]
+    model: Model, variables: Variables, data: FederatedData, custom: Sequence[ClientMetric]
 ) -> dict[str, Float[Array, " clients"]]:
     """Metrics of predictions, by the name they have in results."""
     found: dict[str, Float[Array, " clients"]] = {}
     for kind, part in (("test", data.test), ("validation", data.validation)):
-        if part is None or not own:
+        if part is None or not custom:
             continue
         examples = jax.tree.map(jnp.asarray, part)
         # A client's examples have to be in one place. Where devices share all, each computes all.
         alone = examples.devices is None or examples.has_all_clients
         here = examples._replace(devices=None) if alone else examples
 
-        def measure(rows, here=here):
-            return _outputs(model, variables, here.features[rows])
+        def measure(indices, here=here):
+            return _outputs(model, variables, here.features[indices])
 
-        outputs, rows, owners = _flat(measure, here)
-        predictions = Predictions(model, outputs, here.labels[rows], owners, here.num_clients)
+        outputs, indices, owners = _flat(measure, here)
+        predictions = Predictions(model, outputs, here.labels[indices], owners, here.num_clients)
         clients = jnp.arange(here.num_clients, dtype=jnp.int32)
-        for metric in own:
+        for metric in custom:
             values = jnp.where(here.sizes > 0, metric.function(predictions), jnp.nan)
             if not alone:
                 local = collectives.is_local(here, clients)
@@ -265,11 +265,11 @@ def _of_predictions(
 
 
 def _measure(
-    model: Model, variables: Variables, examples: ClientExamples, rows: Int[Array, " chunk"]
+    model: Model, variables: Variables, examples: ClientExamples, indices: Int[Array, " chunk"]
 ) -> ClientPerformance:
     """Loss and accuracy of every example of a chunk."""
-    labels = examples.labels[rows]
-    outputs = _outputs(model, variables, examples.features[rows])
+    labels = examples.labels[indices]
+    outputs = _outputs(model, variables, examples.features[indices])
     return ClientPerformance(model.loss(outputs, labels), model.accuracy(outputs, labels))
 
 
@@ -282,15 +282,15 @@ def _measure_all(
 ) -> tuple[ClientPerformance, Float[Array, " classes"]]:
     """Means of all clients, and the accuracy on all owned examples of each class."""
     num_clients = examples.num_clients
-    measured, rows, owners = _flat(partial(_measure, model, variables, examples), examples)
+    measured, indices, owners = _flat(partial(_measure, model, variables, examples), examples)
     sums = jax.tree.map(
         lambda leaf: jax.ops.segment_sum(leaf, owners, num_clients, indices_are_sorted=True),
         measured,
     )
     if jnp.issubdtype(examples.labels.dtype, jnp.floating):
-        num_classes, classes = 1, jnp.zeros_like(rows)
+        num_classes, classes = 1, jnp.zeros_like(indices)
     else:
-        classes = examples.labels[rows]
+        classes = examples.labels[indices]
     classes = jnp.where(owners < num_clients, classes, num_classes)  # Past the last, not counted.
     correct = jax.ops.segment_sum(measured.accuracy, classes, num_classes)
     count = jax.ops.segment_sum(jnp.ones_like(measured.accuracy), classes, num_classes)
@@ -305,7 +305,7 @@ def _outputs(model: Model, variables: Variables, features: Array) -> Float[Array
 def _flat(
     measure: Callable[[Int[Array, " chunk"]], T], examples: ClientExamples
 ) -> tuple[T, Int[Array, " positions"], Int[Array, " positions"]]:
-    """A measurement of every example, with its row and its owner, in the order of owners."""
+    """A measurement of every example, with its index and its owner, in the order of owners."""
     owned = examples.order.shape[0]
     here = target.current()
     chunk = here.flat_images if examples.features.ndim > 2 else here.flat_vectors
@@ -316,11 +316,11 @@ def _flat(
         values = jnp.pad(values, (0, -owned % chunk), constant_values=fill).reshape(-1, chunk)
         return collectives.shard(examples, values, fill)
 
-    rows, owners = chunks(examples.order, 0), chunks(_owners(examples), no_client)
+    indices, owners = chunks(examples.order, 0), chunks(_owners(examples), no_client)
     measured = jax.tree.map(
-        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.lax.map(measure, rows)
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.lax.map(measure, indices)
     )
-    return measured, rows.reshape(-1), owners.reshape(-1)
+    return measured, indices.reshape(-1), owners.reshape(-1)
 
 
 def _owners(examples: ClientExamples) -> Int[Array, " owned"]:
@@ -341,7 +341,7 @@ def _map_sums(
     """Sums a measurement over the examples of one client after another.
 
     Args:
-        measure: From examples (their rows, and which lanes are real) to sums over the real ones.
+        measure: From examples (their indices, and which positions are not padding) to sums over the real ones.
         finish: From a client's sums and its size to what is kept of them.
         examples: Examples of all clients.
         clients: Client ids; all by default.
@@ -376,13 +376,13 @@ def _client_sums(
 ) -> T:
     """Sums a measurement over the examples of one client, chunk by chunk."""
     chunk = chunk_of_clients(examples)
-    lanes = jnp.arange(chunk, dtype=jnp.int32)
+    offsets = jnp.arange(chunk, dtype=jnp.int32)
     offset, size = examples.offsets[client], examples.sizes[client]
 
     def add(number, sums):
-        positions = number * chunk + lanes
-        rows = examples.order[offset + jnp.minimum(positions, size - 1)]
-        return jax.tree.map(jnp.add, sums, measure(rows, positions < size))
+        positions = number * chunk + offsets
+        indices = examples.order[offset + jnp.minimum(positions, size - 1)]
+        return jax.tree.map(jnp.add, sums, measure(indices, positions < size))
 
     shapes = _shapes(measure, chunk)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
@@ -392,8 +392,8 @@ def _client_sums(
 
 def _shapes(measure: Callable[..., T], chunk: int) -> T:
     """Shapes of the sums."""
-    lanes = jnp.arange(chunk, dtype=jnp.int32)
-    return jax.eval_shape(measure, lanes, lanes < chunk)
+    offsets = jnp.arange(chunk, dtype=jnp.int32)
+    return jax.eval_shape(measure, offsets, offsets < chunk)
 
 
 def _side_by_side(measure: Callable[..., PyTree], examples: ClientExamples) -> int | None:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.base import Client, Cohort, LocalResult, Model, Solver, Variables
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.faults import applied
+from fedjax_fair.faults import apply
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.parallel import collectives
@@ -29,14 +29,14 @@ def train_cohort(
     state: RoundState,
     data: FederatedData,
     clients_per_batch: int | None,
-    leave: Callable[..., tuple[LocalResult, PyTree]],
+    encode_update: Callable[..., tuple[LocalResult, PyTree]],
     cohort: Cohort,
     occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
-    answers: Bool[Array, " cohort"] | None = None,
-    send: Callable[..., tuple[LocalResult, applied.Arrival]] | None = None,
+    responded: Bool[Array, " cohort"] | None = None,
+    send: Callable[..., tuple[LocalResult, apply.UploadStatus]] | None = None,
 ) -> tuple[Cohort, LocalResult, Bool[Array, " cohort"], PyTree]:
-    """Trains every member of a cohort from the global model.
+    """Trains every participant of a cohort from the global model.
 
     Args:
         model: The network.
@@ -45,26 +45,26 @@ def train_cohort(
         state: Of the round.
         data: The federation.
         clients_per_batch: How many train side by side; None for the default.
-        leave: ``leave(client, occurrence, result)`` is what a member sends of its result, and what
+        encode_update: ``encode_update(client, occurrence, result)`` is what a participant sends of its result, and what
             it keeps of it.
         cohort: Who trains, with instructions.
         occurrences: How often each was in an earlier slot, from ``occurrences_of``.
         weights: Those of the update, ``[cohort]``, if they are known before training: updates are
             then summed on the way.
-        answers: Whether each answers as far as is known before training, ``[cohort]``.
-        send: ``send(client, result, answers)`` is what arrives of what a member sends; by default
+        responded: Whether each responded as far as is known before training, ``[cohort]``.
+        send: ``send(client, result, responded)`` is what arrives of what a participant sends; by default
             all of it.
 
     Returns:
-        The cohort with its answers; results with a leading axis ``cohort``, of a member that does
+        The cohort with its answers; results with a leading axis ``cohort``, of a participant that does
         not answer zeros and no loss; whether what each sent was not finite, ``[cohort]``; and what
-        members keep.
+        participants keep.
     """
     examples = data.train
 
     def train(client, own):
-        occurrence, instructions, answers = own
-        member = Client(
+        occurrence, instructions, responded = own
+        participant = Client(
             model=model,
             examples=examples,
             offset=examples.offsets[client],
@@ -73,14 +73,14 @@ def train_cohort(
             instructions=instructions,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        start = applied.received(state.past, state.round, state.variables, instructions)
-        result = solver.solve(key_client, start, member)
-        result, kept = leave(client, occurrence, result)
+        start = apply.received(state.model_history, state.round, state.variables, instructions)
+        result = solver.solve(key_client, start, participant)
+        result, residual = encode_update(client, occurrence, result)
         if send is None:
-            return result, applied.Arrival(None, ~all_finite(result.update)), kept
-        return *send(client, result, answers), kept
+            return result, apply.UploadStatus(None, ~all_finite(result.update)), residual
+        return *send(client, result, responded), residual
 
-    own = (occurrences, cohort.instructions, answers)
+    own = (occurrences, cohort.instructions, responded)
     size = collectives.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:
         clients_per_batch = default_clients_per_batch(solver, state.variables, size)
@@ -89,7 +89,7 @@ def train_cohort(
     batch_size = side_by_side if side_by_side > 1 else None
     total = None
     if weights is None:
-        results, arrival, kept = collectives.map_local_clients(
+        results, status, residuals = collectives.map_local_clients(
             examples, train, cohort.clients, own, batch_size
         )
     else:
@@ -98,15 +98,15 @@ def train_cohort(
             trained = train(client, own)
             return trained, trained[0].update
 
-        (results, arrival, kept), total = collectives.map_and_sum(
+        (results, status, residuals), total = collectives.map_and_sum(
             examples, train_and_weigh, weights, cohort.clients, own, batch_size
         )
     loss, steps, counts = collectives.all_reduce(
-        examples, (results.loss, results.steps, jax.tree.map(jnp.int32, arrival))
+        examples, (results.loss, results.steps, jax.tree.map(jnp.int32, status))
     )
     results = results._replace(loss=loss, steps=steps, weighted_sum=total)
-    arrival = jax.tree.map(lambda count: count > 0, counts)
-    return cohort._replace(answers=arrival.answers), results, arrival.nonfinite, kept
+    status = jax.tree.map(lambda count: count > 0, counts)
+    return cohort._replace(responded=status.responded), results, status.nonfinite, residuals
 
 
 def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:
@@ -115,13 +115,13 @@ def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size:
     Args:
         solver: Trains each of them.
         variables: The model; only its size counts.
-        cohort_size: Members that one device trains.
+        cohort_size: Participants that one device trains.
 
     Returns:
         At least one.
     """
     here = target.current()
-    if here.is_cpu and not solver.same_steps:
+    if here.is_cpu and not solver.fixed_num_steps:
         return 1
     most = cohort_size if here.clients_trained is None else here.clients_trained
     model_bytes = max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(variables)))
@@ -136,10 +136,10 @@ def occurrences_of(clients: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
     """How many earlier slots of the cohort hold the same client.
 
     It keeps the random numbers of a repeated client apart, while those of a client do not depend on
-    the other members.
+    the other participants.
 
     Args:
-        clients: Ids of the members, ``[cohort]``.
+        clients: Ids of the participants, ``[cohort]``.
 
     Returns:
         ``[cohort]``.

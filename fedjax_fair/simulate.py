@@ -28,19 +28,19 @@ from fedjax_fair.base import (
     Variables,
 )
 from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
+from fedjax_fair.communication import applied as communication
+from fedjax_fair.communication.compression import Compression
+from fedjax_fair.communication.noise import PrivacyMechanism
+from fedjax_fair.communication.opaque import restrict_context, restrict_results
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.faults import applied
+from fedjax_fair.faults import apply
 from fedjax_fair.local_training import occurrences_of, train_cohort
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.finite import all_finite
-from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 from fedjax_fair.tree import Tree
-from fedjax_fair.uploads import applied as uploads
-from fedjax_fair.uploads.compression import Compression
-from fedjax_fair.uploads.noise import PrivacyMechanism
-from fedjax_fair.uploads.sealed import sealed_context, sealed_results
 
 __all__ = [
     "BaseRound",
@@ -61,7 +61,7 @@ class Purpose(IntEnum):
     SELECT = 1
     SOLVE = 2
     FAULTS = 3
-    UPLOAD = 4
+    COMMUNICATION = 4
 
 
 class RoundState(NamedTuple):
@@ -74,9 +74,9 @@ class RoundState(NamedTuple):
         selector: State of the selector.
         aggregator: State of the aggregator.
         participation: Rounds each client has trained in, ``[clients]``.
-        upload: State of what members send, empty if they send their update as it is.
-        past: The global models of some rounds before this one, ``[memory, ...]``, that of round
-            ``r`` in place ``r % memory``; empty unless a fault needs them.
+        communication: State of what participants send, empty if they send their update as it is.
+        model_history: The global models of some rounds before this one, ``[history_length, ...]``, that of round
+            ``r`` in place ``r % history_length``; empty unless a fault needs them.
     """
 
     key: Key[Array, ""]
@@ -85,12 +85,12 @@ class RoundState(NamedTuple):
     selector: PyTree
     aggregator: PyTree
     participation: Int[Array, " clients"]
-    upload: PyTree = ()
-    past: Variables | tuple[()] = ()
+    communication: PyTree = ()
+    model_history: Variables | tuple[()] = ()
 
 
 class RoundInfo(NamedTuple):
-    """What a person wants to know about a round.
+    """Diagnostics of one round.
 
     Attributes:
         clients: Ids of the clients that were chosen to train, ``[cohort]``.
@@ -98,7 +98,7 @@ class RoundInfo(NamedTuple):
         loss: Mean minibatch loss of each during local training, ``[cohort]``, nats.
         steps: Local steps of each, ``[cohort]``.
         finite: Whether the update was finite. One that is not leaves the global model as it was.
-        answers: Whether the result of each has arrived, ``[cohort]``.
+        responded: Whether the result of each has arrived, ``[cohort]``.
         nonfinite: Whether what each sent had a number that is not finite, ``[cohort]``.
         selector: Info of the selector, scalars by name.
         aggregator: Info of the aggregator, scalars or ``[cohort]`` by name.
@@ -109,7 +109,7 @@ class RoundInfo(NamedTuple):
     loss: Float[Array, " cohort"]
     steps: Int[Array, " cohort"]
     finite: Bool[Array, ""]
-    answers: Bool[Array, " cohort"]
+    responded: Bool[Array, " cohort"]
     nonfinite: Bool[Array, " cohort"]
     selector: Info
     aggregator: Info
@@ -131,12 +131,12 @@ class BaseRound(Tree):
 
     Attributes:
         model: The network.
-        pooled: Whether it trains on the examples of all clients in one place, with -1 for the
+        is_centralized: Whether it trains on the examples of all clients in one place, with -1 for the
             clients of its ``RoundInfo``.
     """
 
     model: Model
-    pooled: ClassVar[bool] = False
+    is_centralized: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:
@@ -152,20 +152,20 @@ class BaseRound(Tree):
         Args:
             state: The state so far.
             data: The federation.
-            drop_nonfinite: Whether a member whose update is not finite counts as one that has not
+            drop_nonfinite: Whether a participant whose update is not finite counts as one that has not
                 answered.
         """
         raise NotImplementedError
 
     def bytes_up(self, variables: Variables) -> int:
-        """Returns the bytes that a member sends in a round."""
+        """Returns the bytes that a participant sends in a round."""
         return bytes_per_round(variables, cohort_size=1)
 
 
 class Round(BaseRound):
     """One round of federated learning: a model and three roles.
 
-    A round selects a cohort, lets each member train from the global model, and adds the aggregated
+    A round selects a cohort, lets each participant train from the global model, and adds the aggregated
     update to it. The data is an argument of its methods, so that one compilation serves every
     partition of the same shape.
 
@@ -175,12 +175,12 @@ class Round(BaseRound):
         solver: Trains each of them.
         aggregator: Weighs their updates.
         faults: Failures of clients from `fedjax_fair.faults`, one or several, in this order. A
-            round in which no member answers leaves the model and the aggregator as they were.
-        aggregation: ``"secure"``, or `fedjax_fair.uploads.Secure` with its setting, hides single
+            round in which no participant answers leaves the model and the aggregator as they were.
+        aggregation: ``"secure"``, or `fedjax_fair.communication.SecureAggregation` with its setting, hides single
             updates from the server, and goes with roles that need their sum alone. The cohort's
             updates are then kept in memory at once.
-        compression: Fewer bytes for updates, from `fedjax_fair.uploads`.
-        privacy: Clipping and noise, from `fedjax_fair.uploads`, for the mean with equal weights.
+        compression: Fewer bytes for updates, from `fedjax_fair.communication`.
+        privacy: Clipping and noise, from `fedjax_fair.communication`, for the mean with equal weights.
         clients_per_batch: Clients that train in parallel (in a ``vmap``); such batches follow
             each other. More use more memory. It changes results only by floating-point
             reassociation. The default is all of them on a GPU, and on a TPU as many as have models
@@ -209,7 +209,7 @@ class Round(BaseRound):
     aggregator: Aggregator
     _: KW_ONLY
     faults: Faults | Sequence[Faults] = ()
-    aggregation: Literal["plain", "secure"] | Secure = "plain"
+    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain"
     compression: Compression | None = None
     privacy: PrivacyMechanism | None = None
     clients_per_batch: int | None = None
@@ -224,26 +224,32 @@ class Round(BaseRound):
         self._convert(faults=self._plan)
         for fault in self._plan:
             checks.instance("faults: one of them", fault, Faults, "faults.Dropout(0.1)")
-        uploads.check(self._uploads, self.selector, self.aggregator, self._plan)
+        communication.check(self._communication, self.selector, self.aggregator, self._plan)
 
     @property
     def _plan(self) -> tuple[Faults, ...]:
         return (self.faults,) if isinstance(self.faults, Faults) else tuple(self.faults)
 
     @property
-    def _uploads(self) -> uploads.Uploads:
-        return uploads.Uploads(as_secure(self.aggregation), self.compression, self.privacy)
+    def _communication(self) -> communication.Communication:
+        return communication.Communication(
+            as_secure(self.aggregation), self.compression, self.privacy
+        )
 
     def _seen_by(self, role, context, add=None):
-        secure = self._uploads.secure
-        return context if secure is None else sealed_context(context, role.sees, add)
+        secure = self._communication.secure
+        return context if secure is None else restrict_context(context, role.server_view, add)
 
     def _shown_to(self, role, results):
-        return results if self._uploads.secure is None else sealed_results(results, role.sees)
+        return (
+            results
+            if self._communication.secure is None
+            else restrict_results(results, role.server_view)
+        )
 
     def bytes_up(self, variables: Variables) -> int:
-        """Returns the bytes that a member sends in a round."""
-        return uploads.bytes_up(self._uploads, variables)
+        """Returns the bytes that a participant sends in a round."""
+        return communication.bytes_up(self._communication, variables)
 
     def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:
         """Returns the state before the first round."""
@@ -258,19 +264,19 @@ class Round(BaseRound):
             selector=self.selector.init(self._seen_by(self.selector, context)),
             aggregator=self.aggregator.init(self._seen_by(self.aggregator, context)),
             participation=jnp.zeros(data.num_clients, jnp.int32),
-            upload=uploads.init(self._uploads, data.num_clients, variables),
-            past=applied.no_past(self._plan, variables),
+            communication=communication.init(self._communication, data.num_clients, variables),
+            model_history=apply.init_model_history(self._plan, variables),
         )
 
     def step(
         self, state: RoundState, data: FederatedData, drop_nonfinite: bool = False
     ) -> tuple[RoundState, RoundInfo]:
         """Returns the state after one more round, and what the round recorded."""
-        selector, aggregator, settings = self.selector, self.aggregator, self._uploads
+        selector, aggregator, settings = self.selector, self.aggregator, self._communication
         data = jax.tree.map(jnp.asarray, data)
         key_faults = derive_key(state.key, Purpose.FAULTS, state.round)
         context = make_context(self.model, state.round, state.variables, data)._replace(
-            available=applied.available(self._plan, key_faults, state.round, data.num_clients)
+            available=apply.available(self._plan, key_faults, state.round, data.num_clients)
         )
         cohort, selector_state, selector_info = selector.select(
             derive_key(state.key, Purpose.SELECT, state.round),
@@ -281,10 +287,10 @@ class Round(BaseRound):
         known = self._seen_by(aggregator, context)
         cohort = aggregator.prepare(state.aggregator, cohort, known)
         weights = None
-        if aggregator.weigh is not None:
-            weights = aggregator.weigh(state.aggregator, cohort, known)
+        if aggregator.compute_weights is not None:
+            weights = aggregator.compute_weights(state.aggregator, cohort, known)
         key_solve = derive_key(state.key, Purpose.SOLVE, state.round)
-        key_upload = derive_key(state.key, Purpose.UPLOAD, state.round)
+        key_communication = derive_key(state.key, Purpose.COMMUNICATION, state.round)
         train = partial(
             train_cohort,
             self.model,
@@ -293,20 +299,30 @@ class Round(BaseRound):
             state,
             data,
             self.clients_per_batch,
-            partial(uploads.send, settings, key_upload, state.upload),
+            partial(communication.send, settings, key_communication, state.communication),
         )
         occurrences = occurrences_of(cohort.clients)
         # Masked updates are summed once it is known who answered.
-        on_the_way = weights if settings.secure is None else None
+        streaming_weights = weights if settings.secure is None else None
         if self._plan or drop_nonfinite:
-            cohort, answers = applied.befall(self._plan, key_faults, cohort, context)
-            send = partial(applied.send, self._plan, key_faults, drop_nonfinite, context)
-            cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way, answers, send)
-            results = applied.collude(self._plan, cohort, results, on_the_way, context)
+            cohort, responded = apply.apply_faults(self._plan, key_faults, cohort, context)
+            send = partial(apply.send, self._plan, key_faults, drop_nonfinite, context)
+            cohort, results, nonfinite, residuals = train(
+                cohort, occurrences, streaming_weights, responded, send
+            )
+            results = apply.collude(self._plan, cohort, results, streaming_weights, context)
         else:
-            cohort, results, nonfinite, kept = train(cohort, occurrences, on_the_way)
-        received = uploads.receive(
-            settings, key_upload, state.upload, cohort, occurrences, weights, results, kept, context
+            cohort, results, nonfinite, residuals = train(cohort, occurrences, streaming_weights)
+        received = communication.receive(
+            settings,
+            key_communication,
+            state.communication,
+            cohort,
+            occurrences,
+            weights,
+            results,
+            residuals,
+            context,
         )
         results, add = received.results, received.add
         update, aggregator_state, aggregated = aggregator.aggregate(
@@ -316,8 +332,8 @@ class Round(BaseRound):
             self._seen_by(aggregator, context, add),
         )
         finite = changes = all_finite(update)
-        if cohort.answers is not None:
-            somebody = jnp.any(cohort.answers)
+        if cohort.responded is not None:
+            somebody = jnp.any(cohort.responded)
             finite, changes = finite | ~somebody, finite & somebody
             aggregator_state = jax.tree.map(
                 partial(jnp.where, somebody), aggregator_state, state.aggregator
@@ -334,9 +350,9 @@ class Round(BaseRound):
                 self._seen_by(selector, context, add),
             ),
             aggregator=aggregator_state,
-            participation=state.participation.at[cohort.answered].add(1, mode="drop"),
-            upload=received.state,
-            past=applied.remember(state.past, state.round, state.variables),
+            participation=state.participation.at[cohort.responder_ids].add(1, mode="drop"),
+            communication=received.state,
+            model_history=apply.append_model(state.model_history, state.round, state.variables),
         )
         return new_state, RoundInfo(
             clients=cohort.clients,
@@ -344,7 +360,7 @@ class Round(BaseRound):
             loss=results.loss,
             steps=results.steps,
             finite=finite,
-            answers=_known(cohort),
+            responded=_known(cohort),
             nonfinite=nonfinite,
             selector=selector_info,
             aggregator=aggregated.info | received.info,
@@ -392,7 +408,7 @@ def run(
         state: Where to start, from ``round.init`` or an earlier ``run``.
         data: The federation.
         num_rounds: How many rounds.
-        drop_nonfinite: Whether a member whose update is not finite counts as one that has not
+        drop_nonfinite: Whether a participant whose update is not finite counts as one that has not
             answered. Otherwise the update of its round is not finite either.
 
     Returns:
@@ -435,8 +451,8 @@ def make_context(
         gradients=lambda variables, clients=None, project=ravel: client_gradients(
             model, variables, data.train, clients, project
         ),
-        client_means=lambda measure, clients, updates=None: client_means(
-            measure, variables, data.train, clients, updates
+        client_means=lambda metric_fn, clients, updates=None: client_means(
+            metric_fn, variables, data.train, clients, updates
         ),
         weighted_sum=partial(collectives.weighted_sum, data.train),
         map_clients=partial(collectives.map_clients, data.train),
@@ -444,4 +460,4 @@ def make_context(
 
 
 def _known(cohort: Cohort) -> Bool[Array, " cohort"]:
-    return jnp.ones(cohort.clients.shape, bool) if cohort.answers is None else cohort.answers
+    return jnp.ones(cohort.clients.shape, bool) if cohort.responded is None else cohort.responded

@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Mapping
 
-__all__ = ["format_columns", "escape_control_chars"]
+__all__ = ["escape_control_chars", "format_columns"]
 
 
 def escape_control_chars(text: object) -> str:

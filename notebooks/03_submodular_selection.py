@@ -36,7 +36,7 @@ from fedjax_fair.submodular import estimators
 # ## Representatives
 #
 # *Facility location* counts for every point its nearest member. Maximizing it
-# greedily picks a point in the middle of the largest crowd first, then ever smaller crowds. What
+# greedily selects a point in the middle of the largest crowd first, then ever smaller crowds. What
 # each further member adds shrinks: the function is submodular, and greedy provably reaches at least
 # 63 % of the best value, in practice nearly all of it.
 

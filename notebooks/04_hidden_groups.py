@@ -73,7 +73,7 @@ assert all(len(side) == 1 for side in sides)
 
 # %%
 contenders = {
-    "mean": ff.aggregators.Mean("size"),
+    "mean": ff.aggregators.Mean("num_examples"),
     "equitable": ff.aggregators.Equitable(num_clusters=2),
     "oracle": ff.aggregators.Equitable(num_clusters=2, groups="oracle"),
 }

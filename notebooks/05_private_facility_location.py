@@ -47,7 +47,7 @@ closeness.shape
 # %%
 problem, five = fed.facility_location(closeness), matroids.Uniform(5, len(sites))
 greedy = fed.centralized_greedy(problem, five)
-run = fed.fedcg(jax.random.key(0), problem, five, rounds=20, cohort=40)
+run = fed.fedcg(jax.random.key(0), problem, five, rounds=20, cohort_size=40)
 print(five)
 
 # %% [markdown]
@@ -68,9 +68,9 @@ found = {
     "voting, best of five swap roundings": max(swapped, key=problem.value),
     "random": fed.random_base(jax.random.key(1), five),
 }
-worth = {name: float(problem.value(mask)) for name, mask in found.items()}
-assert worth["voting, heaviest base"] < worth["voting, best of five swap roundings"]
-worth
+values = {name: float(problem.value(mask)) for name, mask in found.items()}
+assert values["voting, heaviest base"] < values["voting, best of five swap roundings"]
+values
 
 # %% [markdown]
 # ## What it cost
@@ -90,12 +90,12 @@ assert int(cost.bits_up) == 20 * 40 * 5 * 6
 # promises less than nothing here, far below what is reached.
 
 # %%
-guarantee = bounds.theorem_3_5(run, bounds.largest_single(problem), cohort=40, delta=0.05)
+guarantee = bounds.theorem_3_5(run, bounds.largest_single(problem), cohort_size=40, delta=0.05)
 report = bounds.report(
     run,
     guarantee,
-    value=worth["voting, best of five swap roundings"],
-    greedy=worth["centralized greedy"],
+    value=values["voting, best of five swap roundings"],
+    greedy=values["centralized greedy"],
 )
 assert report["slack"] > 0 > report["guaranteed"]
 {name: round(number, 3) for name, number in report.items()}
@@ -109,6 +109,6 @@ for axes, name in zip(
     axes.scatter(*homes.T, s=6, color="0.6", label="homes, private")
     axes.scatter(*sites.T, s=18, facecolor="none", edgecolor="#0072B2", label="sites, public")
     axes.scatter(*sites[mask].T, s=90, marker="*", color="#D55E00", label="opened")
-    axes.set_title(f"{name}: {worth[name]:.3f}", loc="left")
+    axes.set_title(f"{name}: {values[name]:.3f}", loc="left")
     axes.set_aspect("equal")
 panels[0].legend(loc="lower left", fontsize=8)

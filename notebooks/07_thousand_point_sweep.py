@@ -39,7 +39,7 @@ base = replace(
     model=ModelConfig(name="logistic"),
     solver=replace(base.solver, steps=10, epochs=None, batch_size=10),
     training=replace(base.training, rounds=30, eval_every=30),
-    data=replace(base.data, clients=20, classes_per_client=2, per_run=True),
+    data=replace(base.data, clients=20, classes_per_client=2, partition_per_seed=True),
     selector=replace(base.selector, cohort_size=5),
 )
 rates = [0.03, 0.1, 0.3, 1.0]
@@ -60,7 +60,7 @@ print(runs)
 
 # %% [markdown]
 # Each answer is one `xarray.Dataset` with a dimension for every setting. Seeds have partitions of
-# their own here (`per_run`), so that a mean over seeds is one over federations as well. A sweep
+# their own here (`partition_per_seed`), so that a mean over seeds is one over federations as well. A sweep
 # holds out a tenth of every client's training examples for validation: settings are chosen by
 # `validation_*`, and test examples say what the choice is worth.
 

@@ -119,8 +119,8 @@ def aggregate(aggregator, state, cohort, results, context):
 
     @jax.jit
     def compiled(state, cohort, results):
-        if aggregator.weigh is not None:
-            weights = aggregator.weigh(state, cohort, context)
+        if aggregator.compute_weights is not None:
+            weights = aggregator.compute_weights(state, cohort, context)
             results = results._replace(weighted_sum=context.weighted_sum(weights, results.update))
         return aggregator.aggregate(state, cohort, results, context)
 

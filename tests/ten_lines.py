@@ -8,7 +8,7 @@ fedavg = ff.Round(
     model=ff.models.logistic(data.num_classes),
     selector=ff.selectors.Uniform(cohort_size=5),
     solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=2),
-    aggregator=ff.aggregators.Mean(weights="size"),
+    aggregator=ff.aggregators.Mean(weights="num_examples"),
 )
 run = ff.fit(fedavg, data, rounds=20, seeds=(0, 1))
 accuracy = run["test_accuracy"].isel(round=-1)

@@ -84,10 +84,16 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
         (lambda: selectors.UnionFL(2, window=1.5), r"window=1\.5: expected an integer >= 1"),
         (lambda: selectors.UnionFL(2, window=2**40), "window=1099511627776: expected an integer"),
         (lambda: selectors.DivFL(2, candidates="some"), "expected an integer >= 1 or 'auto'"),
-        (lambda: selectors.DivFL(2, pool=3, points=0), "points=0: expected an integer >= 1"),
-        (lambda: selectors.SubTrunc(2, points=5), "points=5: expected None where pool=None"),
+        (
+            lambda: selectors.DivFL(2, pool=3, num_reference_clients=0),
+            "num_reference_clients=0: expected an integer >= 1",
+        ),
+        (
+            lambda: selectors.SubTrunc(2, num_reference_clients=5),
+            "num_reference_clients=5: expected None where pool=None",
+        ),
         (lambda: selectors.DivFL(2, gradients=[1]), r"gradients=\[1\]: expected one of 'fresh'"),
-        (lambda: aggregators.Mean(np.array(["size"])), "weights=array"),
+        (lambda: aggregators.Mean(np.array(["num_examples"])), "weights=array"),
         (lambda: solvers.SGD(0.1, 2, steps=2**31), "steps=2147483648: expected an integer"),
         (
             lambda: solvers.SGD(0.1, 2, steps=1, optimizer="adam"),
@@ -96,7 +102,7 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
         (lambda: solvers.SGD(0.1, 2, steps=1, optimizer=optax.sgd(0.1)), "optimizer=Gradient"),
         (lambda: aggregators.Mean(server_optimizer="adam"), "server_optimizer is a str: expected"),
         (lambda: aggregators.Mean(server_optimizer=optax.adam), "server_optimizer is a function"),
-        (lambda: selectors.Submodular(FUNCTION, 2), "function_of_context=Modular"),
+        (lambda: selectors.Submodular(FUNCTION, 2), "set_function_fn=Modular"),
         (lambda: models.mlp(2, hidden=5), "hidden=5: expected a sequence of widths"),
         (lambda: models.mlp(2, hidden="20"), "hidden='20': expected a sequence of widths"),
         (lambda: models.mlp(2, hidden=(3, 0)), r"hidden\[1\]=0: expected an integer"),
@@ -106,7 +112,10 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
         (lambda: data.iid(2).split(LABELS, None), "seed=None: expected an integer >= 0"),
         (lambda: data.iid(2).split(LABELS, 1.5), r"seed=1\.5: expected an integer >= 0"),
         (lambda: sets.best_swap(FUNCTION, [0.5]), r"items=\[0\.5\]: expected integers"),
-        (lambda: sets.greedy(FUNCTION, 1, start=[1.5]), r"start=\[1\.5\]: expected integers"),
+        (
+            lambda: sets.greedy(FUNCTION, 1, initial_items=[1.5]),
+            r"initial_items=\[1\.5\]: expected integers",
+        ),
         (lambda: sets.facility_location_from_features(np.eye(2), [0.5]), r"items=\[0\.5\]"),
     ],
 )

@@ -16,10 +16,10 @@ def test_means_of_every_client_equal_a_loop(model, federation):
     means = client_performance(model, variables, federation.test)
     test = federation.test
     for client in range(6):
-        rows = test.order[test.offsets[client] :][: test.sizes[client]]
-        logits = test.features[rows] @ np.asarray(variables.params["kernel"], np.float64)
-        labels = test.labels[rows]
-        loss = (np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(rows)), labels]).mean()
+        indices = test.order[test.offsets[client] :][: test.sizes[client]]
+        logits = test.features[indices] @ np.asarray(variables.params["kernel"], np.float64)
+        labels = test.labels[indices]
+        loss = (np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(indices)), labels]).mean()
         np.testing.assert_allclose(means.loss[client], loss, rtol=1e-5)
         np.testing.assert_allclose(
             means.accuracy[client], (logits.argmax(axis=1) == labels).mean(), rtol=1e-6
@@ -65,14 +65,14 @@ UNEVEN = make_federation(sizes=SIZES)
 
 def by_hand(variables, examples, client):
     """Mean loss and gradient of a softmax regression, bias first, in double precision."""
-    rows = examples.order[examples.offsets[client] :][: examples.sizes[client]]
-    x, labels = examples.features[rows].astype(np.float64), examples.labels[rows]
+    indices = examples.order[examples.offsets[client] :][: examples.sizes[client]]
+    x, labels = examples.features[indices].astype(np.float64), examples.labels[indices]
     kernel, bias = np.asarray(variables.params["kernel"]), np.asarray(variables.params["bias"])
     odds = np.exp(x @ kernel + bias)
     shares = odds / odds.sum(axis=1, keepdims=True)
-    loss = -np.log(shares[np.arange(len(rows)), labels]).mean()
-    shares[np.arange(len(rows)), labels] -= 1
-    gradient = np.concatenate([shares.mean(axis=0), (x.T @ shares / len(rows)).ravel()])
+    loss = -np.log(shares[np.arange(len(indices)), labels]).mean()
+    shares[np.arange(len(indices)), labels] -= 1
+    gradient = np.concatenate([shares.mean(axis=0), (x.T @ shares / len(indices)).ravel()])
     return loss, gradient
 
 
@@ -99,7 +99,7 @@ def test_small_clients_make_a_thousand_examples(model, size, most):
 
     def sums(width):
         return client_evaluation._side_by_side(
-            lambda rows, mask: np.zeros(width, np.float32), examples
+            lambda indices, mask: np.zeros(width, np.float32), examples
         )
 
     assert sums(15) == most

@@ -49,12 +49,18 @@ SELECTORS = {
         pool=4,
         gradients=selectors.gradients.Stale(CountSketch(4)),
     ),
-    "divfl, of points": partial(
-        selectors.DivFL, 3, pool=4, points=5, gradients=selectors.gradients.Stale(CountSketch(4))
+    "divfl, of reference clients": partial(
+        selectors.DivFL,
+        3,
+        pool=4,
+        num_reference_clients=5,
+        gradients=selectors.gradients.Stale(CountSketch(4)),
     ),
     "subtrunc": partial(selectors.SubTrunc, 3, 0.5, candidates=4),
     "subtrunc, of a pool": partial(selectors.SubTrunc, 3, 0.5, candidates=2, pool=4),
-    "subtrunc, of points": partial(selectors.SubTrunc, 3, 0.5, pool=4, points=5),
+    "subtrunc, of reference clients": partial(
+        selectors.SubTrunc, 3, 0.5, pool=4, num_reference_clients=5
+    ),
     "unionfl": partial(selectors.UnionFL, 3, 0.5, 2, candidates=4),
     "unionfl, of a pool": partial(selectors.UnionFL, 3, 0.5, 2, candidates="all", pool=4),
     "unionfl, by updates": partial(
@@ -75,8 +81,8 @@ SOLVERS = {
 }
 AGGREGATORS = {
     "mean": aggregators.Mean,
-    "mean by size": partial(aggregators.Mean, "size"),
-    "mean by cohort": partial(aggregators.Mean, "cohort"),
+    "mean by size": partial(aggregators.Mean, "num_examples"),
+    "mean by cohort": partial(aggregators.Mean, "selector"),
     "mean with a server optimizer": partial(
         aggregators.Mean, server_optimizer=optax.sgd(0.5, momentum=0.9)
     ),
@@ -95,7 +101,7 @@ AGGREGATORS = {
     "trimmed_mean": partial(aggregators.TrimmedMean, 0.4),
     "krum": partial(aggregators.Krum, 0, selected=2),
     "geometric_median": aggregators.GeometricMedian,
-    "norm_clipping": partial(aggregators.NormClipping, 0.1, "size"),
+    "norm_clipping": partial(aggregators.NormClipping, 0.1, "num_examples"),
     "centered_clipping": partial(aggregators.CenteredClipping, 0.1, iterations=2),
 }
 ROLES = (SELECTORS, SOLVERS, AGGREGATORS)
@@ -232,7 +238,7 @@ def test_state_keeps_its_structure_and_types(names):
 
 def test_faults_that_need_older_models_keep_the_structure_of_the_state(names):
     make = (roles[name] for roles, name in zip(ROLES, names, strict=True))
-    late = [faults.Late(0.5, rounds=2), faults.Dropout(0.5)]
+    late = [faults.Staleness(0.5, max_staleness=2), faults.Dropout(0.5)]
     round = Round(linear_model(), *(role() for role in make), faults=late)
 
     def program(key, data):
@@ -242,7 +248,7 @@ def test_faults_that_need_older_models_keep_the_structure_of_the_state(names):
     start, after = jax.eval_shape(program, keys()[0], FEDERATION)
     chex.assert_trees_all_equal_structs(after, start)
     chex.assert_trees_all_equal_shapes_and_dtypes(after, start)
-    assert {leaf.shape[0] for leaf in jax.tree.leaves(start.past)} == {2}
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(start.model_history)} == {2}
 
 
 def test_partitions_do_not_retrace(names):

@@ -1,4 +1,4 @@
-"""The code in the pages of ``docs`` runs, and the page on additions is followed literally."""
+"""Tests that code of README and docs runs, and that pages list what they should."""
 
 import json
 import os
@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from fedjax_fair.app.build import server_view
+from fedjax_fair.app.registry import METHODS
+
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text())
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [page for page in PAGES if "```python" in page.read_text()]
 ADDITIONS = ROOT / "docs" / "how-to-add-an-algorithm.md"
 
 
@@ -26,6 +30,18 @@ def test_python_blocks_run(page):
         exec(compile(block, str(page), "exec"), names)
     if page == ADDITIONS:
         assert names["run"].accuracy_mean_clients.isel(round=-1).min() > 0.3  # Chance is 0.1.
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_page_has_every_method(name):
+    """A row per method, with its weighting and what the server sees."""
+    method = METHODS[name]
+    page = (ROOT / "docs" / "methods.md").read_text()
+    (row,) = re.findall(rf"^\| `{name}` \|.*$", page, re.MULTILINE)
+    cells = [cell.strip() for cell in row.split("|")]
+    assert server_view(method) in cells
+    if method.aggregator is None and method.centralized_fn is None:
+        assert method.weighting in cells
 
 
 PROGRAM = """

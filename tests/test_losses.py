@@ -132,16 +132,16 @@ def test_roles_that_measure_clients_use_the_loss_of_the_model(role):
     assert np.isfinite(state.variables.params["kernel"]).all()
 
 
-def test_a_member_that_does_not_answer_fits_the_same_seam():
+def test_a_participant_that_does_not_answer_fits_the_same_seam():
     """A fault is an instruction; what came of it is a report that the aggregator reads."""
     model, data = REGRESSION
     plain = ff.solvers.SGD(RATE, 5, steps=1)
 
     def solve(key, variables, client):
         result = plain.solve(key, variables, client)
-        answers = ~client.instructions["drop"]
-        update = jax.tree.map(lambda leaf: jnp.where(answers, leaf, jnp.nan), result.update)
-        return result._replace(update=update, reports={"answered": answers})
+        responded = ~client.instructions["drop"]
+        update = jax.tree.map(lambda leaf: jnp.where(responded, leaf, jnp.nan), result.update)
+        return result._replace(update=update, reports={"answered": responded})
 
     def select(key, state, context):
         clients = jnp.arange(6, dtype=jnp.int32)

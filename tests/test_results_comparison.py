@@ -329,11 +329,11 @@ def test_points_that_a_setting_does_not_change_are_one_row():
         ["one", "any", "0"], ["one", "any", "0.2"],
     ]  # fmt: skip
     assert sum(row[0] == "two" for row in rows) == 4
-    assert "The first 6 of 6 points" in text
+    assert "The first 6 of 6 configurations" in text
     assert "whatever the value" in text
     runs["client_dissimilarity"][0, 1, 0, 0] += 0.01  # Now it matters.
     text = printed(sweep_table(runs, ["lam", "prox"]), width=120)
-    assert "The first 8 of 8 points" in text
+    assert "The first 8 of 8 configurations" in text
     assert "whatever" not in text
 
 

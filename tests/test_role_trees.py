@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from fedjax_fair import aggregators, faults, solvers, uploads
+from fedjax_fair import aggregators, communication, faults, solvers
 from fedjax_fair.tree import Tree
 
 
@@ -35,7 +35,9 @@ def trusted(factor=1.0):
 
 CASES = {
     "Mean": Case(
-        lambda: aggregators.Mean("size"), "Mean(weights='size')", structure={"weights": "uniform"}
+        lambda: aggregators.Mean("num_examples"),
+        "Mean(weights='num_examples')",
+        structure={"weights": "uniform"},
     ),
     "Equitable": Case(
         lambda: aggregators.Equitable(3, center=True),
@@ -58,7 +60,7 @@ CASES = {
         {"q": 0.0},
     ),
     "Tilted": Case(
-        lambda: aggregators.Tilted(2.0), "Tilted(tilt=2.0)", {"tilt": -1.0}, {"weights": "cohort"}
+        lambda: aggregators.Tilted(2.0), "Tilted(tilt=2.0)", {"tilt": -1.0}, {"weights": "selector"}
     ),
     "Median": Case(aggregators.Median, "Median()"),
     "TrimmedMean": Case(
@@ -72,11 +74,11 @@ CASES = {
     "GeometricMedian": Case(
         lambda: aggregators.GeometricMedian(iterations=4),
         "GeometricMedian(iterations=4)",
-        structure={"weights": "size", "iterations": 8},
+        structure={"weights": "num_examples", "iterations": 8},
     ),
     "NormClipping": Case(
-        lambda: aggregators.NormClipping(0.5, "size"),
-        "NormClipping(bound=0.5, weights='size')",
+        lambda: aggregators.NormClipping(0.5, "num_examples"),
+        "NormClipping(bound=0.5, weights='num_examples')",
         {"bound": 1.0},
         {"weights": "uniform"},
     ),
@@ -84,12 +86,12 @@ CASES = {
         lambda: aggregators.CenteredClipping(iterations=2),
         "CenteredClipping(iterations=2)",
         {"bound": 0.5},
-        {"weights": "size", "iterations": 1},
+        {"weights": "num_examples", "iterations": 1},
     ),
     "Diurnal": Case(
-        lambda: faults.Diurnal(24, lowest=0.1),
-        "Diurnal(period=24, lowest=0.1)",
-        {"lowest": 0.2, "highest": 0.9},
+        lambda: faults.Diurnal(24, min_availability=0.1),
+        "Diurnal(period=24, min_availability=0.1)",
+        {"min_availability": 0.2, "max_availability": 0.9},
         {"period": 12},
     ),
     "Trace": Case(
@@ -101,16 +103,16 @@ CASES = {
         lambda: faults.Byzantine([3, 7], "noise", 2.0),
         "Byzantine(clients=[3, 7], attack='noise', strength=2.0)",
         {"clients": [1, 2], "strength": 1.5},
-        {"attack": "little", "seed": 1},
+        {"attack": "alie", "seed": 1},
     ),
     "Dropout": Case(
         lambda: faults.Dropout(0.1), "Dropout(probability=0.1)", {"probability": np.float32(0.2)}
     ),
-    "Late": Case(
-        lambda: faults.Late(0.1, rounds=2),
-        "Late(probability=0.1, rounds=2)",
+    "Staleness": Case(
+        lambda: faults.Staleness(0.1, max_staleness=2),
+        "Staleness(probability=0.1, max_staleness=2)",
         {"probability": 0.2},
-        {"rounds": 3},
+        {"max_staleness": 3},
     ),
     "Stragglers": Case(
         lambda: faults.Stragglers(0.1, deadline_steps=5),
@@ -118,21 +120,36 @@ CASES = {
         {"probability": 0.2},
         {"deadline_steps": 6},
     ),
-    "TopK": Case(lambda: uploads.TopK(0.1), "TopK(fraction=0.1)", structure={"fraction": 0.2}),
-    "Quantized": Case(lambda: uploads.Quantized(4), "Quantized(bits=4)", structure={"bits": 8}),
-    "Privacy": Case(
-        lambda: uploads.Privacy(1.0, 0.5),
-        "Privacy(clip=1.0, noise_multiplier=0.5)",
-        {"clip": 2.0, "noise_multiplier": 1.0},
+    "TopK": Case(
+        lambda: communication.TopK(0.1), "TopK(fraction=0.1)", structure={"fraction": 0.2}
+    ),
+    "StochasticQuantization": Case(
+        lambda: communication.StochasticQuantization(4),
+        "StochasticQuantization(bits=4)",
+        structure={"bits": 8},
+    ),
+    "DifferentialPrivacy": Case(
+        lambda: communication.DifferentialPrivacy(1.0, 0.5),
+        "DifferentialPrivacy(clipping_norm=1.0, noise_multiplier=0.5)",
+        {"clipping_norm": 2.0, "noise_multiplier": 1.0},
         {"noise_multiplier": 0.0},
     ),
-    "AdaptivePrivacy": Case(
-        lambda: uploads.AdaptivePrivacy(0.5, count_noise=2.0),
-        "AdaptivePrivacy(noise_multiplier=0.5, count_noise=2.0)",
-        {"noise_multiplier": 1.0, "initial_clip": 0.2, "quantile": 0.8, "count_noise": 3.0},
-        {"count_noise": None},
+    "AdaptiveClipping": Case(
+        lambda: communication.AdaptiveClipping(0.5, clipped_count_stddev=2.0),
+        "AdaptiveClipping(noise_multiplier=0.5, clipped_count_stddev=2.0)",
+        {
+            "noise_multiplier": 1.0,
+            "initial_clipping_norm": 0.2,
+            "target_unclipped_quantile": 0.8,
+            "clipped_count_stddev": 3.0,
+        },
+        {"clipped_count_stddev": None},
     ),
-    "Secure": Case(lambda: uploads.Secure(4.0), "Secure(limit=4.0)", structure={"limit": 2.0}),
+    "SecureAggregation": Case(
+        lambda: communication.SecureAggregation(4.0),
+        "SecureAggregation(max_abs_value=4.0)",
+        structure={"max_abs_value": 2.0},
+    ),
 }
 
 
@@ -150,7 +167,7 @@ def each_change(kind):
 
 
 def test_no_class_is_left_out():
-    names = {*aggregators.__all__, *faults.__all__, *uploads.__all__} - {"epsilon"}
+    names = {*aggregators.__all__, *faults.__all__, *communication.__all__} - {"epsilon"}
     assert set(CASES) == names
 
 
@@ -234,7 +251,7 @@ def test_a_liar_of_its_own_does_not_collude(attack):
     assert faults.Byzantine(0.5, attack).send is not None
 
 
-@pytest.mark.parametrize("attack", ["little", "inner_product"])
+@pytest.mark.parametrize("attack", ["alie", "ipm"])
 def test_liars_who_collude_send_together(attack):
     assert faults.Byzantine(0.5, attack).collude is not None
     assert faults.Byzantine(0.5, attack).send is None

@@ -19,7 +19,7 @@ LARGE = 100
 
 
 def fixed(*clients):
-    """A selector that always picks the same slots."""
+    """A selector that always selects the same slots."""
     cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
     return Selector.from_functions(
         init=empty_state,
@@ -91,7 +91,7 @@ def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, cl
     round = make(
         model,
         Selector.from_functions(empty_state, lambda key, state, context: (weighted, state, {})),
-        aggregator=Seen("cohort"),
+        aggregator=Seen("selector"),
         clients_per_batch=clients_per_batch,
     )
     start = jax.jit(round.init)(jax.random.key(0), federation)
@@ -216,7 +216,7 @@ class Normalized(nn.Module):
 
 def test_statistics_are_averaged_with_the_parameters(federation):
     model, solver = models.from_flax(Normalized()), solvers.SGD(0.1, 4, steps=3)
-    round = make(model, fixed(1, 2), solver, aggregators.Mean("size"))
+    round = make(model, fixed(1, 2), solver, aggregators.Mean("num_examples"))
     state = jax.jit(round.init)(jax.random.key(0), federation)
     after, _ = jax.jit(round.step)(state, federation)
 
@@ -224,9 +224,11 @@ def test_statistics_are_averaged_with_the_parameters(federation):
     key = derive_key(state.key, Purpose.SOLVE)
 
     def trained(client):
-        member = Client(model, train, train.offsets[client], train.sizes[client], jnp.int32(0), {})
+        participant = Client(
+            model, train, train.offsets[client], train.sizes[client], jnp.int32(0), {}
+        )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), 0)
-        result = solver.solve(key_client, state.variables, member)
+        result = solver.solve(key_client, state.variables, participant)
         return jax.tree.map(jnp.add, state.variables, result.update)
 
     share = train.sizes[1] / (train.sizes[1] + train.sizes[2])
@@ -333,12 +335,12 @@ def test_means_at_the_models_of_the_clients_equal_a_loop(model, federation):
     clients = jnp.array([4, 1, 4])
     draws = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(1), (3, *leaf.shape)), start)
 
-    def measure(variables, features, labels):
+    def metric_fn(variables, features, labels):
         logits, _ = model.apply(*variables, features, train=False, key=None)
         return {"logits": logits, "hits": (logits.argmax(-1) == labels).astype(jnp.float32)}
 
-    own = context.client_means(measure, clients, draws)
-    shared = context.client_means(measure, clients)
+    own = context.client_means(metric_fn, clients, draws)
+    shared = context.client_means(metric_fn, clients)
     train = federation.train
     for slot, client in enumerate(clients.tolist()):
         rows = train.order[train.offsets[client] :][: train.sizes[client]]
@@ -346,7 +348,7 @@ def test_means_at_the_models_of_the_clients_equal_a_loop(model, federation):
         moved = jax.tree.map(lambda leaf, change, slot=slot: leaf + change[slot], start, draws)
         for variables, answers in ((moved, own), (start, shared)):
             expected = jax.tree.map(
-                lambda leaf: leaf.mean(axis=0), measure(variables, features, labels)
+                lambda leaf: leaf.mean(axis=0), metric_fn(variables, features, labels)
             )
             actual = jax.tree.map(lambda leaf, slot=slot: leaf[slot], answers)
             chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-6)

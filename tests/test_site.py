@@ -45,7 +45,7 @@ def test_names_are_documented_where_they_are_defined(module):
 
 def test_formulas_are_drawn():
     text = "A.\n\n.. math:: a * b\n\nWith :math:`\\alpha` and\n\n.. math::\n\n    c\n    d"
-    drawn = formulas.for_site(text)
+    drawn = formulas.render_formulas(text)
     assert drawn.count("<math") == 3
     assert drawn.count('display="block"') == 2
     assert "math:" not in drawn

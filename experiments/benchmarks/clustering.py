@@ -98,13 +98,13 @@ def benchmark_round(repeats: int) -> None:
 
     @jax.jit
     def activations(variables, data):
-        def measure(variables, features, labels):
+        def metric_fn(variables, features, labels):
             return jax.nn.log_softmax(
                 method.model.features(variables.params, variables.state, features)
             )
 
         return make_context(method.model, jnp.int32(0), variables, data).client_means(
-            measure, clients
+            metric_fn, clients
         )
 
     weights = jax.jit(partial(_weights, num=num))

@@ -14,7 +14,7 @@ import numpy as np
 
 import fedjax_fair as ff
 from experiments.benchmarks.timing import alternate, environment
-from fedjax_fair.parallel.cores import core_mesh, over_runs, shared
+from fedjax_fair.parallel.cores import core_mesh, over_runs, replicate_on_cores
 from fedjax_fair.parallel.mesh import over_mesh, shard_federation
 
 # Network, batch size, side of the images, and rounds in a repetition.
@@ -66,7 +66,7 @@ def measure(model, batch_size: int, side: int, rounds: int, mesh, repeats: int) 
     def mapped(seeds, data):
         return jax.lax.map(lambda seed: own(seed, data), seeds)
 
-    runs = partial(jax.jit(over_runs(mapped, mesh)), seeds, shared(data, mesh))
+    runs = partial(jax.jit(over_runs(mapped, mesh)), seeds, replicate_on_cores(data, mesh))
     times = alternate(one, cores, runs, repeats=repeats)
     examples = rounds * COHORT * STEPS * batch_size
     alone = times[0]

@@ -51,7 +51,7 @@ def make(selector: Selector, model: Model) -> Round:
         model,
         selector,
         ff.solvers.SGD(0.01, 10, steps=20),
-        ff.aggregators.Mean("size"),
+        ff.aggregators.Mean("num_examples"),
     )
 
 

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.timing import alternate, environment
-from fedjax_fair.numerics.successive import draw_successively
-from fedjax_fair.selectors.uniform import draw
+from fedjax_fair.numerics.successive import sample_successively
+from fedjax_fair.selectors.uniform import sample_clients
 
 COUNT, DRAWS = 100, 10
 
@@ -32,9 +32,11 @@ def _sorted_available(key, available):
     return jax.lax.top_k(jnp.where(available, noise, -1), COUNT)[1]
 
 
-def _sorted_by_size(key, ends):
-    noise = jax.random.gumbel(key, ends.shape)
-    return jax.lax.top_k(jnp.log(jnp.diff(ends, prepend=0).astype(noise.dtype)) + noise, COUNT)[1]
+def _sorted_by_size(key, cumulative_sizes):
+    noise = jax.random.gumbel(key, cumulative_sizes.shape)
+    return jax.lax.top_k(
+        jnp.log(jnp.diff(cumulative_sizes, prepend=0).astype(noise.dtype)) + noise, COUNT
+    )[1]
 
 
 def _several(draw_one):
@@ -44,8 +46,11 @@ def _several(draw_one):
 
 
 FORMS = {
-    "available": (lambda key, mask: draw(key, COUNT, _clients(mask)), _sorted_available),
-    "by size": (lambda key, ends: draw_successively(key, ends, COUNT), _sorted_by_size),
+    "available": (lambda key, mask: sample_clients(key, COUNT, _clients(mask)), _sorted_available),
+    "by size": (
+        lambda key, cumulative_sizes: sample_successively(key, cumulative_sizes, COUNT),
+        _sorted_by_size,
+    ),
 }
 """Ours, and the form that looks at all clients."""
 

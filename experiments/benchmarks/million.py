@@ -41,7 +41,7 @@ from fedjax_fair.submodular import (
 )
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
-COHORT, POOL, POINTS, WIDTH, MEAN_SIZE, ROUNDS = 100, 1_000, 20_000, 32, 20, 3
+COHORT, POOL, REFERENCES, WIDTH, MEAN_SIZE, ROUNDS = 100, 1_000, 20_000, 32, 20, 3
 COLUMNS: tuple[str, ...] = (
     "clients", "examples", "method", "start_s", "round_s", "round_cpu_s", "evaluation_s",
     "data_gib", "peak_gib",
@@ -52,15 +52,15 @@ LABELS = {
     "divfl": "DivFL",
     "subtrunc": "SubTrunc",
     "unionfl": "UnionFL",
-    "divfl_points": "DivFL, points",
-    "divfl_fresh_points": "DivFL, points, fresh",
+    "divfl_references": "DivFL, reference clients",
+    "divfl_fresh_references": "DivFL, reference clients, fresh",
 }
 
 
 def make_selector(method: str, num_clients: int) -> Selector:
     """The methods compared; those that represent gradients do so with sketches."""
     pooled: Any = {"candidates": "all", "pool": POOL, "gradients": Stale(CountSketch(WIDTH))}
-    sampled = pooled | {"points": min(POINTS, num_clients)}
+    sampled = pooled | {"num_reference_clients": min(REFERENCES, num_clients)}
     current = sampled | {"gradients": Fresh(CountSketch(WIDTH))}
     return {
         "fedavg": partial(ff.selectors.Uniform, COHORT),
@@ -68,8 +68,8 @@ def make_selector(method: str, num_clients: int) -> Selector:
         "divfl": partial(ff.selectors.DivFL, COHORT, **pooled),
         "subtrunc": partial(ff.selectors.SubTrunc, COHORT, 0.5, **pooled),
         "unionfl": partial(ff.selectors.UnionFL, COHORT, 0.001, 5, **pooled),
-        "divfl_points": partial(ff.selectors.DivFL, COHORT, **sampled),
-        "divfl_fresh_points": partial(ff.selectors.DivFL, COHORT, **current),
+        "divfl_references": partial(ff.selectors.DivFL, COHORT, **sampled),
+        "divfl_fresh_references": partial(ff.selectors.DivFL, COHORT, **current),
     }[method]()
 
 

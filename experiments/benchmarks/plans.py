@@ -45,7 +45,7 @@ def main() -> None:
         planned, took = [], []
         for _ in range(options.repeats):
             ((_, found),) = plans([batch], None, ready.mesh)
-            planned.append(found.seconds["whole"])
+            planned.append(found.seconds["total"])
             timed = Timed()
             run = partial(fit_batch, **batch.batch._asdict())
             run(

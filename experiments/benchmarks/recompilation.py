@@ -41,10 +41,10 @@ data = ff.data.load("digits")
 
 class Loudest(ff.Selector):
     cohort_size: int
-    price: ff.Number = 0.0
+    penalty: ff.Number = 0.0
 
     def select(self, key, state, context):
-        losses = context.losses(context.variables) - self.price * context.sizes
+        losses = context.losses(context.variables) - self.penalty * context.sizes
         _, clients = jax.lax.top_k(losses, self.cohort_size)
         weights = jax.numpy.full(self.cohort_size, 1 / self.cohort_size)
         return ff.Cohort(clients, weights), state, {}
@@ -169,7 +169,7 @@ def eager_calls() -> dict[str, Callable[[], Any]]:
         "swap": lambda: rounding.swap(key, partition(), x),
         "kmeans": lambda: kmeans(key, points, 3, 4),
         "fedcg": lambda: federated.fedcg(
-            key, federated.facility_location(scores), partition(), 10, cohort=10
+            key, federated.facility_location(scores), partition(), 10, cohort_size=10
         ),
         "discrete_greedy": lambda: federated.discrete_greedy(
             key, federated.facility_location(scores), partition(), kappa=10.0

@@ -215,7 +215,7 @@ def benchmark_round(repeats: int) -> None:
 class Anew(Stale):
     """Stale gradients, all distances between which are computed in every round."""
 
-    renews_answered = False
+    updates_only_responders = False
 
 
 def benchmark_kept(repeats: int) -> None:

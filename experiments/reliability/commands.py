@@ -54,9 +54,9 @@ _TINY = [
 COMMANDS: dict[str, list[str]] = {
     "run": ["run", "digits", *_TINY, "--methods", "fedavg"],
     "sweep": ["sweep", "digits", "prox=0,0.1", *_TINY, "--methods", "fedprox",
-              "--points-per-batch", "1"],
+              "--runs-per-batch", "1"],
     "maximize": ["maximize", "exemplars", "--clients", "10", "--k", "3", "--rounds", "4",
-                 "--cohort", "4", "--seeds", "0"],
+                 "--cohort-size", "4", "--seeds", "0"],
 }  # fmt: skip
 WRITES = {"os.rename", "os.mkdir", "os.remove", "os.truncate", "os.rmdir"}
 

@@ -33,7 +33,7 @@ from experiments.reliability.commands import (
 __all__ = ["REASON", "full_disk", "says_why", "trials"]
 
 REASON = os.strerror(errno.EFBIG)
-_MOST_ROOM = 8192  # Bytes; most files of these commands are larger or nearly so.
+_MAX_ROOM_BYTES = 8192  # Bytes; most files of these commands are larger or nearly so.
 
 
 def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
@@ -53,7 +53,7 @@ def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
 
 def _trial(rng: np.random.Generator, command: str, expected: Whole, folder: Path) -> dict[str, Any]:
     place = int(rng.integers(1, expected.operations + 1))
-    room = int(rng.integers(_MOST_ROOM)) if rng.random() < 0.5 else 0
+    room = int(rng.integers(_MAX_ROOM_BYTES)) if rng.random() < 0.5 else 0
     ended = start(command, folder, at=place, disturb=partial(_limit, room))
     full = ended.status != 0  # What is small may still fit.
     said = says_why(ended, folder) if full else not ended.said

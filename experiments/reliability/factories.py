@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 from fedjax_fair import (
     Round,
     aggregators,
+    communication,
     data,
     faults,
     fit,
@@ -28,7 +29,6 @@ from fedjax_fair import (
     solvers,
     sweep,
     train,
-    uploads,
 )
 from fedjax_fair import submodular as sets
 from fedjax_fair.app.config import Config
@@ -51,7 +51,7 @@ _MODULES = (
     data,
     sets,
     federated,
-    uploads,
+    communication,
 )
 _OTHERS = (
     matroids.Uniform,
@@ -113,7 +113,7 @@ def bad_values(function: Callable[..., Any], name: str) -> Iterator[tuple[str, A
         bad["an array"] = _VECTOR
     if function is not faults.Dropout:  # One number for each client is fine.
         bad["[0.1]"] = [0.1]
-    if name not in ("tilt", "stop"):
+    if name not in ("tilt", "min_gain"):
         bad["-1e30"] = _VERY_NEGATIVE
     if not re.search(r"\b(float|Number)\b", annotation):
         bad |= {repr(value): value for value in (1.5, 2.0, -1, 10**30 + 0.5)}
@@ -168,7 +168,7 @@ def given() -> dict[str, Any]:
         "client_data": np.ones(2, np.float32),
         "client_indices": [[0, 1], [2, 3]],
         "clients": [0],
-        "clip": 1.0,
+        "clipping_norm": 1.0,
         "cohort_size": 2,
         "costs": np.ones(3, np.float32),
         "data": None,
@@ -179,7 +179,7 @@ def given() -> dict[str, Any]:
         "factors": np.ones(2, np.float32),
         "features": np.eye(4, dtype=np.float32),
         "function": function,
-        "function_of_context": lambda context: function,
+        "set_function_fn": lambda context: function,
         "history": np.ones(3, bool),
         "oracle": lambda mask: True,
         "items": [0],
@@ -199,7 +199,7 @@ def given() -> dict[str, Any]:
         "num_classes": 2,
         "num_clients": 2,
         "num_items": 2,
-        "privacy": uploads.Privacy(1.0, 1.0),
+        "privacy": communication.DifferentialPrivacy(1.0, 1.0),
         "period": 2,
         "probability": 0.5,
         "problem": problem,
@@ -241,7 +241,7 @@ def _own() -> dict[Callable[..., Any], dict[str, Any]]:
         data.flip_labels: {"data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]])},
         data.hold_out: {
             "data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]]),
-            "validation": 0.5,
+            "validation_fraction": 0.5,
         },
         federated.feature_selection: {"features": [np.ones((4, 1), int)], "labels": [_LABELS]},
         sets.SparseGraphCut: {"similarity": _lists()},

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import jax
 from hypothesis import strategies as st
 
-from experiments.reliability.values import require_named, values
+from experiments.reliability.values import check_named, values
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import DATA_NAMES, build
 from fedjax_fair.app.config import Config, DataConfig, ModelConfig, TrainingConfig
@@ -27,13 +27,25 @@ _COMBINED = ("subtrunc+equitable", "divfl+tilted", "power_of_choice+median", "fe
 # Settings of a run that are given together, or that stand alone.
 _TOGETHER = (
     *(("faults", "dropout"), ("faults", "stragglers", "deadline_steps")),
-    *(("faults", "late", "late_rounds"), ("faults", "byzantine", "attack", "strength")),
+    *(("faults", "staleness", "max_staleness"), ("faults", "byzantine", "attack", "strength")),
     *(("faults", "byzantine", "attack"), ("faults", "period")),
-    *(("upload", "aggregation", "limit"), ("upload", "top_k"), ("upload", "bits")),
-    *(("upload", "clip", "noise_multiplier"), ("upload", "clip", "clip_quantile")),
-    *(("upload", "aggregation"), ("training", "clients_per_batch"), ("training", "seeds")),
-    *(("training", "rounds"), ("training", "eval_every"), ("data", "seed"), ("data", "per_run")),
-    *(("data", "validation"), ("solver", "epochs"), ("model", "compute")),
+    *(
+        ("communication", "aggregation", "max_abs_value"),
+        ("communication", "top_k"),
+        ("communication", "bits"),
+    ),
+    *(
+        ("communication", "clipping_norm", "noise_multiplier"),
+        ("communication", "clipping_norm", "target_unclipped_quantile"),
+    ),
+    *(("communication", "aggregation"), ("training", "clients_per_batch"), ("training", "seeds")),
+    *(
+        ("training", "rounds"),
+        ("training", "eval_every"),
+        ("data", "seed"),
+        ("data", "partition_per_seed"),
+    ),
+    *(("data", "validation_fraction"), ("solver", "epochs"), ("model", "compute")),
 )
 _MODELS = ("logistic", "logistic", "mlp", *MODELS)  # The small ones are traced sooner.
 
@@ -81,7 +93,7 @@ def judge(config: Config) -> bool:
     try:
         ready = build(config)
     except ValueError as error:
-        require_named(error, ["method", "methods", *_names(config), *DATA_NAMES])
+        check_named(error, ["method", "methods", *_names(config), *DATA_NAMES])
         return False
     data = ready.data.partition(0)
     for method in ready.rounds.values():

@@ -20,7 +20,7 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from experiments.reliability.readers import READERS
-from experiments.reliability.values import require_named
+from experiments.reliability.values import check_named
 
 __all__ = ["Case", "damaged", "judge"]
 
@@ -85,7 +85,7 @@ def judge(case: Case) -> bool:
         try:
             read = reader.read(folder)
         except (ValueError, OSError) as error:
-            require_named(error, [re.escape(reader.file)])
+            check_named(error, [re.escape(reader.file)])
             return False
         assert reader.right(read, content, undamaged), "something else was read"
         return True

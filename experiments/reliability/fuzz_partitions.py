@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from experiments.reliability.values import require_named, values
+from experiments.reliability.values import check_named, values
 from fedjax_fair import data
 from fedjax_fair.app.registry import PARTITIONERS
 from fedjax_fair.app.signatures import settings_of
-from fedjax_fair.data.ownership import Partition
+from fedjax_fair.data.partitioner import Partition
 
 __all__ = ["Case", "judge", "partitions"]
 
-_MOST_CLASSES = 12
+_MAX_CLASSES = 12
 _CLUSTERS = st.sampled_from(sorted(data.PLANTED)) | st.lists(
     st.builds(
         data.Cluster,
         values(int),
-        st.lists(st.integers(0, _MOST_CLASSES) | values(int), max_size=4),
+        st.lists(st.integers(0, _MAX_CLASSES) | values(int), max_size=4),
         values(int),
     ),
     max_size=3,
@@ -50,11 +50,11 @@ def partitions(draw: st.DrawFn) -> Case:
     name = draw(st.sampled_from(sorted(PARTITIONERS)))
     readable = settings_of(PARTITIONERS[name])
     given = {
-        setting: draw(_CLUSTERS if setting == "clusters" else values(own.kind))
+        setting: draw(_CLUSTERS if setting == "clusters" else values(own.type))
         for setting, own in readable.items()
         if setting in ("num_clients", "clusters") or draw(st.booleans())
     }
-    counts = draw(st.lists(st.integers(0, 60), min_size=1, max_size=_MOST_CLASSES))
+    counts = draw(st.lists(st.integers(0, 60), min_size=1, max_size=_MAX_CLASSES))
     return Case(name, given, tuple(counts), draw(st.integers(0, 2**40)))
 
 
@@ -73,20 +73,20 @@ def judge(case: Case) -> bool:
             made, again = (partitioner.split(labels, seed=case.seed) for _ in range(2))
     except ValueError as error:
         words = [*settings_of(PARTITIONERS[case.name]), *data.Cluster._fields, r"class \d+"]
-        require_named(error, words)
+        check_named(error, words)
         return False
-    _require_partition(made, len(labels), _least(case, len(labels)))
+    _check_partition(made, len(labels), _least(case, len(labels)))
     for one, other in zip(made, again, strict=True):
         np.testing.assert_array_equal(one, other)
     return True
 
 
-def _require_partition(made: Partition, total: int, least: int) -> None:
+def _check_partition(made: Partition, total: int, least: int) -> None:
     """Requires that every example has one owner at most, and every client enough."""
     owners = np.bincount(made.order, minlength=total)
     assert owners.max(initial=0) <= 1
     assert len(owners) == total
-    assert np.array_equal(made.dropped, np.flatnonzero(owners == 0))
+    assert np.array_equal(made.unassigned, np.flatnonzero(owners == 0))
     assert made.sizes.sum() == len(made.order)
     assert made.sizes.min() >= least, (made.sizes.min(), least)
     assert made.groups is None or len(made.groups) == len(made.sizes)
@@ -103,4 +103,4 @@ def _least(case: Case, total: int) -> int:
         return total // (given["num_clients"] * each) * each
     if case.name == "classes_per_client":
         return given["classes"]
-    return given.get("min_size", 1)  # Planted clients have one of each of their classes.
+    return given.get("min_partition_size", 1)  # Planted clients have one of each of their classes.

@@ -40,7 +40,7 @@ from fedjax_fair.app.options import options_of
 
 __all__ = ["Case", "cases", "outcome", "trials"]
 
-_PATIENCE = 120  # Seconds.
+_TIMEOUT_S = 120  # Seconds.
 COMMANDS: dict[str, Any] = {
     "run digits": Config,
     "sweep digits": Sweep,
@@ -98,7 +98,7 @@ def outcome(case: Case) -> str:
         raise TimeoutError
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(_PATIENCE)
+    signal.alarm(_TIMEOUT_S)
     try:
         answer = case.call()
     except Accepted:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from hypothesis import strategies as st
 
-__all__ = ["require_named", "values"]
+__all__ = ["check_named", "values"]
 
 _HUGE = 10**400
 """An integer that is no float."""
@@ -50,7 +50,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     return st.integers(0, 3).flatmap(lambda place: usual if place else st.sampled_from(odd))
 
 
-def require_named(error: Exception, words: Iterable[str]) -> None:
+def check_named(error: Exception, words: Iterable[str]) -> None:
     """Requires that an error has one line, and one of some words (regular expressions) in it.
 
     Raises:

@@ -120,7 +120,7 @@ def main() -> None:
     file = options.output / f"equitable-{options.what}-{data}-runs.csv"
     table = f"equitable-{data}"
     if options.what == "grid":
-        tested = {"prepare": runs.held_out, "on_nonfinite": "keep"}
+        tested = {"prepare": runs.held_out, "on_nonfinite": "skip_round"}
         grid = GRIDS[data]
         run(table, step_sizes(grid), GRID_SEEDS, grid.rounds, **tested)
         run(table, strengths(grid, chosen(file)), GRID_SEEDS, grid.rounds, **tested)

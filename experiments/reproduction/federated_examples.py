@@ -90,12 +90,12 @@ def features(seed: int) -> list[dict[str, Any]]:
     binary = (measured > np.median(measured, axis=0)).astype(int)
     places = np.array_split(np.random.default_rng(seed).permutation(len(labels)), HOSPITALS)
     own = fed.feature_selection(
-        [binary[place] for place in places], [labels[place] for place in places], drawn=500
+        [binary[place] for place in places], [labels[place] for place in places], num_examples=500
     )
-    pooled = fed.feature_selection([binary], [labels], drawn=5000)
+    pooled = fed.feature_selection([binary], [labels], num_examples=5000)
     matroid, key = matroids.Uniform(FEATURES, measured.shape[1]), jax.random.key(seed)
     factors = np.asarray(fed.importance_factors(own).factors)
-    kappa = fed.kappa_of_answers(factors, HOSPITALS // 2)
+    kappa = fed.kappa_for_responses(factors, HOSPITALS // 2)
 
     def discrete(kappa):
         return fed.discrete_greedy(key, own, matroid, kappa=kappa).chosen
@@ -105,7 +105,7 @@ def features(seed: int) -> list[dict[str, Any]]:
         "pooled patients": fed.centralized_greedy(pooled, matroid).chosen,
         "discrete greedy, all": discrete(1e30),
         "discrete greedy, half": discrete(kappa),
-        "popular": fed.popular_base(own, matroid),
+        "popular": fed.top_singletons(own, matroid),
         "random": fed.random_base(key, matroid),
     }
     best = float(own.value(sets["centralized"]))

@@ -32,9 +32,9 @@ class Setting(NamedTuple):
 
     method: str
     rounds: int | None = None
-    cohort: int | None = None
+    cohort_size: int | None = None
     local_steps: int | None = None
-    answers: int | None = None
+    responses: int | None = None
 
 
 def main() -> None:
@@ -100,14 +100,14 @@ INSTANCES: dict[str, Callable[[str | None], fed.Problem]] = {
 
 
 def settings(instance: fed.Problem) -> Iterator[Setting]:
-    """One number varied at a time: rounds, cohort, local steps and answers."""
-    yield from (Setting(name) for name in comparison.references())
+    """One number varied at a time: rounds, cohort, local steps and responses."""
+    yield from (Setting(name) for name in comparison.baselines())
     some = instance.num_clients // 10
     if instance.num_clients > 100_000:
         yield Setting("fedcg", rounds=10)
         yield Setting("fedcg-gradient", rounds=10)
-        yield Setting("discrete-greedy", answers=1000)
-        yield Setting("discrete-greedy", answers=some)
+        yield Setting("discrete-greedy", responses=1000)
+        yield Setting("discrete-greedy", responses=some)
         return
     for method in ("fedcg", "fedcg-gradient"):
         for rounds in (10, 50, 200):
@@ -116,8 +116,8 @@ def settings(instance: fed.Problem) -> Iterator[Setting]:
             yield Setting(method, 50, cohort)
     for local_steps in (5, 10):
         yield Setting("fedcg+", 50, some, local_steps)
-    for answers in (some // 5, some, 5 * some):
-        yield Setting("discrete-greedy", answers=answers)
+    for responses in (some // 5, some, 5 * some):
+        yield Setting("discrete-greedy", responses=responses)
 
 
 def run_missing(
@@ -143,21 +143,22 @@ def run_missing(
 
 
 def as_method(setting: Setting, factors: np.ndarray) -> Method:
-    if setting.method in comparison.references():
-        return comparison.references()[setting.method]
-    answers = setting.answers
-    kappa = None if answers is None else fed.kappa_of_answers(factors, answers)
+    if setting.method in comparison.baselines():
+        return comparison.baselines()[setting.method]
+    responses = setting.responses
+    kappa = None if responses is None else fed.kappa_for_responses(factors, responses)
     return comparison.methods(
         rounds=setting.rounds or 1,
         local_steps=setting.local_steps or 1,
-        cohort=setting.cohort,
+        cohort_size=setting.cohort_size,
         kappa=kappa,
     )[setting.method]
 
 
 def _random(setting: Setting) -> bool:
     return setting.method == comparison.RANDOM or not (
-        setting.method in (GREEDY, POPULAR) or (setting.answers is None and setting.cohort is None)
+        setting.method in (GREEDY, POPULAR)
+        or (setting.responses is None and setting.cohort_size is None)
     )
 
 
@@ -187,9 +188,9 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def _rows(name: str, k: int, setting: Setting, found: Any, seconds: float) -> pd.DataFrame:
-    kept = found[["found", "rounds"]]
+    kept = found[["final_value", "rounds"]]
     for column in ("rounded", "extension_reached", "guaranteed_factor", "guaranteed_error"):
-        kept[column] = found.get(column, found["found"] * np.nan)
+        kept[column] = found.get(column, found["final_value"] * np.nan)
     for column in ("bits_up", "bits_down", "contacted", "responded"):
         kept[column] = found[column].max("round")
     rows = kept.drop_vars("rounds").to_dataframe().reset_index().drop(columns="algorithm")
@@ -215,14 +216,16 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     """A row a setting: means over seeds, beside centralized greedy and popular items."""
     keys = ["instance", "k", *Setting._fields]
     means: Any = runs.groupby(keys, dropna=False, sort=False).mean(numeric_only=True)
-    deviations: Any = runs.groupby(keys, dropna=False, sort=False)["found"].std()
+    deviations: Any = runs.groupby(keys, dropna=False, sort=False)["final_value"].std()
     table = means.reset_index()
     for reference in (GREEDY, POPULAR):
-        own: Any = table[table["method"] == reference].set_index(["instance", "k"])["found"]
+        own: Any = table[table["method"] == reference].set_index(["instance", "k"])["final_value"]
         table[reference] = table.set_index(["instance", "k"]).index.map(own)
-    table["ratio"] = table["found"] / table[GREEDY]
+    table["ratio"] = table["final_value"] / table[GREEDY]
     table["deviation"] = deviations.to_numpy() / table[GREEDY]
-    table["beyond_popular"] = (table["found"] - table[POPULAR]) / (table[GREEDY] - table[POPULAR])
+    table["beyond_popular"] = (table["final_value"] - table[POPULAR]) / (
+        table[GREEDY] - table[POPULAR]
+    )
     table["ratio_rounded"] = table["rounded"] / table[GREEDY]
     bound = table["guaranteed_factor"] * table[GREEDY] - table["guaranteed_error"]
     table["guaranteed"] = bound / table[GREEDY]
@@ -242,7 +245,7 @@ COLUMNS = {
 
 def markdown(table: pd.DataFrame) -> str:
     """The tables of all instances and sizes."""
-    heads = ["method", "T", "K", "tau", "answers", *(name for name, _ in COLUMNS.values()),
+    heads = ["method", "T", "K", "tau", "responses", *(name for name, _ in COLUMNS.values()),
              "Mbit up", "Mbit down"]  # fmt: skip
     parts = []
     groups: Any = table.groupby(["instance", "k"], sort=False)
@@ -251,7 +254,7 @@ def markdown(table: pd.DataFrame) -> str:
         for row in rows.to_dict("records"):
             numbers = ["" if pd.isna(row[field]) else str(row[field])
                        for field in Setting._fields[1:]]  # fmt: skip
-            if row["method"].startswith("fedcg") and pd.isna(row["cohort"]):
+            if row["method"].startswith("fedcg") and pd.isna(row["cohort_size"]):
                 numbers[1] = "all"
             cells = ["" if pd.isna(row[c]) else f"{row[c]:.{d}f}" for c, (_, d) in COLUMNS.items()]
             bits = [f"{row[way] / 1e6:.3g}" for way in ("bits_up", "bits_down")]
@@ -269,7 +272,7 @@ def draw(table: pd.DataFrame) -> Any:
     rows = -(-len(groups) // 3)
     figure = Figure(figsize=(10.0, 0.6 + 2.7 * rows), layout="constrained")
     panels = figure.subplots(rows, 3, squeeze=False).ravel()
-    names = list(comparison.methods(rounds=1, local_steps=1, cohort=None, kappa=None))
+    names = list(comparison.methods(rounds=1, local_steps=1, cohort_size=None, kappa=None))
     for axes, ((name, k), own) in zip(panels, groups, strict=False):
         for method, color in zip(names, COLORS, strict=False):
             points = own[own["method"] == method]

@@ -32,7 +32,7 @@ def _table(data: str, *methods: str) -> Config:
     """
     return Config(
         methods=methods,
-        data=DataConfig(name=data, per_run=True),
+        data=DataConfig(name=data, partition_per_seed=True),
         solver=SolverConfig(learning_rate=_RATES[data], batch_size=50, steps=50),
         aggregator=AggregatorConfig(weights="uniform"),
         training=TrainingConfig(rounds=_ROUNDS[data], eval_every=1, seeds=tuple(range(10))),
@@ -64,7 +64,7 @@ def _selection_tables(data: str) -> dict[str, tuple[str, Config]]:
             _table(data, *baselines, *(f"unionfl:window={rounds}" for rounds in (2, 5, 10))),
         ),
         f"table4{suffix}": (
-            "SubTrunc, worth of a loss",
+            "SubTrunc, utility of a loss",
             _table(data, *baselines, best, f"{best},phi=identity"),
         ),
         f"sensitivity{suffix}": (
@@ -153,7 +153,9 @@ def _planted(
     data, own_model, cohort_size, groups, learning_rate = _PLANTED[setting]
     return Config(
         methods=methods,
-        data=DataConfig(name=data, partition="planted_clusters", clusters=setting, per_run=True),
+        data=DataConfig(
+            name=data, partition="planted_clusters", clusters=setting, partition_per_seed=True
+        ),
         model=ModelConfig(name=model or own_model),
         solver=SolverConfig(
             learning_rate=learning_rate,

@@ -20,7 +20,7 @@ import xarray as xr
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.variants import relevant
+from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.data import ClientExamples, FederatedData, stack
 from fedjax_fair.results import class_based
 from fedjax_fair.training.fit import fit_batch
@@ -50,7 +50,7 @@ def run_missing(
     of_rounds: Sequence[str] = OF_ROUNDS,
     prepare: Callable[[FederatedData], FederatedData] | None = None,
     *,
-    on_nonfinite: Literal["raise", "keep"] = "raise",
+    on_nonfinite: Literal["raise", "skip_round"] = "raise",
 ) -> None:
     """Trains what the file does not hold yet, a few seeds after the other, as pairs stay whole.
 
@@ -63,14 +63,14 @@ def run_missing(
         of_rounds: What is kept of the rounds since the evaluation before, as a mean over them and
             over the cohort; empty for methods that do not have it.
         prepare: Makes the federation that is trained on of the one that the setting describes.
-        on_nonfinite: As for ``fit``; ``"keep"`` on a grid that has to find where step sizes are too
+        on_nonfinite: As for ``fit``; ``"skip_round"`` on a grid that has to find where step sizes are too
             large.
     """
     seeds, cores = list(seeds), len(os.sched_getaffinity(0))
     for first in range(0, len(seeds), cores):  # Each core makes a run.
         for group, missing in _missing(names, seeds[first : first + cores], file).items():
             own = replace(config, methods=missing, training=replace(config.training, seeds=group))
-            own = relevant(presets.resolve(own))
+            own = drop_unused_settings(presets.resolve(own))
             experiment = build(own)
             if prepare is not None:
                 experiment = build(own, prepare(experiment.data))

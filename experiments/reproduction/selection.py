@@ -27,10 +27,12 @@ LAYOUT = Layout(
         "accuracy": Column("accuracy_mean_clients", "accuracy %"),
         "dissimilarity": Column("client_dissimilarity", "dissimilarity %"),
         "class_based": Column(
-            "client_dissimilarity_class_based", "class-based dissimilarity %", reported="dissimilarity"
+            "client_dissimilarity_class_based",
+            "class-based dissimilarity %",
+            reported="dissimilarity",
         ),
         "deviation": Column("accuracy_standard_deviation", "standard deviation %"),
-        "picks": Column("other_picks", "picks other than DivFL's %", digits=0),
+        "selections": Column("other_selections", "selections other than DivFL's %", digits=0),
         "open": Column("bonus_open", "rounds with an open bonus %", digits=0),
     },
     compared=("dissimilarity", "class_based", "accuracy"),
@@ -84,24 +86,24 @@ def with_choices(measured: xr.Dataset) -> xr.Dataset:
     """Adds what SubTrunc's bonus did: who was chosen otherwise, and when it could still grow.
 
     Returns:
-        The same with ``other_picks``, the share of a run's picks that DivFL does not make in the
+        The same with ``other_selections``, the share of a run's selections that DivFL does not make in the
         same round of the same seed, and ``bonus_open``, the share of its rounds in which more than
-        the first pick could add to the bonus; NaN for methods without a bonus.
+        the first selection could add to the bonus; NaN for methods without a bonus.
     """
     cohorts = measured["cohort"].isel(round=slice(1, None))
     by_divfl = cohorts.sel(algorithm="divfl")
-    other = xr.apply_ufunc(_other_picks, cohorts, by_divfl, vectorize=True)
+    other = xr.apply_ufunc(_other_selections, cohorts, by_divfl, vectorize=True)
     unsaturated = measured["selection_unsaturated"].isel(round=slice(1, None))
-    members = len(str(cohorts.values.flat[0]).split())
-    is_open = (unsaturated > 1.5 / members).where(unsaturated.notnull())
+    participants = len(str(cohorts.values.flat[0]).split())
+    is_open = (unsaturated > 1.5 / participants).where(unsaturated.notnull())
     rounds = measured["round"]
     return measured.drop_vars("cohort").assign(
-        other_picks=other.mean("round").expand_dims(round=rounds),
+        other_selections=other.mean("round").expand_dims(round=rounds),
         bonus_open=is_open.mean("round").expand_dims(round=rounds),
     )
 
 
-def _other_picks(own: str, others: str) -> float:
+def _other_selections(own: str, others: str) -> float:
     chosen = own.split()
     return len(set(chosen) - set(others.split())) / len(chosen)
 

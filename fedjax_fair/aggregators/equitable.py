@@ -29,17 +29,17 @@ __all__ = ["Equitable", "activation_vectors"]
 class Equitable(Aggregator):
     r"""Clusters the cohort by its activations and gives every cluster the same weight.
 
-    Each member sends, besides its model, a vector of mean activations :math:`a_i`. The server
+    Each participant sends, besides its model, a vector of mean activations :math:`a_i`. The server
     embeds the similarities :math:`S = A A^\top` in the eigenvectors of their largest eigenvalues,
-    finds clusters by k-means, and weighs a member by
+    finds clusters by k-means, and weighs a participant by
 
     .. math:: p_i = \frac{1}{C' \cdot |\text{cluster of } i|},
 
     where :math:`C'` counts the clusters that are not empty. (The paper divides by the number of
     clusters wanted; with fewer, for example of identical vectors, that would shrink the model.) A
-    cohort smaller than ``num_clusters`` is split into single members at most.
+    cohort smaller than ``num_clusters`` is split into single participants at most.
 
-    A member whose vector is not finite, because its training diverged, gets no weight, and its
+    A participant whose vector is not finite, because its training diverged, gets no weight, and its
     update is left out. Where none is finite weights are uniform, and the update of the round
     is not finite either.
 
@@ -48,7 +48,7 @@ class Equitable(Aggregator):
 
     Info: the ``cluster`` of every member (the slot of its first member, -1 for one that is left
     out), ``num_clusters``, and, where the federation has groups, how well clusters match those of
-    the members: ``nmi`` and ``ari``.
+    the participants: ``nmi`` and ``ari``.
 
     Args:
         num_clusters: Clusters to look for, or ``"eigengap"`` to choose from 2 up to one less than
@@ -60,7 +60,7 @@ class Equitable(Aggregator):
         examples: Whether to average over all training examples of the client, or over the
             ``"last_batch"`` it trained on.
         center: Whether to subtract the mean over the cohort from the vectors.
-        cosine: Whether to scale vectors to unit length, so that similarities are cosines.
+        cosine: Whether to scale vectors to unit norm, so that similarities are cosines.
 
     Raises:
         ValueError: If a setting is not one of those listed, or (at ``init``) if the federation has
@@ -98,10 +98,10 @@ class Equitable(Aggregator):
     def aggregate(self, state, cohort, results, context):
         planted = None if context.groups is None else context.groups[cohort.clients]
         if self.groups == "oracle" and planted is not None:
-            members = jnp.ones(planted.shape, bool)
-            if cohort.answers is not None:
-                members = cohort.answers
-            labels = jnp.where(members, planted, -1)
+            participants = jnp.ones(planted.shape, bool)
+            if cohort.responded is not None:
+                participants = cohort.responded
+            labels = jnp.where(participants, planted, -1)
         else:
             vectors = activation_vectors(
                 cohort,
@@ -111,15 +111,15 @@ class Equitable(Aggregator):
                 model=self.model,
                 examples=self.examples,
             )
-            members = jnp.all(jnp.isfinite(vectors), axis=1)
-            if cohort.answers is not None:
-                members &= cohort.answers
+            participants = jnp.all(jnp.isfinite(vectors), axis=1)
+            if cohort.responded is not None:
+                participants &= cohort.responded
             key = jax.random.fold_in(jax.random.key(0), context.round)
-            similarity = _similarity(vectors, members, self.center, self.cosine)
-            labels = _clusters(key, similarity, members, self.num_clusters)
+            similarity = _similarity(vectors, participants, self.center, self.cosine)
+            labels = _clusters(key, similarity, participants, self.num_clusters)
         labels = _by_first_member(labels)
         weights = cluster_weights(labels, labels.size)
-        update = context.weighted_sum(weights, _without(results.update, members))
+        update = context.weighted_sum(weights, _without(results.update, participants))
         return update, state, Aggregation(weights, _info(labels, planted))
 
 
@@ -132,7 +132,7 @@ def activation_vectors(
     model: Literal["trained", "received"] = "trained",
     examples: Literal["all", "last_batch"] = "all",
 ) -> Float[Array, "cohort width"]:
-    """Mean log-softmax of the activations of each member, in evaluation mode.
+    """Mean log-softmax of the activations of each participant, in evaluation mode.
 
     Args:
         cohort: The clients that have trained.
@@ -143,7 +143,7 @@ def activation_vectors(
         examples: See ``Equitable``.
 
     Returns:
-        One row a member.
+        One row a participant.
 
     Raises:
         ValueError: If ``examples`` is the last batch and the solver does not report it.
@@ -153,7 +153,7 @@ def activation_vectors(
     """
     updates = results.update if model == "trained" else None
 
-    def measure(variables, features, labels):
+    def metric_fn(variables, features, labels):
         params, state = variables
         if layer == "logits":
             values, _ = context.model.apply(params, state, features, train=False, key=None)
@@ -162,16 +162,16 @@ def activation_vectors(
         return jax.nn.log_softmax(values)
 
     if examples == "all":
-        return context.client_means(measure, cohort.clients, updates)
+        return context.client_means(metric_fn, cohort.clients, updates)
     if "last_batch" not in results.reports:
         raise ValueError("examples='last_batch': expected a solver that reports it.")
 
-    def of_batch(client, member):
-        rows, update = member
+    def of_batch(client, participant):
+        rows, update = participant
         own = context.variables
         if update is not None:
             own = jax.tree.map(jnp.add, own, update)
-        values = measure(own, context.examples.features[rows], context.examples.labels[rows])
+        values = metric_fn(own, context.examples.features[rows], context.examples.labels[rows])
         return jnp.mean(values, axis=0, where=(rows >= 0)[:, None])
 
     return context.map_clients(of_batch, cohort.clients, (results.reports["last_batch"], updates))
@@ -179,20 +179,20 @@ def activation_vectors(
 
 def _similarity(
     vectors: Float[Array, "cohort width"],
-    members: Bool[Array, " cohort"],
+    participants: Bool[Array, " cohort"],
     center: bool,
     cosine: bool,
 ) -> Float[Array, "cohort cohort"]:
-    """Inner products; those of members that do not count are zero."""
-    counts = members.astype(vectors.dtype)
-    vectors = jnp.where(members[:, None], vectors, 0)
+    """Inner products; those of participants that do not count are zero."""
+    counts = participants.astype(vectors.dtype)
+    vectors = jnp.where(participants[:, None], vectors, 0)
     number = jnp.maximum(1, jnp.sum(counts))
     if center:
         mean = jnp.sum(vectors, axis=0) / number
         vectors = counts[:, None] * (vectors - mean[None, :])
     if cosine:
-        length = jnp.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = vectors / jnp.where(length > 0, length, 1)
+        norm = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = vectors / jnp.where(norm > 0, norm, 1)
     similarity = product(vectors, vectors.T)
     if center:
         # Centering took the constant eigenvector away, and what is left of C groups is C - 1
@@ -201,26 +201,26 @@ def _similarity(
     return similarity
 
 
-def _clusters(key, similarity, members, num_clusters) -> Int[Array, " cohort"]:
+def _clusters(key, similarity, participants, num_clusters) -> Int[Array, " cohort"]:
     size = similarity.shape[0]
     if num_clusters != "eigengap":
         most = min(num_clusters, size)
         points = spectral_embedding(similarity, most)
-        return kmeans(key, points, most, mask=members).labels
+        return kmeans(key, points, most, mask=participants).labels
     most = min(max(2, size - 1), size)
     active = eigengap(similarity, most)
     points = spectral_embedding(similarity, most)
     # The eigenvectors beyond the gap are what it leaves out.
     points = jnp.where(jnp.arange(most)[None, :] < active, points, 0)
-    return kmeans(key, points, most, active=active, mask=members).labels
+    return kmeans(key, points, most, active=active, mask=participants).labels
 
 
-def _without(updates: Variables, members: Bool[Array, " cohort"]) -> Variables:
-    """Updates of members only: a weight of zero times NaN would still be NaN."""
-    members = members | ~jnp.any(members)
+def _without(updates: Variables, participants: Bool[Array, " cohort"]) -> Variables:
+    """Updates of participants only: a weight of zero times NaN would still be NaN."""
+    participants = participants | ~jnp.any(participants)
 
     def clear(leaf: Any) -> Any:
-        return jnp.where(members.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+        return jnp.where(participants.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
 
     return jax.tree.map(clear, updates)
 

@@ -26,21 +26,21 @@ class FLTrust(Aggregator):
     r"""The mean of updates, weighed by their agreement with one that the server trains itself.
 
     The server holds a few trusted examples, and trains from the global model on them in every
-    round. With :math:`u_0` its update and :math:`u_k` those of the members,
+    round. With :math:`u_0` its update and :math:`u_k` those of the participants,
 
     .. math::
         u = \frac{1}{\sum_k s_k} \sum_k s_k \frac{\lVert u_0 \rVert}{\lVert u_k \rVert} u_k,
         \qquad s_k = \max\left(0, \frac{u_0 \cdot u_k}
         {\lVert u_0 \rVert \lVert u_k \rVert}\right).
 
-    Whoever lies, and however many do, the model moves by no more than the length of :math:`u_0`,
-    and never against it. It does not move where no member agrees with the server.
+    Whichever clients are Byzantine, and however many, the model moves by no more than the norm of :math:`u_0`,
+    and never against it. It does not move where no participant agrees with the server.
 
     It takes memory for the updates of the whole cohort. The root examples are arrays, so that this
     is for Python alone and no method of the command line.
 
     Its weights are the :math:`s_k`, divided by their sum. Statistics of normalization are averaged
-    with them. Info: the ``trust`` :math:`s_k` of every member, and ``root_length``, the length of
+    with them. Info: the ``trust`` :math:`s_k` of every participant, and ``root_norm``, the norm of
     :math:`u_0`.
 
     Args:
@@ -76,17 +76,17 @@ class FLTrust(Aggregator):
 
     def aggregate(self, state, cohort, results, context):
         own = _trusted_update(self.root, self.solver, self.seed, context)
-        updates, members = gathered(cohort, results, context)
-        root_length = jnp.linalg.norm(ravel(own.params))
+        updates, participants = gathered(cohort, results, context)
+        root_norm = jnp.linalg.norm(ravel(own.params))
         directions = jax.vmap(_direction)(updates.params)
         agreement = product(directions, _direction(own.params))
-        trust = jnp.where(members, jnp.maximum(agreement, 0), 0)
-        weights = normalized(members, trust)
+        trust = jnp.where(participants, jnp.maximum(agreement, 0), 0)
+        weights = normalized(participants, trust)
         _, restore = ravel_pytree(own.params)
         update = Variables(
-            restore(root_length * product(weights, directions)), weighted(updates.state, weights)
+            restore(root_norm * product(weights, directions)), weighted(updates.state, weights)
         )
-        info = {"trust": trust, "root_length": root_length}
+        info = {"trust": trust, "root_norm": root_norm}
         return update, state, Aggregation(weights, info)
 
 
@@ -142,7 +142,7 @@ def _trusted_update(
 
 
 def _direction(params):
-    """A vector of length 1, or zeros; lengths whose square is infinite are no obstacle."""
+    """A vector of norm 1, or zeros; norms whose square is infinite are no obstacle."""
     vector = ravel(params)
     vector = vector / jnp.maximum(jnp.max(jnp.abs(vector)), 1e-30)
     return vector / jnp.maximum(jnp.linalg.norm(vector), 1e-30)

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import weights_before
+from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import (
     Aggregation,
     Aggregator,
@@ -18,7 +18,7 @@ from fedjax_fair.base import (
     Context,
     LocalResult,
     Number,
-    Sees,
+    ServerView,
 )
 from fedjax_fair.metrics import groups as by_group
 
@@ -33,26 +33,26 @@ class GIFAIR(Aggregator):
     .. math:: \sum_k p_k F_k + \lambda \sum_{i < j} |L_i - L_j|
 
     multiplies the loss of client :math:`k` of group :math:`s` by :math:`1 + \lambda r_k / (p_k
-    |A_s|)`, where :math:`r_k` counts the groups of lower loss minus those of higher loss. Members
+    |A_s|)`, where :math:`r_k` counts the groups of lower loss minus those of higher loss. Participants
     train with that factor, and updates are averaged by size. Everything refers to the cohort:
-    :math:`p_k = n_k / \sum n`, and :math:`A_s`, the members of a group; a group that is absent does
-    not count, and a client that is in the cohort twice is two members. The factors average to 1
+    :math:`p_k = n_k / \sum n`, and :math:`A_s`, the participants of a group; a group that is absent does
+    not count, and a client that is in the cohort twice is two participants. The factors average to 1
     with the weights :math:`p_k`, and are not negative up to the largest
 
     .. math:: \lambda_{\max} = \min_k \frac{p_k |A_{s_k}|}{\text{groups present} - 1}.
 
-    A group's loss is that of its members at the end of their own training, averaged over all their
+    A group's loss is that of its participants at the end of their own training, averaged over all their
     training examples, when it last took part; before that, the mean loss of all its clients at
-    the initial model. Members whose loss is not finite are left out of it.
+    the initial model. Participants whose loss is not finite are left out of it.
 
     The paper draws its cohorts by size and averages them alike. Here any selector goes with it, and
     averages are by size, as befits cohorts that are drawn alike (``selectors.Uniform``).
 
-    It goes with federations whose groups are known. Info: the ``loss_weight`` that every member
+    It goes with federations whose groups are known. Info: the ``loss_weight`` that every participant
     trained with.
 
     Args:
-        strength: :math:`\lambda / \lambda_{\max}` in ``[0, 1]``. With 0 it is ``Mean("size")``.
+        strength: :math:`\lambda / \lambda_{\max}` in ``[0, 1]``. With 0 it is ``Mean("num_examples")``.
 
     Raises:
         ValueError: If ``strength`` is out of range, or (at ``init``) groups are not known.
@@ -65,7 +65,7 @@ class GIFAIR(Aggregator):
         >>> aggregator = GIFAIR(strength=0.5)
     """
 
-    sees: ClassVar[Sees] = "numbers"
+    server_view: ClassVar[ServerView] = "scalars"
 
     strength: Number = 0.1
 
@@ -85,19 +85,19 @@ class GIFAIR(Aggregator):
         return by_group.means(losses, context.groups, context.num_clients)
 
     def prepare(self, state, cohort, context):
-        shares = weights_before("size", cohort, context)
+        shares = scheme_weights("num_examples", cohort, context)
         groups, labels = _groups_of(cohort, context)
         levels = jnp.zeros(labels.shape, state.dtype).at[labels].set(state[groups])
         factors = _factors(self.strength, shares, labels, levels)
         return cohort._replace(instructions=cohort.instructions | {"loss_weight": factors})
 
     def aggregate(self, state, cohort, results, context):
-        weights = weights_before("size", cohort, context)
+        weights = scheme_weights("num_examples", cohort, context)
         losses = _trained_losses(cohort, results, context)
         counts = (
             jnp.isfinite(losses)
-            if cohort.answers is None
-            else cohort.answers & jnp.isfinite(losses)
+            if cohort.responded is None
+            else cohort.responded & jnp.isfinite(losses)
         )
         losses = jnp.where(counts, losses, jnp.nan)
         groups, labels = _groups_of(cohort, context)
@@ -111,9 +111,9 @@ class GIFAIR(Aggregator):
 def _groups_of(
     cohort: Cohort, context: Context
 ) -> tuple[Int[Array, " cohort"], Int[Array, " cohort"]]:
-    """The group of each member, and a label below the cohort's size that stands for it.
+    """The group of each participant, and a label below the cohort's size that stands for it.
 
-    There may be as many groups as clients, of which a round then touches those of its members only.
+    There may be as many groups as clients, of which a round then touches those of its participants only.
     """
     assert context.groups is not None
     groups = context.groups[cohort.clients]
@@ -126,13 +126,13 @@ def _factors(
     groups: Int[Array, " cohort"],
     group_losses: Float[Array, " groups"],
 ) -> Float[Array, " cohort"]:
-    members = jnp.zeros_like(group_losses).at[groups].add(1)
-    present = members > 0
+    participants = jnp.zeros_like(group_losses).at[groups].add(1)
+    present = participants > 0
     count = jnp.sum(present, dtype=jnp.int32)
     ranked = jnp.sort(jnp.where(present, group_losses, jnp.inf))
     lower = jnp.searchsorted(ranked, group_losses[groups], side="left")
     higher = count - jnp.searchsorted(ranked, group_losses[groups], side="right")
-    mass = shares * members[groups]
+    mass = shares * participants[groups]
     largest = jnp.min(mass) / jnp.maximum(count - 1, 1).astype(mass.dtype)
     return 1 + strength * largest * (lower - higher).astype(mass.dtype) / mass
 
@@ -140,11 +140,11 @@ def _factors(
 def _trained_losses(
     cohort: Cohort, results: LocalResult, context: Context
 ) -> Float[Array, " cohort"]:
-    """Mean training loss of each member at its own model."""
+    """Mean training loss of each participant at its own model."""
 
-    def measure(variables, features, labels):
+    def metric_fn(variables, features, labels):
         params, state = variables
         outputs, _ = context.model.apply(params, state, features, train=False, key=None)
         return context.model.loss(outputs, labels)
 
-    return context.client_means(measure, cohort.clients, updates=results.update)
+    return context.client_means(metric_fn, cohort.clients, updates=results.update)

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair import checks
-from fedjax_fair.base import Aggregation, Aggregator, Number, Sees, Variables
+from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView, Variables
 
 __all__ = ["QFedAvg"]
 
@@ -21,7 +21,7 @@ _OFFSET = 1e-10  # Added to losses, so that one of zero has a logarithm.
 class QFedAvg(Aggregator):
     r"""Weighs updates by losses to the power q, and shortens the step where that is steep.
 
-    With :math:`F_k` the mean training loss of a member on the model it received, :math:`u_k` its
+    With :math:`F_k` the mean training loss of a participant on the model it received, :math:`u_k` its
     update and :math:`L = 1 / \text{learning rate}`, the paper's server step is
 
     .. math::
@@ -32,13 +32,13 @@ class QFedAvg(Aggregator):
     In other words it is the mean of the updates with weights :math:`a_k \propto F_k^q`, divided by
     :math:`1 + q L \sum_k a_k \lVert u_k \rVert^2 / F_k`: shorter than any mean. It is computed in
     this form, in which no power of a loss can overflow. Normalization statistics are averaged with
-    the weights and not shortened; no norm sees them.
+    the weights and not scaled; no norm sees them.
 
     Every place in the cohort counts the same before losses do. The paper draws clients in
     proportion to size, as ``BySize`` does (though without replacement).
 
     The weights it reports are the :math:`a_k`. Info: the ``received_loss`` :math:`F_k` of every
-    member, and the ``shortening`` by which the mean was divided, at least 1.
+    participant, and the ``step_divisor`` by which the mean was divided, at least 1.
 
     Args:
         q: How much high losses count, >= 0. With 0 it is ``Mean("uniform")``.
@@ -55,7 +55,7 @@ class QFedAvg(Aggregator):
         >>> aggregator = QFedAvg(q=1.0, learning_rate=0.1)
     """
 
-    sees: ClassVar[Sees] = "numbers"
+    server_view: ClassVar[ServerView] = "scalars"
 
     q: Number = 1.0
     _: KW_ONLY
@@ -67,17 +67,17 @@ class QFedAvg(Aggregator):
 
     def aggregate(self, state, cohort, results, context):
         losses = context.losses(context.variables, cohort.clients) + _OFFSET
-        weights = jax.nn.softmax(self.q * jnp.log(losses), where=cohort.answers)
-        squared = context.map_clients(_squared_length, cohort.clients, results.update.params)
-        shortening = 1 + self.q / self.learning_rate * jnp.sum(weights * squared / losses)
+        weights = jax.nn.softmax(self.q * jnp.log(losses), where=cohort.responded)
+        squared = context.map_clients(_squared_norm, cohort.clients, results.update.params)
+        step_divisor = 1 + self.q / self.learning_rate * jnp.sum(weights * squared / losses)
         mean = context.weighted_sum(weights, results.update)
         update = Variables(
-            params=jax.tree.map(lambda leaf: leaf / shortening.astype(leaf.dtype), mean.params),
+            params=jax.tree.map(lambda leaf: leaf / step_divisor.astype(leaf.dtype), mean.params),
             state=mean.state,
         )
-        info = {"received_loss": losses, "shortening": shortening}
+        info = {"received_loss": losses, "step_divisor": step_divisor}
         return update, state, Aggregation(weights, info)
 
 
-def _squared_length(client: Array, params: PyTree) -> Float[Array, ""]:
+def _squared_norm(client: Array, params: PyTree) -> Float[Array, ""]:
     return optax.tree.norm(params, squared=True)

@@ -2,8 +2,8 @@
 
 All of them need the updates of the whole cohort at once, on every device: memory of ``cohort_size``
 models. An update that has not arrived, or is not finite, does not count. Where only a number of
-members is known to be honest, no weight that a member could choose may count, so median, trimmed
-mean and Krum take every member alike; the others take the weights of `Mean`.
+participants is known to be honest, no weight that a participant could choose may count, so median, trimmed
+mean and Krum take every participant alike; the others take the weights of `Mean`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import weights_before
+from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.aggregators.whole_cohort import gathered, normalized, weighted
 from fedjax_fair.base import Aggregation, Aggregator, Number, Variables
 from fedjax_fair.numerics.distances import pairwise_distances
@@ -35,13 +35,13 @@ __all__ = [
     "TrimmedMean",
 ]
 
-Weights = Literal["uniform", "size", "cohort"]
+Weights = Literal["uniform", "num_examples", "selector"]
 
 
 class OrderStatistic(Aggregator):
     """A statistic of the sorted values of every coordinate, the interface of `Median`.
 
-    The weights it reports are uniform over the members that count.
+    The weights it reports are uniform over the participants that count.
     """
 
     @abstractmethod
@@ -52,16 +52,16 @@ class OrderStatistic(Aggregator):
         raise NotImplementedError
 
     def aggregate(self, state, cohort, results, context):
-        updates, members = gathered(cohort, results, context)
-        found = _ordered(updates, members, self.statistic)
-        return found, state, Aggregation(normalized(members), {})
+        updates, participants = gathered(cohort, results, context)
+        found = _ordered(updates, participants, self.statistic)
+        return found, state, Aggregation(normalized(participants), {})
 
 
 class Median(OrderStatistic):
     """The median of every coordinate.
 
-    While fewer than half of the members lie, it lies between the honest values. The weights it
-    reports are uniform over the members that count.
+    While fewer than half of the participants are Byzantine, it lies between the honest values. The weights it
+    reports are uniform over the participants that count.
 
     References:
         Yin, Chen, Ramchandran, Bartlett, *Byzantine-Robust Distributed Learning: Towards Optimal
@@ -78,11 +78,11 @@ class Median(OrderStatistic):
 class TrimmedMean(OrderStatistic):
     """The mean of every coordinate without its smallest and largest values.
 
-    While at most ``floor(trim * members)`` members lie, it lies between the honest values. The
-    weights it reports are uniform over the members that count.
+    While at most ``floor(trim * participants)`` participants are Byzantine, it lies between the honest values. The
+    weights it reports are uniform over the participants that count.
 
     Args:
-        trim: The part that is cut off at each end, in ``[0, 0.5)``, rounded down to members. With 0
+        trim: The part that is cut off at each end, in ``[0, 0.5)``, rounded down to participants. With 0
             it is ``Mean()``.
 
     Raises:
@@ -116,11 +116,11 @@ class Krum(Aggregator):
 
     The score of an update is the sum of squared distances to the nearest :math:`n - f - 2` others
     of the :math:`n` that count; those with the smallest scores are averaged. It tolerates
-    :math:`f` liars of :math:`n \ge 2 f + 3`. Its weights are uniform over those selected. Info: the
-    ``score`` of every member, infinite for one that does not count.
+    :math:`f` Byzantine clients of :math:`n \ge 2 f + 3`. Its weights are uniform over those selected. Info: the
+    ``score`` of every participant, infinite for one that does not count.
 
     Args:
-        byzantine: Liars :math:`f` in a cohort, at most.
+        byzantine: Byzantine clients :math:`f` in a cohort, at most.
         selected: Updates to average; more than one is *multi-Krum*.
 
     Raises:
@@ -151,25 +151,25 @@ class Krum(Aggregator):
                 f"{byzantine=}: expected a cohort of at least {2 * byzantine + 3}, got {size}."
             )
         checks.positive_int("selected", selected, at_most=size)
-        updates, members = gathered(cohort, results, context)
+        updates, participants = gathered(cohort, results, context)
         vectors = jax.vmap(ravel)(updates.params)
-        apart = members[:, None] & members[None, :] & ~jnp.eye(size, dtype=bool)
+        apart = participants[:, None] & participants[None, :] & ~jnp.eye(size, dtype=bool)
         squared = jnp.where(apart, pairwise_distances(vectors) ** 2, jnp.inf)
-        neighbors = jnp.sum(members, dtype=jnp.int32) - byzantine - 2
+        neighbors = jnp.sum(participants, dtype=jnp.int32) - byzantine - 2
         near = jnp.arange(size, dtype=jnp.int32)[None, :] < jnp.maximum(neighbors, 1)
         scores = jnp.sum(jnp.where(near, jnp.sort(squared, axis=1), 0), axis=1)
-        scores = jnp.where(members, scores, jnp.inf)
+        scores = jnp.where(participants, scores, jnp.inf)
         places = jnp.argsort(jnp.argsort(scores, stable=True), stable=True)
-        weights = normalized((places < selected) & members)
+        weights = normalized((places < selected) & participants)
         return weighted(updates, weights), state, Aggregation(weights, {"score": scores})
 
 
 class GeometricMedian(Aggregator):
     """The point with the smallest sum of distances to the updates.
 
-    While those who lie weigh less than half, it stays near the honest updates. It is approached by
-    Weiszfeld's iterations from the median of every coordinate; from the mean, which a liar moves
-    anywhere, they would take as many more as the liar likes. The weights it reports are those of
+    While Byzantine clients weigh less than half, it stays near the honest updates. It is approached by
+    Weiszfeld's iterations from the median of every coordinate; from the mean, which a Byzantine client moves
+    anywhere, they would take as many more as it likes. The weights it reports are those of
     the last iteration.
 
     Args:
@@ -184,7 +184,7 @@ class GeometricMedian(Aggregator):
         https://arxiv.org/abs/1912.13445
 
     Examples:
-        >>> aggregator = GeometricMedian("size")
+        >>> aggregator = GeometricMedian("num_examples")
     """
 
     weights: Weights = "uniform"
@@ -192,22 +192,22 @@ class GeometricMedian(Aggregator):
     iterations: int = 8
 
     def __post_init__(self):
-        checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
+        checks.one_of("weights", self.weights, ("uniform", "num_examples", "selector"))
         checks.positive_int("iterations", self.iterations)
 
     def aggregate(self, state, cohort, results, context):
-        updates, members = gathered(cohort, results, context)
-        shares = normalized(members, weights_before(self.weights, cohort, context))
+        updates, participants = gathered(cohort, results, context)
+        shares = normalized(participants, scheme_weights(self.weights, cohort, context))
 
         def weights_at(center):
             distances = _distances(updates, center)
             # Where an update is the median itself, it is not nearer than a millionth of the others.
-            ranked = jnp.sort(jnp.where(members, distances, jnp.inf))
-            typical = _middle(ranked, jnp.sum(members, dtype=jnp.int32))
+            ranked = jnp.sort(jnp.where(participants, distances, jnp.inf))
+            typical = _middle(ranked, jnp.sum(participants, dtype=jnp.int32))
             pull = shares / jnp.maximum(distances, 1e-6 * typical + 1e-30)
             return pull / jnp.maximum(jnp.sum(pull), 1e-30)
 
-        start = weights_at(_ordered(updates, members, _middle))
+        start = weights_at(_ordered(updates, participants, _middle))
         given = jax.lax.fori_loop(
             1, self.iterations, lambda _, given: weights_at(weighted(updates, given)), start
         )
@@ -215,13 +215,13 @@ class GeometricMedian(Aggregator):
 
 
 class NormClipping(Aggregator):
-    """The mean of updates that are shortened to a length.
+    """The mean of updates that are clipped to a norm.
 
-    A liar moves the mean by its weight times the bound, at most. Info: the ``length`` of every
-    update before it was shortened.
+    A Byzantine client moves the mean by its weight times the bound, at most. Info: the ``norm`` of every
+    update before it was clipped.
 
     Args:
-        bound: The length, > 0.
+        bound: The norm, > 0.
         weights: As for `Mean`.
 
     Raises:
@@ -240,26 +240,26 @@ class NormClipping(Aggregator):
 
     def __post_init__(self):
         checks.positive("bound", self.bound)
-        checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
+        checks.one_of("weights", self.weights, ("uniform", "num_examples", "selector"))
 
     def aggregate(self, state, cohort, results, context):
-        updates, members = gathered(cohort, results, context)
-        given = normalized(members, weights_before(self.weights, cohort, context))
+        updates, participants = gathered(cohort, results, context)
+        given = normalized(participants, scheme_weights(self.weights, cohort, context))
         origin = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), updates)
-        lengths = _distances(updates, origin)
-        shortened = _mean_of_clipped(updates, origin, lengths, self.bound, given)
-        return shortened, state, Aggregation(given, {"length": lengths})
+        norms = _distances(updates, origin)
+        clipped = _mean_of_clipped(updates, origin, norms, self.bound, given)
+        return clipped, state, Aggregation(given, {"norm": norms})
 
 
 class CenteredClipping(Aggregator):
-    r"""The mean of updates that are shortened to a length around the update of the round before.
+    r"""The mean of updates that are clipped to a norm around the update of the round before.
 
     From :math:`v`, what was last added to the model, :math:`v \leftarrow v + \sum_k p_k (u_k - v)
-    \min(1, \tau / \lVert u_k - v \rVert)`. Info: the ``length`` :math:`\lVert u_k - v \rVert` of
-    every member in the last iteration.
+    \min(1, \tau / \lVert u_k - v \rVert)`. Info: the ``norm`` :math:`\lVert u_k - v \rVert` of
+    every participant in the last iteration.
 
     Args:
-        bound: The length :math:`\tau`, > 0.
+        bound: The norm :math:`\tau`, > 0.
         weights: The shares :math:`p_k`, as for `Mean`.
         iterations: How often.
 
@@ -281,30 +281,30 @@ class CenteredClipping(Aggregator):
 
     def __post_init__(self):
         checks.positive("bound", self.bound)
-        checks.one_of("weights", self.weights, ("uniform", "size", "cohort"))
+        checks.one_of("weights", self.weights, ("uniform", "num_examples", "selector"))
         checks.positive_int("iterations", self.iterations)
 
     def init(self, context):
         return jax.tree.map(jnp.zeros_like, context.variables)
 
     def aggregate(self, state, cohort, results, context):
-        updates, members = gathered(cohort, results, context)
-        given = normalized(members, weights_before(self.weights, cohort, context))
-        center, lengths = state, jnp.zeros_like(given)
+        updates, participants = gathered(cohort, results, context)
+        given = normalized(participants, scheme_weights(self.weights, cohort, context))
+        center, norms = state, jnp.zeros_like(given)
         for _ in range(self.iterations):
-            lengths = _distances(updates, center)
-            moved = _mean_of_clipped(updates, center, lengths, self.bound, given)
+            norms = _distances(updates, center)
+            moved = _mean_of_clipped(updates, center, norms, self.bound, given)
             center = jax.tree.map(jnp.add, center, moved)
-        return center, center, Aggregation(given, {"length": lengths})
+        return center, center, Aggregation(given, {"norm": norms})
 
 
 def _ordered(
-    updates: Variables, members: Bool[Array, " cohort"], statistic: Callable[..., Array]
+    updates: Variables, participants: Bool[Array, " cohort"], statistic: Callable[..., Array]
 ) -> Variables:
-    count = jnp.sum(members, dtype=jnp.int32)
+    count = jnp.sum(participants, dtype=jnp.int32)
 
     def of_leaf(leaf):
-        mask = members.reshape(-1, *[1] * (leaf.ndim - 1))
+        mask = participants.reshape(-1, *[1] * (leaf.ndim - 1))
         ranked = jnp.sort(jnp.where(mask, leaf, jnp.inf), axis=0)
         return jnp.where(count > 0, statistic(ranked, count), 0)
 
@@ -329,11 +329,11 @@ def _distances(updates: Variables, center: Variables) -> Float[Array, " cohort"]
 def _mean_of_clipped(
     updates: Variables,
     center: Variables,
-    lengths: Float[Array, " cohort"],
+    norms: Float[Array, " cohort"],
     bound: Number,
     weights: Float[Array, " cohort"],
 ) -> Variables:
-    """Weighted mean of the steps from the center to the updates, shortened to the bound."""
-    shorter = weights * jnp.minimum(1, bound / jnp.maximum(lengths, 1e-30))
+    """Weighted mean of the steps from the center to the updates, clipped to the bound."""
+    scaled_weights = weights * jnp.minimum(1, bound / jnp.maximum(norms, 1e-30))
     steps = jax.tree.map(lambda own, old: own - old[None], updates, center)
-    return weighted(steps, shorter)
+    return weighted(steps, scaled_weights)

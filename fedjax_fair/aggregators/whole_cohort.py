@@ -18,21 +18,21 @@ def gathered(
 ) -> tuple[Variables, Bool[Array, " cohort"]]:
     """All updates, on every device, with zeros for those that do not count; and which do."""
     updates = context.map_clients(lambda client, own: own, cohort.clients, results.update)
-    members = jax.vmap(all_finite)(updates)
-    if cohort.answers is not None:
-        members &= cohort.answers
+    participants = jax.vmap(all_finite)(updates)
+    if cohort.responded is not None:
+        participants &= cohort.responded
 
     def clear(leaf):
-        return jnp.where(members.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+        return jnp.where(participants.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
 
-    return jax.tree.map(clear, updates), members
+    return jax.tree.map(clear, updates), participants
 
 
 def normalized(
-    members: Bool[Array, " cohort"], weights: Float[Array, " cohort"] | float = 1.0
+    participants: Bool[Array, " cohort"], weights: Float[Array, " cohort"] | float = 1.0
 ) -> Float[Array, " cohort"]:
-    """Weights of the members, divided by their sum; zeros for the others, or all."""
-    given = jnp.where(members, weights, 0.0)
+    """Weights of the participants, divided by their sum; zeros for the others, or all."""
+    given = jnp.where(participants, weights, 0.0)
     return given / jnp.maximum(jnp.sum(given), 1e-30)
 
 

@@ -12,16 +12,16 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from fedjax_fair import checks, data, models
-from fedjax_fair.app.conditions import faults_of, uploads_of
+from fedjax_fair.app.conditions import communication_of, faults_of
 from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.memory import Least, least_memory, require_memory, total_memory
+from fedjax_fair.app.memory import MemoryEstimate, check_memory, min_memory, total_memory
 from fedjax_fair.app.method import Method
-from fedjax_fair.app.registry import MODELS, PARTITIONERS, factories
+from fedjax_fair.app.registry import MODELS, PARTITIONERS, role_classes
 from fedjax_fair.app.settings import lookup
 from fedjax_fair.app.signatures import settings_of
-from fedjax_fair.app.variants import require_all_read, variant
-from fedjax_fair.base import Model, Sees
+from fedjax_fair.app.variants import check_unused_settings, resolve_method
+from fedjax_fair.base import Model, ServerView
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device, num_run_groups
@@ -35,7 +35,7 @@ __all__ = [
     "local_steps",
     "memory_of",
     "method_round",
-    "server_sees",
+    "server_view",
 ]
 
 _COHORT_SIZE = 10
@@ -77,27 +77,30 @@ def build(
     """
     _check(config)
     mesh = mesh_of(config.devices)
-    if config.data.per_run:
-        _require_all_clients(mesh, config, "with data.per_run")
+    if config.data.partition_per_seed:
+        _check_all_clients(mesh, config, "with data.partition_per_seed")
     for name in config.methods:  # Before data is read, which can take long.
-        method, own = variant(config, name)
+        method, own = resolve_method(config, name)
         lookup("model.name", str(own.model.name), MODELS)
-        if method.pooled is not None:
-            _require_all_clients(mesh, config, f"for {name}")
-        if method.pooled is not None and config.faults != type(config.faults)():
+        if method.centralized_fn is not None:
+            _check_all_clients(mesh, config, f"for {name}")
+        if method.centralized_fn is not None and config.faults != type(config.faults)():
             raise ValueError(f"faults: expected none with {name}, which has no clients.")
-        if method.pooled is not None and config.upload != type(config.upload)():
-            raise ValueError(f"upload: expected none with {name}, which has no clients.")
-    require_all_read(config)
+        if (
+            method.centralized_fn is not None
+            and config.communication != type(config.communication)()
+        ):
+            raise ValueError(f"communication: expected none with {name}, which has no clients.")
+    check_unused_settings(config)
     if federation is None:
         federation = load_data(config)
     classes, largest = federation.num_classes, largest_client(federation)
-    settings_of_models = {name: variant(config, name)[1].model for name in config.methods}
+    settings_of_models = {name: resolve_method(config, name)[1].model for name in config.methods}
     shared: dict[ModelConfig, Model] = {}  # Most methods have one, and with it programs.
     for own in settings_of_models.values():
         if own not in shared:
             shared[own] = _model(own, classes)
-            _require_network(str(own.name), shared[own], federation)
+            _check_network(str(own.name), shared[own], federation)
     rounds = {
         name: method_round(config, name, classes, largest, shared[own])
         for name, own in settings_of_models.items()
@@ -105,18 +108,18 @@ def build(
     experiment = Experiment(config, federation, rounds, mesh)
     limit = total_memory() if memory is None else int(memory)
     for name, least in memory_of(experiment).items():
-        require_memory(name, least, variant(config, name)[1].solver, config.training, limit)
+        check_memory(name, least, resolve_method(config, name)[1].solver, config.training, limit)
     return experiment
 
 
-def memory_of(experiment: Experiment) -> dict[str, Least]:
+def memory_of(experiment: Experiment) -> dict[str, MemoryEstimate]:
     """What each method needs of a device at least, besides the data."""
     config, data, rounds, mesh = experiment
     runs = -(-len(config.training.seeds) // num_run_groups(mesh))
     return {
-        name: least_memory(
+        name: min_memory(
             jax.eval_shape(method.init, jax.random.key(0), data.partition(0)),
-            variant(config, name)[1].solver,
+            resolve_method(config, name)[1].solver,
             runs,
             data,
         )
@@ -132,16 +135,18 @@ def load_data(config: Config) -> FederatedData:
         FileNotFoundError: If the data is not there.
     """
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
-    require_all_read(config)
+    check_unused_settings(config)
     seed: Any = config.data.seed
-    if config.data.per_run:
+    if config.data.partition_per_seed:
         seed = tuple(config.data.seed + run for run in config.training.seeds)
     partitioner = _make(partition, config.data, names=DATA_NAMES)
     own = config.data
-    return data.load(own.name, partitioner, seed, own.dir, validation=own.validation or 0.0)
+    return data.load(
+        own.name, partitioner, seed, own.dir, validation_fraction=own.validation_fraction or 0.0
+    )
 
 
-def _require_network(name: str, model: Model, federation: FederatedData) -> None:
+def _check_network(name: str, model: Model, federation: FederatedData) -> None:
     """Requires that a network takes the data, such as images as small as they are."""
     shape = federation.train.features.shape[1:]
     try:
@@ -183,13 +188,15 @@ def method_round(
         >>> round.solver.prox
         0.1
     """
-    method, own = variant(config, name)
+    method, own = resolve_method(config, name)
     if model is None:
         model = _model(own.model, num_classes)
-    made_of = factories(method)
-    if method.pooled is not None:
+    made_of = role_classes(method)
+    if method.centralized_fn is not None:
         # What all examples train has no global model to be pulled to.
-        return method.pooled(model, _make(made_of["solver"], replace(own.solver, prox=None)))
+        return method.centralized_fn(
+            model, _make(made_of["solver"], replace(own.solver, prox=None))
+        )
     if largest_client is not None:
         own = replace(own, solver=_fitting(own.solver, largest_client))
     borrowed = {to: getattr(own.solver, of) for to, of in method.from_solver.items()}
@@ -200,7 +207,7 @@ def method_round(
         _make(made_of["solver"], own.solver),
         _make(made_of["aggregator"], own.aggregator, **borrowed),
     )
-    faults, settings = faults_of(config), uploads_of(config)
+    faults, settings = faults_of(config), communication_of(config)
     try:
         return Round(
             model,
@@ -219,23 +226,23 @@ def _model(settings: ModelConfig, num_classes: int) -> Model:
     return models.in_bfloat16(model) if settings.compute == "bfloat16" else model
 
 
-def server_sees(method: Method) -> str:
+def server_view(method: Method) -> str:
     """What the server needs to see of one client, in a word.
 
     Examples:
         >>> from fedjax_fair.app.registry import METHODS
-        >>> server_sees(METHODS["fedavg"]), server_sees(METHODS["divfl"])
-        ('sum', 'vectors')
+        >>> server_view(METHODS["fedavg"]), server_view(METHODS["divfl"])
+        ('aggregate', 'vectors')
     """
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         return "examples"
-    made_of = factories(method)
+    made_of = role_classes(method)
     needed: dict[str, Any] = dict.fromkeys(method.from_solver, 1)
     roles = [
         _make(made_of[role], None, cohort_size=_COHORT_SIZE, **needed)
         for role in ("selector", "aggregator")
     ]
-    return max((role.sees for role in roles), key=get_args(Sees).index)
+    return max((role.server_view for role in roles), key=get_args(ServerView).index)
 
 
 def batch_size(config: Config, name: str) -> int | None:
@@ -250,7 +257,7 @@ def batch_size(config: Config, name: str) -> int | None:
         >>> batch_size(presets.resolve(Config()), "fedavg:batch_size=20")
         20
     """
-    return variant(config, name)[1].solver.batch_size
+    return resolve_method(config, name)[1].solver.batch_size
 
 
 def local_steps(
@@ -269,10 +276,10 @@ def local_steps(
         >>> local_steps(config, "fedavg:batch_size=20,epochs=2", np.array([5, 41])).tolist()
         [2, 6]
     """
-    method, own = variant(config, name)
+    method, own = resolve_method(config, name)
     if own.solver.epochs is None:
         return np.full_like(sizes, own.solver.steps)
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         sizes = np.sum(sizes, keepdims=True)
     return own.solver.epochs * -(-sizes // own.solver.batch_size)
 
@@ -285,15 +292,15 @@ def _fitting(solver: Any, largest_client: int) -> Any:
 
 
 def _make(
-    factory: Callable[..., Any], part: Any, names: Mapping[str, str] | None = None, **extra: Any
+    constructor: Callable[..., Any], part: Any, names: Mapping[str, str] | None = None, **extra: Any
 ) -> Any:
-    """Calls a factory with what its section gives, and with what of the rest it has."""
+    """Calls a constructor with what its section gives, and with what of the rest it has."""
     names = names or {}
-    readable = settings_of(factory)
+    readable = settings_of(constructor)
     given = {name: getattr(part, names.get(name, name), None) for name in readable}
     given = {name: value for name, value in given.items() if value is not None}
     others = {name: value for name, value in extra.items() if name in readable}
-    return factory(**others | given)
+    return constructor(**others | given)
 
 
 def _check(config: Config) -> None:
@@ -302,17 +309,17 @@ def _check(config: Config) -> None:
     if not config.methods or len(set(config.methods)) < len(config.methods):
         raise ValueError(f"methods={config.methods}: expected one or more different methods.")
     faults_of(config)
-    uploads_of(config)
+    communication_of(config)
     checks.positive_int("training.rounds", training.rounds)
     checks.positive_int("training.eval_every", training.eval_every)
     checks.seeds("training.seeds", training.seeds)
-    if config.data.validation is not None:
-        checks.unit_interval("data.validation", config.data.validation)
+    if config.data.validation_fraction is not None:
+        checks.unit_interval("data.validation_fraction", config.data.validation_fraction)
     if config.distributed and config.devices != "all":
         raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
 
 
-def _require_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
+def _check_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
     """Requires devices or cores that can each compute all clients."""
     if not (is_run_on_one_device(mesh) or (mesh is not None and mesh.axis_names == (CORES,))):
         raise ValueError(

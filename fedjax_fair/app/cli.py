@@ -15,7 +15,7 @@ from fedjax_fair.app.termination import Terminated, interruptible
 from fedjax_fair.parallel import processes
 from fedjax_fair.text import escape_control_chars
 from fedjax_fair.training.cache import enable_compilation_cache
-from fedjax_fair.training.fit import SimulationError
+from fedjax_fair.training.fit import DivergenceError
 
 if TYPE_CHECKING:
     from fedjax_fair.app.presets import Preset
@@ -45,14 +45,16 @@ def main(
             from fedjax_fair.app.commands.dispatch import dispatch
 
             dispatch(rest, presets)
-    except (ValueError, OSError, ImportError, SimulationError) as error:
+    except (ValueError, OSError, ImportError, DivergenceError) as error:
         print("fedjax-fair:", *map(escape_control_chars, str(error).split()), file=sys.stderr)
         processes.abort(2)
         return 2
     except Exception as error:
         if _is_out_of_memory(error):
             print(
-                "fedjax-fair: out of memory:", *map(escape_control_chars, str(error).split()), file=sys.stderr
+                "fedjax-fair: out of memory:",
+                *map(escape_control_chars, str(error).split()),
+                file=sys.stderr,
             )
             processes.abort(2)
             return 2

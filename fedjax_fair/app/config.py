@@ -2,8 +2,8 @@
 
 A configuration is a tree of frozen dataclasses. The command line reads it from flags, a run folder
 keeps it as JSON, and ``fedjax_fair.app.build`` turns it into functions. The fields of a section
-that belong to a method, a network or a partition are those of its factory's signature; one that is
-None has the factory's own default, or follows the data set (``fedjax_fair.app.presets.resolve``).
+that belong to a method, a network or a partition are those of its constructor's signature; one that is
+None has the constructor's own default, or follows the data set (``fedjax_fair.app.presets.resolve``).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
+from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, role_classes
 from fedjax_fair.app.signatures import section
 
 __all__ = [
     "AggregatorConfig",
+    "CommunicationConfig",
     "Config",
     "DataConfig",
     "FaultsConfig",
@@ -27,7 +28,6 @@ __all__ = [
     "SelectorConfig",
     "SolverConfig",
     "TrainingConfig",
-    "UploadConfig",
 ]
 
 DATA_NAMES = {"num_clients": "clients", "classes": "classes_per_client"}
@@ -39,8 +39,8 @@ _GIVEN = ("num_classes", "local_steps", "learning_rate")
 
 
 def _role(role: str) -> dict[str, list[Any]]:
-    """The factory of one role in every method that has it."""
-    made_of = {name: factories(method) for name, method in METHODS.items()}
+    """The constructor of one role in every method that has it."""
+    made_of = {name: role_classes(method) for name, method in METHODS.items()}
     return {name: [roles[role]] for name, roles in made_of.items() if role in roles}
 
 
@@ -62,11 +62,11 @@ class _Data:
     seed: int = 0
     """Seed of the partition."""
 
-    validation: float | None = None
+    validation_fraction: float | None = None
     """Part of every client's training examples that is held out for choices, in [0, 1); by default
-    0.1 in a sweep, whose points are ranked by it, and nothing in a run."""
+    0.1 in a sweep, whose configurations are ranked by it, and nothing in a run."""
 
-    per_run: bool = False
+    partition_per_seed: bool = False
     """Whether every run has a partition of its own (seed: this one plus the run's), or all share
     one."""
 
@@ -107,24 +107,24 @@ class FaultsConfig:
     """What goes wrong with clients."""
 
     dropout: float = 0.0
-    """Probability that a member's result does not arrive."""
+    """Probability that a participant's result does not arrive."""
 
     stragglers: float = 0.0
-    """Probability that a member is slow."""
+    """Probability that a participant is slow."""
 
     deadline_steps: int | None = None
-    """Local steps of a slow member, at most."""
+    """Local steps of a slow participant, at most."""
 
-    late: float = 0.0
-    """Probability that a member trains from an older model."""
+    staleness: float = 0.0
+    """Probability that a participant trains from an older model."""
 
-    late_rounds: int | None = None
+    max_staleness: int | None = None
     """Rounds that such a model is old, at most."""
 
     byzantine: float = 0.0
-    """Fraction of clients that lie."""
+    """Fraction of clients that are Byzantine."""
 
-    attack: Literal["sign_flip", "scaling", "noise", "nan", "little", "inner_product"] | None = None
+    attack: Literal["sign_flip", "scaling", "noise", "nan", "alie", "ipm"] | None = None
     """What they send."""
 
     strength: float | None = None
@@ -135,29 +135,29 @@ class FaultsConfig:
 
 
 @dataclass(frozen=True)
-class UploadConfig:
-    """What members send, and what the server sees of it."""
+class CommunicationConfig:
+    """What participants send, and what the server sees of it."""
 
     aggregation: Literal["plain", "secure"] = "plain"
     """Whether the server sees single updates, or their masked sum alone."""
 
-    limit: float | None = None
+    max_abs_value: float | None = None
     """The largest number in an update that secure aggregation can encode; 16 by default."""
 
     top_k: float | None = None
-    """Part of the numbers of an update that is sent, the largest; members keep the others."""
+    """Part of the numbers of an update that is sent, the largest; participants keep the others."""
 
     bits: int | None = None
     """Bits of a number in an update, rounded at random."""
 
-    clip: float | None = None
-    """Length that updates are shortened to, the first one if it adapts."""
+    clipping_norm: float | None = None
+    """Norm that updates are clipped to, the first one if it adapts."""
 
     noise_multiplier: float | None = None
     """Standard deviation of the noise on the sum of updates, over the clip."""
 
-    clip_quantile: float | None = None
-    """Part of the updates that is to be shorter than the clip, which then adapts."""
+    target_unclipped_quantile: float | None = None
+    """Part of the updates that is to be unclipped, which then adapts."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class TrainingConfig:
     seeds: tuple[int, ...] = (0, 1, 2)
     """One run each: initial model, cohorts and minibatches follow from it."""
 
-    on_nonfinite: Literal["raise", "drop", "keep"] | None = None
+    on_nonfinite: Literal["raise", "drop_client", "skip_round"] | None = None
     """What an update that is not finite does: it ends the run, is left out of its round, or leaves
     the model as it was; default: raise, and keep in a sweep."""
 
@@ -209,7 +209,7 @@ class Config:
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     aggregator: AggregatorConfig = field(default_factory=AggregatorConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
-    upload: UploadConfig = field(default_factory=UploadConfig)
+    communication: CommunicationConfig = field(default_factory=CommunicationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 
@@ -226,7 +226,7 @@ class Maximize:
     local_steps: int = 4
     """Steps of a client between two rounds (fedcg+)."""
 
-    cohort: int = 10
+    cohort_size: int = 10
     """Clients that take part in a round; a mean for discrete greedy."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -269,5 +269,5 @@ class MaximizeMovielens(Maximize):
     local_steps: int = 5
     """Steps of a client between two rounds (fedcg+)."""
 
-    cohort: int = 100
+    cohort_size: int = 100
     """Users that take part in a round; a mean for discrete greedy."""

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from fedjax_fair import checks
-from fedjax_fair.parallel.cores import cores_if_any
+from fedjax_fair.parallel.cores import default_core_mesh
 from fedjax_fair.parallel.mesh import client_mesh
 
 __all__ = ["mesh_of"]
@@ -35,7 +35,7 @@ def mesh_of(devices: int | str, available: Sequence[Any] | None = None) -> Mesh 
     """
     if devices == "auto":
         if available is None:
-            return cores_if_any()
+            return default_core_mesh()
         devices = len(available)
     if checks.is_int(devices) and devices == 1:
         return None

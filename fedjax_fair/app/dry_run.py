@@ -10,7 +10,7 @@ import tomli_w
 
 from fedjax_fair.app.build import Experiment, memory_of
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.memory import num_bytes, readable
+from fedjax_fair.app.memory import format_bytes, num_bytes
 from fedjax_fair.app.sweep import Group
 
 __all__ = ["as_toml", "costs", "costs_of_sweep", "num_programs"]
@@ -61,7 +61,7 @@ def costs(experiment: Experiment) -> dict[str, str]:
     return {
         "runs": f"{methods} methods x {seeds} seeds, {config.training.rounds} rounds each",
         "programs": f"{methods * programs}, {programs} a method",
-        "memory": f"{readable(num_bytes(data))} of data; {largest} needs {readable(needed)} or "
+        "memory": f"{format_bytes(num_bytes(data))} of data; {largest} needs {format_bytes(needed)} or "
         "more for models and minibatches",
     }
 

@@ -12,8 +12,8 @@ from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.model_files import folder_name, save_model
-from fedjax_fair.training.each import train_each
 from fedjax_fair.training.fit import Callback
+from fedjax_fair.training.methods import train_methods
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -24,7 +24,7 @@ __all__ = ["execute"]
 def execute(
     experiment: Experiment,
     folder: RunFolder,
-    watch: Callable[[str], Sequence[Callback]] = lambda method: (),
+    callback_fn: Callable[[str], Sequence[Callback]] = lambda method: (),
 ) -> xr.Dataset:
     """Trains every method and leaves everything in the folder.
 
@@ -36,46 +36,50 @@ def execute(
     Args:
         experiment: What to run, from ``fedjax_fair.app.build``.
         folder: Where to leave it; its configuration is the experiment's.
-        watch: Makes callbacks for each method, for example to show progress.
+        callback_fn: Makes callbacks for each method, for example to show progress.
 
     Returns:
         The results of all methods, with the dimension ``algorithm``.
 
     Raises:
-        SimulationError: If a method diverges. The methods before it are saved.
+        DivergenceError: If a method diverges. The methods before it are saved.
         ValueError: If another process is working in the folder.
     """
-    if not processes.is_first():
+    if not processes.is_main_process():
         return results.combine(_train(experiment, folder, None))
     with locked(folder.path):
         folder.extend(experiment.config.training.rounds)
         folder.environment()  # What is lost is noticed before hours of training.
-        _train(experiment, folder, watch)
+        _train(experiment, folder, callback_fn)
         combined = results.open(folder.results)
         draw(combined, folder)
         return combined
 
 
 def _train(
-    experiment: Experiment, folder: RunFolder, watch: Callable[[str], Sequence[Callback]] | None
+    experiment: Experiment,
+    folder: RunFolder,
+    callback_fn: Callable[[str], Sequence[Callback]] | None,
 ) -> dict[str, xr.Dataset]:
     """Results by method; the process that watches writes them too."""
     training: Any = experiment.config.training  # Resolved: the number of rounds is there.
     done: dict[str, xr.Dataset] = {}
-    for name, fitted in train_each(
+    for name, fitted in train_methods(
         experiment.rounds,
         experiment.data,
         rounds=training.rounds,
         seeds=training.seeds,
         eval_every=training.eval_every,
         on_nonfinite=training.on_nonfinite or "raise",
-        callbacks=lambda name: [MetricsLog(folder.metrics, name), *watch(name)] if watch else [],
+        callbacks=lambda name: (
+            [MetricsLog(folder.metrics, name), *callback_fn(name)] if callback_fn else []
+        ),
         checkpoints=lambda name: folder.checkpoints / folder_name(name),
         mesh=experiment.mesh,
     ):
         done[name] = fitted.dataset
         save_model(fitted.variables, folder.models / folder_name(name))
-        if watch:
+        if callback_fn:
             results.save(results.combine(done), folder.results)
     return done
 

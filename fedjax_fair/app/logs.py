@@ -18,7 +18,7 @@ from fedjax_fair.training.fit import Callback, Evaluation
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["LOGS", "Log", "Logged", "require"]
+__all__ = ["LOGGERS", "Log", "LoggerCallback", "require"]
 
 
 class Log(Protocol):
@@ -95,7 +95,7 @@ class _MLflow:
         self._client.set_terminated(self._id)
 
 
-LOGS: dict[str, Callable[[Path, str, int], Log]] = {
+LOGGERS: dict[str, Callable[[Path, str, int], Log]] = {
     "tensorboard": _TensorBoard,
     "wandb": _WandB,
     "mlflow": _MLflow,
@@ -110,7 +110,7 @@ def require(name: str) -> None:
         ValueError: If there is no such log.
         ImportError: If its package is not installed.
     """
-    lookup("log", name, LOGS)
+    lookup("log", name, LOGGERS)
     try:
         import_module(name)
     except ImportError:
@@ -119,17 +119,17 @@ def require(name: str) -> None:
         ) from None
 
 
-class Logged(Callback):
+class LoggerCallback(Callback):
     """Writes the evaluations of one method to logs, one log a seed.
 
     Args:
-        name: Which, of `LOGS`.
+        name: Which, of `LOGGERS`.
         folder: The run folder.
         method: Name of the method.
     """
 
     def __init__(self, name: str, folder: Path, method: str) -> None:
-        self._open = lambda seed: LOGS[name](folder, method, seed)
+        self._open = lambda seed: LOGGERS[name](folder, method, seed)
         self._logs: dict[int, Log] = {}
 
     def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:

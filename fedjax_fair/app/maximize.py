@@ -167,12 +167,12 @@ def solve(task: Task, config: Maximize, show: Callable[[str], None] = _ignore) -
     matroid = matroids.Uniform(config.k, len(task.labels))
     problem = task.make(task.scores)
     factors = fed.importance_factors(problem).factors
-    answers = min(config.cohort, int(np.count_nonzero(factors)))
-    chosen = comparison.references() | comparison.methods(
+    responses = min(config.cohort_size, int(np.count_nonzero(factors)))
+    chosen = comparison.baselines() | comparison.methods(
         rounds=config.rounds,
         local_steps=config.local_steps,
-        cohort=config.cohort,
-        kappa=fed.kappa_of_answers(factors, answers),
+        cohort_size=config.cohort_size,
+        kappa=fed.kappa_for_responses(factors, responses),
     )
     compared = comparison.compare(problem, matroid, chosen, config.seeds, show)
     compared = compared.assign_coords(label=("item", task.labels))
@@ -190,5 +190,5 @@ def check(config: Maximize, task: Task) -> None:
     checks.positive_int("k", config.k, at_most=len(task.labels))
     checks.positive_int("rounds", config.rounds)
     checks.positive_int("local_steps", config.local_steps, at_most=config.rounds)
-    checks.positive_int("cohort", config.cohort, at_most=task.num_clients)
+    checks.positive_int("cohort_size", config.cohort_size, at_most=task.num_clients)
     checks.seeds("seeds", config.seeds)

@@ -14,16 +14,16 @@ from fedjax_fair.simulate import RoundState
 from fedjax_fair.solvers.sgd import PLANNED
 
 __all__ = [
-    "Least",
-    "least_memory",
+    "MemoryEstimate",
+    "check_memory",
+    "format_bytes",
+    "min_memory",
     "num_bytes",
-    "readable",
-    "require_memory",
     "total_memory",
 ]
 
 
-class Least(NamedTuple):
+class MemoryEstimate(NamedTuple):
     """Bytes that a method needs of a device at least.
 
     Attributes:
@@ -37,7 +37,9 @@ class Least(NamedTuple):
     minibatches: int
 
 
-def least_memory(state: RoundState, solver: SolverConfig, runs: int, data: FederatedData) -> Least:
+def min_memory(
+    state: RoundState, solver: SolverConfig, runs: int, data: FederatedData
+) -> MemoryEstimate:
     """What a method needs of a device at least, besides the data.
 
     Args:
@@ -49,16 +51,18 @@ def least_memory(state: RoundState, solver: SolverConfig, runs: int, data: Feder
     model = num_bytes(state.variables)
     states = runs * num_bytes(state._replace(key=None)) + 2 * model
     train: Any = data.train
-    lanes = solver.batch_size or 0
+    num_positions = solver.batch_size or 0
     if not solver.replacement:
-        lanes = min(lanes, train.order.shape[-1])
+        num_positions = min(num_positions, train.order.shape[-1])
     of_label = train.labels.nbytes // len(train.labels) + train.order.itemsize
     planned = (solver.steps or PLANNED) * (of_label + 1)
-    return Least(model, states, lanes * (planned + train.features.nbytes // len(train.features)))
+    return MemoryEstimate(
+        model, states, num_positions * (planned + train.features.nbytes // len(train.features))
+    )
 
 
-def require_memory(
-    name: str, least: Least, solver: SolverConfig, training: TrainingConfig, limit: int
+def check_memory(
+    name: str, least: MemoryEstimate, solver: SolverConfig, training: TrainingConfig, limit: int
 ) -> None:
     """Refuses a method that is larger than all memory there is.
 
@@ -77,14 +81,14 @@ def require_memory(
     if least.runs > limit:
         raise ValueError(
             f"training.seeds: {len(training.seeds)} runs of {name}, whose model takes "
-            f"{readable(least.model)}, need {readable(least.runs)} or more: expected at most the "
-            f"{readable(limit)} of memory."
+            f"{format_bytes(least.model)}, need {format_bytes(least.runs)} or more: expected at most the "
+            f"{format_bytes(limit)} of memory."
         )
     if least.minibatches > limit:
         raise ValueError(
             f"solver.batch_size={solver.batch_size}, solver.steps={solver.steps}: the minibatches "
-            f"of a client of {name} need {readable(least.minibatches)} or more: expected at most "
-            f"the {readable(limit)} of memory."
+            f"of a client of {name} need {format_bytes(least.minibatches)} or more: expected at most "
+            f"the {format_bytes(limit)} of memory."
         )
 
 
@@ -101,11 +105,11 @@ def num_bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def readable(size: int) -> str:
+def format_bytes(size: int) -> str:
     """A number of bytes with its unit.
 
     Examples:
-        >>> readable(1_250_000), readable(3_000_000_000_000)
+        >>> format_bytes(1_250_000), format_bytes(3_000_000_000_000)
         ('1.2 MB', '3,000.0 GB')
     """
     unit, name = (1e9, "GB") if size >= 1e9 else (1e6, "MB")

@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
-from fedjax_fair.app.settings import closest, described
+from fedjax_fair.app.settings import describe_type, suggest
 
 __all__ = ["HELP", "integers", "options_of", "parse", "value_of"]
 
@@ -24,7 +24,7 @@ def parse(kind: Any, arguments: list[str], name: str, default: Any = None) -> An
     """Reads options into a dataclass; tyro's report of a mistake becomes a ``ValueError``."""
     options = dict(options_of(kind))
     for argument in arguments:
-        _require_option(argument, set(options), name)
+        _check_option(argument, set(options), name)
     arguments = list(_spread(arguments, options))
     report = io.StringIO()
     given = {} if default is None else {"default": default}
@@ -76,11 +76,11 @@ def integers(word: str) -> list[str]:
         ends = re.fullmatch(r"(\d{1,9}):(\d{1,9})", part)
         numbers = range(*map(int, ends.groups())) if ends else range(0)
         # What is no range, or one of nothing, or of far too much, stays and is refused.
-        found += map(str, numbers) if 0 < len(numbers) <= _MOST_IN_RANGE else [part]
+        found += map(str, numbers) if 0 < len(numbers) <= _MAX_IN_RANGE else [part]
     return found
 
 
-_MOST_IN_RANGE = 10_000
+_MAX_IN_RANGE = 10_000
 
 
 def _words(word: str) -> list[str]:
@@ -119,7 +119,7 @@ def _mistake(report: str, arguments: list[str], options: dict[str, Any]) -> str:
         return said
     behind = itertools.islice(words, words.index(named[0]) + 1, None)
     given = itertools.takewhile(lambda word: not word.startswith("--"), behind)
-    return f"{' '.join([named[0], *given])}: expected {described(options[named[0]])}."
+    return f"{' '.join([named[0], *given])}: expected {describe_type(options[named[0]])}."
 
 
 def _flag_and_value(argument: str) -> list[str]:
@@ -143,11 +143,11 @@ def options_of(kind: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
             yield name, kinds[item.name]
 
 
-def _require_option(argument: str, options: set[str], name: str) -> None:
+def _check_option(argument: str, options: set[str], name: str) -> None:
     flag = _flag_and_value(argument)[0]
     if not flag.startswith("--") or flag in options | HELP:
         return
-    close = closest(flag, options)
+    close = suggest(flag, options)
     hint = f"did you mean {close}?" if close else f"`fedjax-fair {name} --help` lists them."
     raise ValueError(f"unknown option {flag}: {hint}")
 

@@ -12,17 +12,17 @@ from rich.table import Table
 
 from fedjax_fair.app.build import Experiment, local_steps
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.memory import readable
+from fedjax_fair.app.memory import format_bytes
 from fedjax_fair.app.sweep import Group, Runs, free_bytes, runs_of
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.measured import measured
+from fedjax_fair.planning.measurement import measure_plan
 from fedjax_fair.planning.plan import Plan, plan
 from fedjax_fair.text import format_columns
 
-__all__ = ["Planned", "as_json", "batches_of_run", "batches_of_sweep", "plans", "shown"]
+__all__ = ["BatchPlan", "as_json", "batches_of_run", "batches_of_sweep", "format_plan", "plans"]
 
 
-class Planned(NamedTuple):
+class BatchPlan(NamedTuple):
     """A batch of runs that share programs.
 
     Attributes:
@@ -40,20 +40,20 @@ class Planned(NamedTuple):
     train_loss: bool
 
 
-def batches_of_run(experiment: Experiment) -> list[Planned]:
+def batches_of_run(experiment: Experiment) -> list[BatchPlan]:
     """What ``run`` would run, a batch for each method."""
     config, data = experiment.config, experiment.data
     seeds = tuple(config.training.seeds)
     return [
-        Planned(name, name, config, Runs((round,), seeds, data), True)
+        BatchPlan(name, name, config, Runs((round,), seeds, data), True)
         for name, round in experiment.rounds.items()
     ]
 
 
-def batches_of_sweep(groups: Sequence[Group]) -> list[Planned]:
+def batches_of_sweep(groups: Sequence[Group]) -> list[BatchPlan]:
     """What ``sweep`` would run, a batch for each group."""
     return [
-        Planned(
+        BatchPlan(
             " ".join([group.name, *(f"{name}={value}" for name, value in group.labels.items())]),
             group.name,
             group.config,
@@ -65,7 +65,7 @@ def batches_of_sweep(groups: Sequence[Group]) -> list[Planned]:
 
 
 def plans(
-    batches: Sequence[Planned], machine: Machine | None, mesh: Mesh | None
+    batches: Sequence[BatchPlan], machine: Machine | None, mesh: Mesh | None
 ) -> Iterator[tuple[str, Plan]]:
     """Plans batches one after another.
 
@@ -86,7 +86,7 @@ def plans(
             "train_loss": each.train_loss,
         }
         if machine is None:
-            yield each.name, measured(**given, free=free_bytes(), mesh=mesh)
+            yield each.name, measure_plan(**given, free=free_bytes(), mesh=mesh)
         else:
             steps = partial(local_steps, each.config, each.method)
             yield each.name, plan(machine, **given, mesh=mesh, local_steps=steps)
@@ -99,17 +99,17 @@ def as_json(machine: Machine | None, found: dict[str, Plan]) -> dict[str, Any]:
         work = None if each.work is None else each.work._asdict()
         rows[name] = each._asdict() | {"work": work}
     where = None if machine is None else machine._asdict()
-    return {"machine": where or "here", "plans": rows}
+    return {"machine": where or "local", "plans": rows}
 
 
-def shown(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table, str]:
+def format_plan(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table, str]:
     """A table of plans, and what is to be said of it.
 
     Args:
         machine: As for ``plans``.
         found: Plans by name.
     """
-    where = "here" if machine is None else machine.name
+    where = "local" if machine is None else machine.name
     title = f"What the runs of each method would take: {where}"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("method", overflow="fold")
@@ -119,10 +119,10 @@ def shown(machine: Machine | None, found: dict[str, Plan]) -> tuple[Table, str]:
         table.add_row(
             name,
             f"{each.runs}",
-            readable(sum(each.memory.values())),
-            f"{each.most_runs:,}",
-            *(_duration(each.seconds[part]) for part in ("round", "evaluation", "whole")),
-            _duration(each.compiled_in),
+            format_bytes(sum(each.memory.values())),
+            f"{each.max_parallel_runs:,}",
+            *(_duration(each.seconds[part]) for part in ("round", "evaluation", "total")),
+            _duration(each.compile_seconds),
         )
     return table, format_columns(_notes(machine, found))
 
@@ -131,9 +131,9 @@ def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
     """What stands below the table."""
     several = list(found.values())
     largest = max(several, key=lambda each: sum(each.memory.values()))
-    parts = ", ".join(f"{name} {readable(size)}" for name, size in largest.memory.items())
-    whole = sum(each.seconds["whole"] for each in several)
-    compiling = sum(each.compiled_in for each in several)
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest.memory.items())
+    whole = sum(each.seconds["total"] for each in several)
+    compiling = sum(each.compile_seconds for each in several)
     notes = {
         "memory": f"at most: {parts}",
         "in all": f"{_duration(whole)}, and {_duration(compiling)} of compiling here",
@@ -141,21 +141,23 @@ def _notes(machine: Machine | None, found: dict[str, Plan]) -> dict[str, str]:
     if machine is None:
         notes["how"] = "two rounds and an evaluation of each were run; drawing is not counted"
         return notes
-    notes["memory"] += f"; a device has {readable(int(machine.memory))}"
-    notes["host"] = f"{readable(sum(each.records for each in several))} of records"
+    notes["memory"] += f"; a device has {format_bytes(int(machine.memory))}"
+    notes["host"] = f"{format_bytes(sum(each.records for each in several))} of records"
     works = [(name, each.work) for name, each in found.items() if each.work is not None]
     for name, work in works:
         cycles = "" if work.cycles is None else f"{work.cycles:,.0f} cycles, "
-        full = f" ({work.full / 1e9:,.3g} billion in full precision)" if work.full else ""
+        full = (
+            f" ({work.fp32_flops / 1e9:,.3g} billion in full precision)" if work.fp32_flops else ""
+        )
         crossing = ""
         if work.collectives:
-            crossing = f", {work.collectives:,.0f} collectives of {readable(int(work.exchanged))}"
+            crossing = f", {work.collectives:,.0f} collectives of {format_bytes(int(work.collective_bytes))}"
         notes[name] = (
-            f"a round: {cycles}{work.kernels:,.0f} kernels, {work.operations / 1e9:,.3g} billion "
-            f"operations in products{full}, {readable(int(work.bytes))} moved{crossing}"
+            f"a round: {cycles}{work.kernels:,.0f} kernels, {work.flops / 1e9:,.3g} billion "
+            f"operations in products{full}, {format_bytes(int(work.bytes))} moved{crossing}"
         )
     unknown = sum(work.unknown_loops for _, work in works)
-    by = "the compiler's cycles" if machine.hertz else "each kernel's bytes and products at peak"
+    by = "the compiler's cycles" if machine.clock_hz else "each kernel's bytes and products at peak"
     notes["how"] = f"{by}, never compared with a device; expect more"
     if unknown:
         notes["how"] += f"; loops of unknown length, {unknown} in all, count once"

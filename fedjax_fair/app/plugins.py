@@ -59,7 +59,7 @@ def load(file: str) -> None:
     if not isinstance(own, Mapping):
         raise ValueError(f"plugin={file!r}: expected METHODS, a dict of methods by name.")
     for name, method in own.items():
-        _require_method(name, method, f"plugin={file!r}")
+        _check_method(name, method, f"plugin={file!r}")
     _files[path] = dict(own)
 
 
@@ -92,7 +92,7 @@ def methods(taken: Collection[str]) -> dict[str, Method]:
             method = point.load()
         except Exception as error:
             raise ValueError(f"{origin}: {type(error).__name__}: {error}") from None
-        _require_method(point.name, method, origin)
+        _check_method(point.name, method, origin)
         add(origin, {point.name: method})
     for path, own in _files.items():
         add(f"plugin={str(path)!r}", own)
@@ -121,7 +121,7 @@ def _run(path: Path, file: str) -> ModuleType:
     return module
 
 
-def _require_method(name: Any, method: Any, origin: str) -> None:
+def _check_method(name: Any, method: Any, origin: str) -> None:
     """Judges what the registry and the configuration rely on."""
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"{origin}: {name!r}: expected a name of letters, digits and underscores.")
@@ -129,14 +129,14 @@ def _require_method(name: Any, method: Any, origin: str) -> None:
         raise ValueError(f"{origin}: {name}={method!r}: expected a Method.")
     given = {*_FROM_CONFIGURATION, *method.from_solver}
     for role in ("selector", "solver", "aggregator"):
-        factory = getattr(method, role)
-        if factory is None:
+        role_class = getattr(method, role)
+        if role_class is None:
             continue
-        if not callable(factory):
+        if not callable(role_class):
             raise ValueError(
-                f"{origin}: {name}.{role}={factory!r}: expected a class, such as selectors.Full."
+                f"{origin}: {name}.{role}={role_class!r}: expected a class, such as selectors.Full."
             )
-        for setting in inspect.signature(factory).parameters.values():
+        for setting in inspect.signature(role_class).parameters.values():
             where = f"{origin}: {name}.{role}: {setting.name}"
             if setting.annotation is setting.empty:
                 raise ValueError(f"{where}: expected an annotation, such as int or float.")

@@ -27,7 +27,7 @@ class Preset(NamedTuple):
     """An experiment by name.
 
     Attributes:
-        summary: One line for people.
+        summary: One-line description.
         config: Its configuration; what is None follows the data set.
     """
 
@@ -53,7 +53,7 @@ PRESETS: dict[str, Preset] = {
         replace(
             _HIDDEN_GROUPS,
             methods=("fedprox", "equitable", "divfl", "divfl+equitable"),
-            data=replace(_HIDDEN_GROUPS.data, per_run=True),
+            data=replace(_HIDDEN_GROUPS.data, partition_per_seed=True),
             training=TrainingConfig(rounds=20, eval_every=5, seeds=tuple(range(12))),
         ),
     ),

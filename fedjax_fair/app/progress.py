@@ -21,14 +21,14 @@ from fedjax_fair.training.fit import Callback, Evaluation
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Watch", "examples_in", "watching", "working"]
+__all__ = ["CallbackFn", "examples_in", "show_steps", "show_training"]
 
-Watch = Callable[[str, int | None], Callback]
+CallbackFn = Callable[[str, int | None], Callback]
 """Makes a callback of the name of a method and its batch size."""
 
 
 @contextmanager
-def watching(console: Console | None = None, *, quiet: bool = False) -> Iterator[Watch]:
+def show_training(console: Console | None = None, *, quiet: bool = False) -> Iterator[CallbackFn]:
     """Shows how runs go on: bars on a terminal, lines in a file or a pipe, or nothing.
 
     Args:
@@ -46,7 +46,7 @@ def watching(console: Console | None = None, *, quiet: bool = False) -> Iterator
 
 
 @contextmanager
-def working(
+def show_steps(
     console: Console | None = None, *, quiet: bool = False
 ) -> Iterator[Callable[[str], None]]:
     """Shows which of several steps of work is going on, and for how long.

@@ -17,11 +17,11 @@ from fedjax_fair.base import Aggregator, Model
 from fedjax_fair.data import Partitioner
 from fedjax_fair.training import Centralized
 
-__all__ = ["METHODS", "MODELS", "PARTITIONERS", "factories"]
+__all__ = ["METHODS", "MODELS", "PARTITIONERS", "role_classes"]
 
 
 def _mean_by_mixture() -> Aggregator:
-    return aggregators.Mean("cohort")
+    return aggregators.Mean("selector")
 
 
 def _uniform_mean() -> Aggregator:
@@ -33,7 +33,7 @@ METHODS: dict[str, Method] = {
     "power_of_choice": Method(
         "The clients of a random pool with the highest losses (Cho et al., 2020)",
         selector=selectors.PowerOfChoice,
-        average="uniform",
+        weighting="uniform",
     ),
     "divfl": Method(
         "Clients whose gradients represent those of all clients (Balakrishnan et al., 2022)",
@@ -42,22 +42,22 @@ METHODS: dict[str, Method] = {
     "subtrunc": Method(
         "DivFL with a truncated bonus for high losses (Castillo et al., 2024)",
         selector=selectors.SubTrunc,
-        average="uniform",
+        weighting="uniform",
     ),
     "unionfl": Method(
         "DivFL with a penalty for recently selected clients (Castillo et al., 2024)",
         selector=selectors.UnionFL,
-        average="uniform",
+        weighting="uniform",
     ),
     "clustered_by_size": Method(
         "One client from each of several strata of equal mass (Fraboni et al., 2021)",
         selector=selectors.ClusteredBySize,
-        average="uniform",
+        weighting="uniform",
     ),
     "clustered_by_similarity": Method(
         "One client from each cluster of similar updates (Fraboni et al., 2021)",
         selector=selectors.ClusteredBySimilarity,
-        average="uniform",
+        weighting="uniform",
     ),
     "full": Method("All clients in every round", selector=selectors.Full),
     "round_robin": Method("Clients in turn", selector=selectors.RoundRobin),
@@ -85,7 +85,7 @@ METHODS: dict[str, Method] = {
         aggregator=aggregators.FairFed,
     ),
     "gifair": Method(
-        "A price on differences between the losses of groups, of random clients (Yue et al., 2022)",
+        "A penalty on differences between the losses of groups, of random clients (Yue et al., 2022)",
         aggregator=aggregators.GIFAIR,
     ),
     "q_fedavg": Method(
@@ -98,7 +98,7 @@ METHODS: dict[str, Method] = {
         aggregator=aggregators.Tilted,
     ),
     "median": Method(
-        "The median of every coordinate, whoever lies (Yin et al., 2018)",
+        "The median of every coordinate, robust to Byzantine clients (Yin et al., 2018)",
         aggregator=aggregators.Median,
     ),
     "trimmed_mean": Method(
@@ -114,16 +114,16 @@ METHODS: dict[str, Method] = {
         aggregator=aggregators.GeometricMedian,
     ),
     "norm_clipping": Method(
-        "The mean of updates shortened to a length (Sun et al., 2019)",
+        "The mean of norm-clipped updates (Sun et al., 2019)",
         aggregator=aggregators.NormClipping,
     ),
     "centered_clipping": Method(
-        "The mean of updates shortened around the last one (Karimireddy et al., 2021)",
+        "The mean of updates clipped around the last one (Karimireddy et al., 2021)",
         aggregator=aggregators.CenteredClipping,
     ),
     "centralized": Method(
         "No federation: SGD on the examples of all clients in one place, as a reference",
-        pooled=Centralized,
+        centralized_fn=Centralized,
     ),
 }
 """Every method by name; ``fedjax-fair run --methods NAME ...`` runs them."""
@@ -148,19 +148,19 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
     "classes_per_client": data.classes_per_client,
     "shards": data.shards,
     "dirichlet": data.dirichlet,
-    "quantity_skew": partial(data.quantity_skew, min_size=10),
+    "quantity_skew": partial(data.quantity_skew, min_partition_size=10),
     "planted_clusters": data.planted_clusters,
 }
 """Every way to split examples over clients, by name."""
 
 
-def factories(method: Method) -> dict[str, Callable[..., Any]]:
+def role_classes(method: Method) -> dict[str, Callable[..., Any]]:
     """The classes that a method is made of, by role."""
     solver = method.solver or solvers.SGD
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         return {"solver": solver}
     return {
         "solver": solver,
         "selector": method.selector or selectors.Uniform,
-        "aggregator": method.aggregator or partial(aggregators.Mean, weights=method.average),
+        "aggregator": method.aggregator or partial(aggregators.Mean, weights=method.weighting),
     }

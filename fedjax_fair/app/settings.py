@@ -21,8 +21,7 @@ from fedjax_fair.app.registry import METHODS
 from fedjax_fair.results.files import write_text
 
 __all__ = [
-    "closest",
-    "described",
+    "describe_type",
     "load",
     "load_into",
     "lookup",
@@ -30,6 +29,7 @@ __all__ = [
     "places",
     "read",
     "save",
+    "suggest",
     "unknown_method",
 ]
 
@@ -136,18 +136,18 @@ def read(config: Config, name: str, text: str) -> Any:
         with contextlib.redirect_stderr(io.StringIO()):
             return tyro.cli(kind, args=[text], config=(tyro.conf.DisallowNone,))
     except SystemExit:
-        raise ValueError(f"{field_name}={text!r}: expected {described(kind)}.") from None
+        raise ValueError(f"{field_name}={text!r}: expected {describe_type(kind)}.") from None
 
 
 _WRITTEN = {int: "an integer", float: "a number", bool: "True or False", str: "text"}
 _WRITTEN_MANY = {int: "integers", float: "numbers", str: "words"}
 
 
-def described(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """What may be written for a value of a type.
 
     Examples:
-        >>> described(int | Literal["auto", "all"] | None), described(tuple[int, ...])
+        >>> describe_type(int | Literal["auto", "all"] | None), describe_type(tuple[int, ...])
         ("an integer or 'auto' or 'all'", 'integers')
     """
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
@@ -271,7 +271,7 @@ def _build(start: Any, values: Mapping[str, Any]) -> Any:
                 collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS,
             )
         except TypeCheckError:
-            raise ValueError(f"{name}={value!r}: expected {described(kind)}") from None
+            raise ValueError(f"{name}={value!r}: expected {describe_type(kind)}") from None
     return replace(start, **built)
 
 
@@ -300,30 +300,30 @@ def lookup(kind: str, name: str, table: Mapping[str, T], shown: Iterable[str] | 
     if name in table:
         return table[name]
     names = [each for each in (table if shown is None else shown) if "." not in each]
-    close = closest(name, names)
+    close = suggest(name, names)
     hint = f"did you mean {close!r}? Expected" if close else "expected"
     raise ValueError(f"{kind}={name!r}: {hint} one of {', '.join(names or table)}.")
 
 
-def closest(name: str, names: Collection[str]) -> str | None:
+def suggest(name: str, names: Collection[str]) -> str | None:
     """The name that was probably meant, if any is near.
 
     Examples:
-        >>> closest("--solver.prx", ["--solver.prox", "--solver.steps"])
+        >>> suggest("--solver.prx", ["--solver.prox", "--solver.steps"])
         '--solver.prox'
-        >>> closest("lr", ["prox", "learning_rate"]), closest("--rounds", ["--training.rounds"])
+        >>> suggest("lr", ["prox", "learning_rate"]), suggest("--rounds", ["--training.rounds"])
         ('learning_rate', '--training.rounds')
     """
     last = _last_part(name)
     by_last = {_last_part(known): known for known in names}
-    if (same := by_last.get(_MEANT.get(last, last))) is not None:
+    if (same := by_last.get(_ALIASES.get(last, last))) is not None:
         return same
     folded = {known.casefold(): known for known in names}
     near = difflib.get_close_matches(name.casefold(), folded, n=1)
     return folded[near[0]] if near else None
 
 
-_MEANT = {
+_ALIASES = {
     "lr": "learning_rate",
     "eta": "learning_rate",
     "bs": "batch_size",

@@ -25,29 +25,29 @@ _PLAIN = (int, float, bool, str)
 
 
 class Setting(NamedTuple):
-    """A setting of a factory.
+    """A setting of a constructor.
 
     Attributes:
         name: Its parameter.
-        kind: Type of a value that can be written down, without None.
+        type: Type of a value that can be written down, without None.
         default: What it is where nothing is said; ``inspect.Parameter.empty`` if it is required.
         traced: Whether it only enters arithmetic, so that a sweep over it compiles once.
-        meaning: What the docstring says of it.
+        help: What the docstring says of it.
     """
 
     name: str
-    kind: Any
+    type: Any
     default: Any
     traced: bool
-    meaning: str
+    help: str
 
 
 @cache
-def settings_of(factory: Callable[..., Any]) -> Mapping[str, Setting]:
-    """The settings of a factory that can be written down, by name.
+def settings_of(constructor: Callable[..., Any]) -> Mapping[str, Setting]:
+    """The settings of a constructor that can be written down, by name.
 
     Args:
-        factory: A class or function with annotations and a Google docstring, or a
+        constructor: A class or function with annotations and a Google docstring, or a
             ``functools.partial`` of one, whose keywords are its defaults.
 
     Returns:
@@ -56,17 +56,17 @@ def settings_of(factory: Callable[..., Any]) -> Mapping[str, Setting]:
     Examples:
         >>> from fedjax_fair import selectors
         >>> lam = settings_of(selectors.SubTrunc)["lam"]
-        >>> lam.kind, lam.default, lam.traced
+        >>> lam.type, lam.default, lam.traced
         (<class 'float'>, 0.5, True)
     """
-    function = factory.func if isinstance(factory, partial) else factory
+    function = constructor.func if isinstance(constructor, partial) else constructor
     hints = get_type_hints(function)
     meanings = {
         item.arg_name: item.description or ""
         for item in docstring_parser.parse(function.__doc__ or "").params
     }
     settings = {}
-    for name, parameter in inspect.signature(factory).parameters.items():
+    for name, parameter in inspect.signature(constructor).parameters.items():
         members = _members(hints[name])
         plain = [kind for member in members if (kind := _plain(member)) is not None]
         scalars = [kind for kind in plain if get_origin(kind) is not tuple]
@@ -79,18 +79,18 @@ def settings_of(factory: Callable[..., Any]) -> Mapping[str, Setting]:
 
 
 def section(
-    factories: Mapping[str, Iterable[Callable[..., Any]]],
+    constructors: Mapping[str, Iterable[Callable[..., Any]]],
     fixed: type = object,
     names: Mapping[str, str] | None = None,
     *,
     hidden: Sequence[str] = (),
 ) -> Any:
-    """Makes the base of a section of a configuration: the settings of many factories.
+    """Makes the base of a section of a configuration: the settings of many constructors.
 
     Args:
-        factories: Factories by the word that chooses them. A field that several share has to mean
+        constructors: Constructors by the word that chooses them. A field that several share has to mean
             one kind of value; it is None where nothing is said.
-        fixed: A frozen dataclass of fields that belong to no factory.
+        fixed: A frozen dataclass of fields that belong to no constructor.
         names: Names of fields for parameters that are called otherwise here.
         hidden: Parameters that are not set here.
 
@@ -99,18 +99,18 @@ def section(
     """
     names = names or {}
     found: dict[str, list[tuple[str, Setting]]] = {}
-    for word, made_of in factories.items():
-        for factory in made_of:
-            for setting in settings_of(factory).values():
+    for word, made_of in constructors.items():
+        for constructor in made_of:
+            for setting in settings_of(constructor).values():
                 if setting.name not in hidden:
                     key = names.get(setting.name, setting.name)
                     found.setdefault(key, []).append((word, setting))
     generated = []
     for key, uses in found.items():
-        kinds = {str(setting.kind): setting.kind for _, setting in uses}
+        kinds = {str(setting.type): setting.type for _, setting in uses}
         if len(kinds) > 1:
-            raise TypeError(f"{key}: {', '.join(kinds)}; expected one type for all factories.")
-        kind = Annotated[uses[0][1].kind | None, Doc(_help(uses))]
+            raise TypeError(f"{key}: {', '.join(kinds)}; expected one type for all constructors.")
+        kind = Annotated[uses[0][1].type | None, Doc(_help(uses))]
         generated.append((key, kind, field(default=None)))
     return make_dataclass("Section", generated, bases=(fixed,), frozen=True)
 
@@ -136,7 +136,7 @@ def _plain_text(text: str) -> str:
 
 def _help(uses: Sequence[tuple[str, Setting]]) -> str:
     """What a setting means, which methods read it, and its defaults where they agree."""
-    meaning = next((s.meaning for _, s in uses if not s.meaning.startswith("As for")), "")
+    meaning = next((s.help for _, s in uses if not s.help.startswith("As for")), "")
     words = list(dict.fromkeys(word for word, _ in uses))
     defaults = {repr(setting.default) for _, setting in uses}
     default = uses[0][1].default

@@ -27,7 +27,7 @@ from fedjax_fair.app.run_folder import environment, locked
 from fedjax_fair.app.settings import lookup, places
 from fedjax_fair.app.signatures import Setting
 from fedjax_fair.app.variants import method_settings
-from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
 from fedjax_fair.simulate import BaseRound
@@ -36,7 +36,7 @@ from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Axis", "Group", "Runs", "free_bytes", "planned", "runs_of", "sweep"]
+__all__ = ["Axis", "Group", "Runs", "free_bytes", "plan_sweep", "runs_of", "sweep"]
 
 
 _VALIDATION = 0.1
@@ -61,7 +61,7 @@ class Group(NamedTuple):
         mesh: Devices that runs and clients are assigned to, if there are several.
         labels: What is the same for all runs, by name of the setting.
         axes: Settings that the method reads and that share its program.
-        unread: Those of the others that it does not read.
+        unused: Those of the others that it does not read.
         runs: Values of ``axes`` and the seed, one entry a run.
         rounds: The round of each combination of values.
     """
@@ -72,7 +72,7 @@ class Group(NamedTuple):
     mesh: Mesh | None
     labels: dict[str, Any]
     axes: list[Axis]
-    unread: list[Axis]
+    unused: list[Axis]
     runs: list[tuple[tuple[Any, ...], int]]
     rounds: dict[tuple[Any, ...], BaseRound]
 
@@ -82,8 +82,8 @@ def sweep(
     *,
     seeds: Sequence[int] | None = None,
     folder: str | Path | None = None,
-    points_per_batch: int | None = None,
-    watch: Callable[[str], Callback] = lambda runs: Callback(),
+    runs_per_batch: int | None = None,
+    callback_fn: Callable[[str], Callback] = lambda runs: Callback(),
     **varied: Sequence[Any],
 ) -> xr.Dataset:
     """Runs every combination of some settings, for every method and seed.
@@ -93,13 +93,13 @@ def sweep(
     Args:
         base: Everything else; its methods are compared. If it does not say what is held out for
             validation, it is a tenth of every client's training examples.
-        seeds: Runs of every point; those of ``base`` by default.
+        seeds: Runs of every configuration; those of ``base`` by default.
         folder: Where finished runs are kept, and found again by the same call; the whole
-            becomes ``results.nc`` there, and its most accurate points ``report.html``.
-        points_per_batch: Runs (points times seeds) in one program. By default all, or as many as an
+            becomes ``results.nc`` there, and its most accurate configurations ``report.html``.
+        runs_per_batch: Runs (configurations times seeds) in one program. By default all, or as many as an
             estimate says fit into half of the memory that is free (nine tenths of an
             accelerator's).
-        watch: Makes a callback for every batch of runs, from a line that describes it; its
+        callback_fn: Makes a callback for every batch of runs, from a line that describes it; its
             ``on_compiled`` receives the estimate.
         **varied: Values by the name of a setting, such as ``lam=[0.1, 1.0]``; as ``section.name``
             where several sections have one of this name.
@@ -120,16 +120,16 @@ def sweep(
         >>> dict(runs.accuracy_mean_clients.sizes)
         {'algorithm': 1, 'prox': 3, 'seed': 2, 'round': 2}
     """
-    if points_per_batch is not None:
-        checks.positive_int("points_per_batch", points_per_batch)
-    config, axes, groups = planned(base, varied, seeds=seeds)
+    if runs_per_batch is not None:
+        checks.positive_int("runs_per_batch", runs_per_batch)
+    config, axes, groups = plan_sweep(base, varied, seeds=seeds)
     store = _Store(folder, config, axes)
     parts = []
     with store.locked():
         for number, group in enumerate(groups):
-            for part in _finish(group, store, f"{number:03d}", points_per_batch, watch):
+            for part in _finish(group, store, f"{number:03d}", runs_per_batch, callback_fn):
                 # A setting that a method does not read is run once, and labels every value.
-                for others in product(*(axis.values for axis in group.unread)):
+                for others in product(*(axis.values for axis in group.unused)):
                     parts.append(_labeled(group, part, others))
         whole = _joined(parts, [axis.name for axis in axes])
         if folder is not None:
@@ -139,7 +139,7 @@ def sweep(
     return whole
 
 
-def planned(
+def plan_sweep(
     base: Config,
     varied: Mapping[str, Sequence[Any]],
     *,
@@ -160,8 +160,8 @@ def planned(
     if seeds is not None:
         checks.seeds("seeds", seeds)
         base = replace(base, training=replace(base.training, seeds=tuple(seeds)))
-    if base.data.validation is None:
-        base = replace(base, data=replace(base.data, validation=_VALIDATION))
+    if base.data.validation_fraction is None:
+        base = replace(base, data=replace(base.data, validation_fraction=_VALIDATION))
     config = presets.resolve(base)
     if config.distributed:
         raise ValueError("distributed=True: expected False for a sweep.")
@@ -180,31 +180,33 @@ def _groups(config: Config, axes: list[Axis], memory: float | None) -> Iterator[
         data = experiment.data
         for name in config.methods:
             read = [axis for axis in traced if _setting(own, name, axis) is not None]
-            unread = [axis for axis in traced if axis not in read]
-            points = list(product(*(axis.values for axis in read)))
-            runs = list(product(points, own.training.seeds))
+            unused = [axis for axis in traced if axis not in read]
+            configurations = list(product(*(axis.values for axis in read)))
+            runs = list(product(configurations, own.training.seeds))
             # What is out of range is noticed before anything runs.
-            rounds = {values: _round(_with(own, read, values), name, data) for values in points}
-            yield Group(name, own, data, experiment.mesh, labels, read, unread, runs, rounds)
+            rounds = {
+                values: _round(_with(own, read, values), name, data) for values in configurations
+            }
+            yield Group(name, own, data, experiment.mesh, labels, read, unused, runs, rounds)
 
 
 def _finish(
     group: Group,
     store: _Store,
     key: str,
-    points_per_batch: int | None,
-    watch: Callable[[str], Callback],
+    runs_per_batch: int | None,
+    callback_fn: Callable[[str], Callback],
 ) -> list[xr.Dataset]:
     """Runs what is missing, in batches as large as memory allows; all parts, old and new."""
     parts = store.parts(key)
     done = {int(number) for part in parts for number in part["run"]}
     waiting = [number for number in range(len(group.runs)) if number not in done]
-    size = points_per_batch or len(waiting)
+    size = runs_per_batch or len(waiting)
     at_once = num_run_groups(group.mesh)  # So many take no more memory of a device than one.
     while waiting:
         batch = waiting[:size]
-        limit = None if points_per_batch or size <= at_once else free_bytes()
-        callback = watch(f"{group.name}, {len(batch)} runs")
+        limit = None if runs_per_batch or size <= at_once else free_bytes()
+        callback = callback_fn(f"{group.name}, {len(batch)} runs")
         try:
             part = _run(group, batch, limit, callback)
         except MemoryLimitError as error:
@@ -255,7 +257,7 @@ def _is_traced(config: Config, axis: Axis) -> bool:
 
 
 _OF_ALL_METHODS = {("model", "name"), ("model", "compute")}
-_OF_ALL_RUNS = ("training", "faults", "upload")
+_OF_ALL_RUNS = ("training", "faults", "communication")
 
 
 def _with(config: Config, axes: Sequence[Axis], values: Sequence[Any]) -> Config:
@@ -281,15 +283,17 @@ def runs_of(group: Group, numbers: Sequence[int]) -> Runs:
     """Runs of a group.
 
     Args:
-        group: From ``planned``.
+        group: From ``plan_sweep``.
         numbers: Places in ``group.runs``.
     """
-    points, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
+    configurations, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
     data, training = group.data, group.config.training
     if data.num_partitions is not None:
         own = np.array([training.seeds.index(seed) for seed in seeds])
-        data = with_ownership(data, jax.tree.map(lambda leaf: leaf[own], ownership(data)))
-    return Runs([group.rounds[values] for values in points], seeds, data)
+        data = with_partition_arrays(
+            data, jax.tree.map(lambda leaf: leaf[own], partition_arrays(data))
+        )
+    return Runs([group.rounds[values] for values in configurations], seeds, data)
 
 
 def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:
@@ -300,7 +304,7 @@ def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback
         rounds=training.rounds or 0,
         eval_every=training.eval_every,
         train_loss=False,
-        on_nonfinite=training.on_nonfinite or "keep",
+        on_nonfinite=training.on_nonfinite or "skip_round",
         callbacks=[callback],
         memory_limit=limit,
         mesh=group.mesh,
@@ -310,11 +314,11 @@ def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback
 
 def _labeled(group: Group, part: xr.Dataset, others: tuple) -> xr.Dataset:
     """A batch whose runs know the method, the settings and the seed."""
-    points, seeds = zip(*(group.runs[number] for number in part["run"].values), strict=True)
-    unread = {axis.name: value for axis, value in zip(group.unread, others, strict=True)}
-    constant = {"algorithm": group.name} | group.labels | unread
+    configurations, seeds = zip(*(group.runs[number] for number in part["run"].values), strict=True)
+    unused = {axis.name: value for axis, value in zip(group.unused, others, strict=True)}
+    constant = {"algorithm": group.name} | group.labels | unused
     columns: dict[str, Any] = {name: [value] * len(seeds) for name, value in constant.items()}
-    values = zip(*points, strict=True)
+    values = zip(*configurations, strict=True)
     columns |= {axis.name: list(own) for axis, own in zip(group.axes, values, strict=False)}
     columns["seed"] = list(seeds)
     return part.drop_vars("run").assign_coords(
@@ -332,9 +336,9 @@ def _joined(parts: list[xr.Dataset], names: list[str]) -> xr.Dataset:
     first = parts[0]
     shared = {name: first[name].variable for name in first if "run" not in first[name].dims}
     # A partition of a run's own depends on its seed alone.
-    point = dict.fromkeys(("algorithm", *names), 0)
-    owned = [name for name in results.OWNERSHIP if name in whole]
-    shared |= {name: whole[name].isel(point).variable for name in owned}
+    first_configuration = dict.fromkeys(("algorithm", *names), 0)
+    owned = [name for name in results.PARTITION_VARIABLES if name in whole]
+    shared |= {name: whole[name].isel(first_configuration).variable for name in owned}
     return whole.assign(shared).transpose("algorithm", *names, "seed", ...)
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Terminated", "Termination", "interruptible"]
 
-_PATIENCE = 2.0
+_TIMEOUT_S = 2.0
 """Seconds after which an interruption that nothing has noticed is raised again."""
-_SOON = 0.01
+_RETRY_S = 0.01
 """Seconds after which one is raised again that Python is known to have ignored."""
 
 
@@ -36,14 +36,14 @@ def interruptible() -> Iterator[None]:
         return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
+        signal.setitimer(signal.ITIMER_REAL, _TIMEOUT_S)
         raise KeyboardInterrupt
 
     show = sys.unraisablehook
 
     def ignored(exception: sys.UnraisableHookArgs) -> None:
         if exception.exc_type is KeyboardInterrupt:
-            signal.setitimer(signal.ITIMER_REAL, _SOON)
+            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
         else:
             show(exception)
 
@@ -88,12 +88,12 @@ class Termination:
             raise Terminated
         self.requested = True
 
-    def watch(self, shown: Callback) -> Callback:
+    def wrap(self, shown: Callback) -> Callback:
         """The same callback, which stops the run if that was requested."""
-        return _Watch(self, shown)
+        return _StoppingCallback(self, shown)
 
 
-class _Watch(Callback):
+class _StoppingCallback(Callback):
     def __init__(self, termination: Termination, shown: Callback) -> None:
         self._termination = termination
         self._shown = shown

@@ -8,16 +8,16 @@ from typing import Any
 
 from fedjax_fair.app.config import DATA_NAMES, Config
 from fedjax_fair.app.method import Method
-from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, factories
-from fedjax_fair.app.settings import closest, lookup, override, unknown_method
+from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, role_classes
+from fedjax_fair.app.settings import lookup, override, suggest, unknown_method
 from fedjax_fair.app.signatures import Setting, settings_of
 
-__all__ = ["method_settings", "relevant", "require_all_read", "variant"]
+__all__ = ["check_unused_settings", "drop_unused_settings", "method_settings", "resolve_method"]
 
 _ROLES = ("solver", "selector", "aggregator")
 
 
-def variant(config: Config, name: str) -> tuple[Method, Config]:
+def resolve_method(config: Config, name: str) -> tuple[Method, Config]:
     """A method and its own configuration, in which the settings of its name hold.
 
     Args:
@@ -29,7 +29,7 @@ def variant(config: Config, name: str) -> tuple[Method, Config]:
 
     Examples:
         >>> from fedjax_fair.app import presets
-        >>> method, own = variant(presets.resolve(Config()), "divfl+equitable:batch_size=20")
+        >>> method, own = resolve_method(presets.resolve(Config()), "divfl+equitable:batch_size=20")
         >>> method.selector.__name__, own.solver.batch_size
         ('DivFL', 20)
     """
@@ -52,9 +52,9 @@ def method_settings(config: Config, name: str) -> dict[str, dict[str, Setting]]:
         >>> from fedjax_fair.app import presets
         >>> config = presets.resolve(Config())
         >>> list(method_settings(config, "unionfl:mu=2")["selector"])
-        ['cohort_size', 'window', 'candidates', 'pool', 'points', 'gradients', 'scale']
+        ['cohort_size', 'window', 'candidates', 'pool', 'num_reference_clients', 'gradients', 'scale']
     """
-    method, own = variant(config, name)
+    method, own = resolve_method(config, name)
     in_name = name.partition(":")[2].split(",")
     written = {item.partition("=")[0].strip().rpartition(".")[2] for item in in_name}
     return {
@@ -63,7 +63,7 @@ def method_settings(config: Config, name: str) -> dict[str, dict[str, Setting]]:
     }
 
 
-def relevant(config: Config, base: Config | None = None) -> Config:
+def drop_unused_settings(config: Config, base: Config | None = None) -> Config:
     """The same run without settings that nothing in it reads.
 
     For a configuration that was made for more methods, or other data, than it is used with.
@@ -75,9 +75,9 @@ def relevant(config: Config, base: Config | None = None) -> Config:
     Examples:
         >>> from fedjax_fair.app import presets
         >>> planted = presets.resolve(presets.PRESETS["equitable"].config)
-        >>> relevant(replace(planted, methods=("fedavg",))).aggregator.num_clusters
+        >>> drop_unused_settings(replace(planted, methods=("fedavg",))).aggregator.num_clusters
     """
-    for section, name in list(_unread(config)):
+    for section, name in list(_unused_settings(config)):
         part = getattr(config, section)
         if base is not None and getattr(part, name) != getattr(getattr(base, section), name):
             continue
@@ -86,9 +86,9 @@ def relevant(config: Config, base: Config | None = None) -> Config:
     return config
 
 
-def require_all_read(config: Config) -> None:
+def check_unused_settings(config: Config) -> None:
     """Raises ``ValueError`` if a setting is given that nothing in the run reads."""
-    for section, name in _unread(config):
+    for section, name in _unused_settings(config):
         value = getattr(getattr(config, section), name)
         readers = {
             "data": f"data.partition={config.data.partition!r}",
@@ -100,16 +100,16 @@ def require_all_read(config: Config) -> None:
         )
 
 
-def _unread(config: Config) -> Iterable[tuple[str, str]]:
+def _unused_settings(config: Config) -> Iterable[tuple[str, str]]:
     """Settings that are given and that nothing in the run reads: section and field."""
     read: dict[str, set[str]] = {
-        "data": {"name", "dir", "partition", "seed", "validation", "per_run"}
+        "data": {"name", "dir", "partition", "seed", "validation_fraction", "partition_per_seed"}
     }
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     read["data"] |= {DATA_NAMES.get(name, name) for name in settings_of(partition)}
     read |= {"model": {"name", "compute"}, **{role: set() for role in _ROLES}}
     for name in config.methods:
-        method, own = variant(config, name)
+        method, own = resolve_method(config, name)
         for section, settings in _settings(method, own).items():
             read[section] |= settings.keys()
     for section, names in read.items():
@@ -121,12 +121,12 @@ def _unread(config: Config) -> Iterable[tuple[str, str]]:
 
 def _settings(method: Method, config: Config) -> dict[str, dict[str, Setting]]:
     """What a method reads, by section."""
-    made_of = factories(method)
+    made_of = role_classes(method)
     settings = {role: dict(settings_of(made_of[role])) for role in _ROLES if role in made_of}
     for role in ("selector", "aggregator"):
         for borrowed in method.from_solver:
             settings.get(role, {}).pop(borrowed, None)
-    if method.pooled is not None:
+    if method.centralized_fn is not None:
         del settings["solver"]["prox"]
     network = dict(settings_of(lookup("model.name", str(config.model.name), MODELS)))
     del network["num_classes"]
@@ -146,21 +146,21 @@ def _known(name: str) -> Method:
     try:
         return lookup("method", name, METHODS)
     except ValueError as error:
-        if closest(name, METHODS) is not None:
+        if suggest(name, METHODS) is not None:
             raise
         raise ValueError(f"{error} {unknown_method(name)}.") from None
 
 
 def _combined(names: str, one: Method, other: Method) -> Method:
     """Both methods in one, if no role is taken twice."""
-    roles = [{} if method.pooled else _roles(method) for method in (one, other)]
+    roles = [{} if method.centralized_fn else _roles(method) for method in (one, other)]
     twice = sorted(roles[0].keys() & roles[1].keys())
     if twice or not all(roles):
         reason = f"with one {twice[0]}" if twice else "that each differ from fedavg in a role"
         raise ValueError(f"method={names!r}: expected methods {reason}.")
     borrowed = {**one.from_solver, **other.from_solver}
-    average = other.average if "selector" in roles[1] else one.average
-    return Method("", **roles[0], **roles[1], average=average, from_solver=borrowed)
+    weighting = other.weighting if "selector" in roles[1] else one.weighting
+    return Method("", **roles[0], **roles[1], weighting=weighting, from_solver=borrowed)
 
 
 def _roles(method: Method) -> dict[str, Any]:

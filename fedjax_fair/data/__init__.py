@@ -8,19 +8,20 @@ from fedjax_fair.data.class_partition import (
     planted_clusters,
     split_test,
 )
+from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.dirichlet import dirichlet
 from fedjax_fair.data.federated import ClientExamples, FederatedData, stack, validate
 from fedjax_fair.data.label_flip import flip_labels
 from fedjax_fair.data.logistic import synthetic
-from fedjax_fair.data.ownership import Partition, Partitioner
 from fedjax_fair.data.partition import (
+    assign_by_owner,
     by_column,
-    follow_owners,
     from_indices,
     iid,
     quantity_skew,
     shards,
 )
+from fedjax_fair.data.partitioner import Partition, Partitioner
 from fedjax_fair.data.sources import (
     Description,
     available,
@@ -29,7 +30,6 @@ from fedjax_fair.data.sources import (
     load,
     prepare,
 )
-from fedjax_fair.data.stored import on_device
 from fedjax_fair.data.validation import hold_out
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "FederatedData",
     "Partition",
     "Partitioner",
+    "assign_by_owner",
     "available",
     "by_column",
     "classes_per_client",
@@ -48,7 +49,6 @@ __all__ = [
     "dirichlet",
     "federate",
     "flip_labels",
-    "follow_owners",
     "from_arrays",
     "from_indices",
     "from_npz",

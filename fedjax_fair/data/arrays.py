@@ -13,14 +13,14 @@ import numpy as np
 
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, as_integers, validate
-from fedjax_fair.data.ownership import (
+from fedjax_fair.data.partition import assign_by_owner, by_column, from_indices
+from fedjax_fair.data.partitioner import (
     Partition,
     generator,
     hold_out_of_each,
     join_indices,
-    owned,
+    make_partition,
 )
-from fedjax_fair.data.partition import by_column, follow_owners, from_indices
 from fedjax_fair.data.validation import hold_out
 
 __all__ = ["federate", "from_arrays", "from_npz"]
@@ -32,9 +32,9 @@ def federate(
     *,
     num_classes: int,
     name: str,
-    label_skew: bool = False,
+    label_skew_only: bool = False,
     test_fraction: float = 0.2,
-    validation: float = 0.0,
+    validation_fraction: float = 0.0,
     seed: int = 0,
 ) -> FederatedData:
     """Puts examples and their partitions together and validates the result.
@@ -48,9 +48,9 @@ def federate(
             of each client's training examples, so that every client keeps at least one.
         num_classes: Number of classes.
         name: What the data is called in results.
-        label_skew: Whether both partitions give clients random examples of their classes.
+        label_skew_only: Whether both partitions give clients random examples of their classes.
         test_fraction: Part of every client's examples held out, in ``[0, 1)``.
-        validation: Part of every client's training examples that is then held out for choices
+        validation_fraction: Part of every client's training examples that is then held out for choices
             (`hold_out`), in ``[0, 1)``; nothing by default.
         seed: Seed of the choice of held-out examples.
 
@@ -62,11 +62,11 @@ def federate(
     """
     checks.positive_int("num_classes", num_classes)
     checks.unit_interval("test_fraction", test_fraction)
-    checks.unit_interval("validation", validation)
+    checks.unit_interval("validation_fraction", validation_fraction)
     checks.non_negative_int("seed", seed)
     features, labels, partition = train
     groups: Any = partition.groups
-    left_out = 0 if test is not None else len(partition.dropped)
+    num_unassigned = 0 if test is not None else len(partition.unassigned)
     if test is None:
         # Apart from the streams that split examples.
         train_part, test_part = hold_out_of_each(partition, test_fraction, generator(seed, 2))
@@ -75,9 +75,9 @@ def federate(
         train = _compact(features, labels, train_part)
         test = _compact(features, labels, test_part)
     examples = _client_examples(*train), _client_examples(*test)
-    data = FederatedData(*examples, groups, num_classes, name, label_skew, left_out)
+    data = FederatedData(*examples, groups, num_classes, name, label_skew_only, num_unassigned)
     validate(data)
-    return hold_out(data, validation, seed) if validation else data
+    return hold_out(data, validation_fraction, seed) if validation_fraction else data
 
 
 def _compact(features: Any, labels: Any, partition: Partition):
@@ -86,7 +86,7 @@ def _compact(features: Any, labels: Any, partition: Partition):
     return (
         np.asarray(features)[partition.order],
         np.asarray(labels)[partition.order],
-        owned(order, partition.sizes, len(order)),
+        make_partition(order, partition.sizes, len(order)),
     )
 
 
@@ -141,7 +141,7 @@ def from_arrays(
     num_classes: int | None = None,
     name: str = "custom",
     test_fraction: float = 0.2,
-    validation: float = 0.0,
+    validation_fraction: float = 0.0,
     seed: int = 0,
 ) -> FederatedData:
     """Makes a federation of arrays in memory.
@@ -163,7 +163,7 @@ def from_arrays(
         name: What the data is called in results.
         test_fraction: Without test arguments, the part of each client's examples that is held out
             for testing, rounded down; at least one is kept for training. In ``[0, 1)``.
-        validation: Part of every client's training examples, those of the test aside, that is held
+        validation_fraction: Part of every client's training examples, those of the test aside, that is held
             out for choices (`hold_out`). In ``[0, 1)``.
         seed: Seed of the choice of held-out examples.
 
@@ -179,19 +179,19 @@ def from_arrays(
         ([4, 4], [1, 1], 2)
     """
     labels = _labels("labels", labels)
-    _require_as_many("features", features, labels)
+    _check_as_many("features", features, labels)
     partition = from_indices(client_indices).split(labels, seed)
     if groups is not None:
-        partition = owned(
+        partition = make_partition(
             partition.order, partition.sizes, len(labels), as_integers("groups", groups)
         )
     test = None
     given = [test_features is not None, test_labels is not None, test_client_indices is not None]
     if test_client_indices is not None and all(given):
         test_labels = _labels("test_labels", test_labels)
-        _require_as_many("test_features", test_features, test_labels)
+        _check_as_many("test_features", test_features, test_labels)
         order, sizes = join_indices(test_client_indices, len(test_labels))
-        test = (test_features, test_labels, owned(order, sizes, len(test_labels)))
+        test = (test_features, test_labels, make_partition(order, sizes, len(test_labels)))
     elif any(given):
         raise ValueError(
             "test_features, test_labels, test_client_indices: expected all three or none, got "
@@ -214,7 +214,7 @@ def from_arrays(
         num_classes=num_classes,
         name=name,
         test_fraction=test_fraction,
-        validation=validation,
+        validation_fraction=validation_fraction,
         seed=seed,
     )
 
@@ -233,7 +233,7 @@ def _labels(name: str, labels: Any) -> np.ndarray:
     return _as_int32(name, array)
 
 
-def _require_as_many(name: str, features: Any, labels: np.ndarray) -> None:
+def _check_as_many(name: str, features: Any, labels: np.ndarray) -> None:
     shape = np.shape(features)
     if shape[:1] != labels.shape[:1]:
         raise ValueError(f"{name} of shape {shape}: expected one for each of {len(labels)} labels.")
@@ -243,7 +243,7 @@ def from_npz(
     path: str | os.PathLike[str],
     *,
     test_fraction: float = 0.2,
-    validation: float = 0.0,
+    validation_fraction: float = 0.0,
     seed: int = 0,
 ) -> FederatedData:
     """Reads a federation from an ``.npz`` file, without pickles.
@@ -255,7 +255,7 @@ def from_npz(
             training examples), ``groups [clients]`` and ``num_classes``. Clients are the distinct
             owners, ascending.
         test_fraction: As in ``from_arrays``, where the file has no test examples.
-        validation: As in ``from_arrays``.
+        validation_fraction: As in ``from_arrays``.
         seed: As in ``from_arrays``.
 
     Returns:
@@ -277,7 +277,7 @@ def from_npz(
     if missing := {"features", "labels", "client"} - set(arrays):
         raise ValueError(f"{path} lacks {sorted(missing)}: expected features, labels and client.")
     try:
-        return _from_named_arrays(arrays, path, test_fraction, validation, seed)
+        return _from_named_arrays(arrays, path, test_fraction, validation_fraction, seed)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -286,7 +286,7 @@ def _from_named_arrays(
     arrays: dict[str, np.ndarray],
     path: str | os.PathLike[str],
     test_fraction: float,
-    validation: float,
+    validation_fraction: float,
     seed: int,
 ) -> FederatedData:
     client, labels = arrays["client"], _labels("labels", arrays["labels"])
@@ -294,14 +294,14 @@ def _from_named_arrays(
         raise ValueError(f"client of {client.dtype}: expected integers or strings.")
     test_client_indices = None
     if "test_client" in arrays:
-        test = follow_owners(client, arrays["test_client"])
+        test = assign_by_owner(client, arrays["test_client"])
         if (
-            test.dropped.size
+            test.unassigned.size
             or arrays["test_client"].shape != arrays.get("test_labels", client).shape
         ):
             raise ValueError(
                 f"test_client of shape {arrays['test_client'].shape}: expected an owner with "
-                f"training examples for every test example, {test.dropped.size} have none."
+                f"training examples for every test example, {test.unassigned.size} have none."
             )
         test_client_indices = test.client_indices
     return from_arrays(
@@ -315,7 +315,7 @@ def _from_named_arrays(
         num_classes=_num_classes(arrays.get("num_classes")),
         name=os.path.splitext(os.path.basename(path))[0],
         test_fraction=test_fraction,
-        validation=validation,
+        validation_fraction=validation_fraction,
         seed=seed,
     )
 
@@ -332,7 +332,7 @@ def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     size = os.path.getsize(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            _require_contents(archive, size)
+            _check_contents(archive, size)
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except _DAMAGED as error:
@@ -345,7 +345,7 @@ _DAMAGED = (
 )
 
 
-def _require_contents(archive: zipfile.ZipFile, file_size: int) -> None:
+def _check_contents(archive: zipfile.ZipFile, file_size: int) -> None:
     """Requires that arrays are as large as the file says, before memory is taken for them."""
     claimed = 0
     for entry in archive.infolist():
@@ -359,8 +359,8 @@ def _require_contents(archive: zipfile.ZipFile, file_size: int) -> None:
         if not dtype.hasobject and array != held:
             raise ValueError(f"{entry.filename} claims {array:,} bytes and holds {held:,}")
         claimed += array
-    if claimed > _MOST_DEFLATED * file_size:
+    if claimed > _MAX_DEFLATE_RATIO * file_size:
         raise ValueError(f"{claimed:,} bytes can not be in a file of {file_size:,}")
 
 
-_MOST_DEFLATED = 1032  # Of zlib; an uncompressed file holds what its size is.
+_MAX_DEFLATE_RATIO = 1032  # Of zlib; an uncompressed file holds what its size is.

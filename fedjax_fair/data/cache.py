@@ -40,16 +40,16 @@ def cache_folder(folder: Path) -> Path:
 
 
 def cached(
-    folder: Path, stamp: str, make: Callable[[], Mapping[str, np.ndarray]]
+    folder: Path, cache_key: str, make: Callable[[], Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
     """Returns ``make()``, from disk where possible.
 
-    Every array is an ``.npy`` file; a manifest, written last, holds their checksums and the stamp.
-    An array that is missing, damaged or made under another stamp is never returned.
+    Every array is an ``.npy`` file; a manifest, written last, holds their checksums and the cache key.
+    An array that is missing, damaged or made under another cache key is never returned.
 
     Args:
         folder: Where to keep the arrays.
-        stamp: What the arrays depend on; a change makes them anew.
+        cache_key: What the arrays depend on; a change makes them anew.
         make: Makes the arrays. Names must be file names.
 
     Returns:
@@ -64,19 +64,19 @@ def cached(
         [0, 1, 2]
     """
     try:
-        return _read(folder, stamp)
+        return _read(folder, cache_key)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         arrays = dict(make())
     try:
-        _write(folder, stamp, arrays)
+        _write(folder, cache_key, arrays)
     except OSError as error:
         warnings.warn(f"could not keep decoded data in {folder}: {error}", stacklevel=2)
     return arrays
 
 
-def _read(folder: Path, stamp: str) -> dict[str, np.ndarray]:
+def _read(folder: Path, cache_key: str) -> dict[str, np.ndarray]:
     manifest = json.loads((folder / MANIFEST).read_text())
-    if manifest["stamp"] != stamp:
+    if manifest["cache_key"] != cache_key:
         raise ValueError(f"{folder} is stale")
     arrays = {}
     for name, checksum in manifest["checksums"].items():
@@ -86,14 +86,14 @@ def _read(folder: Path, stamp: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _write(folder: Path, stamp: str, arrays: Mapping[str, np.ndarray]) -> None:
+def _write(folder: Path, cache_key: str, arrays: Mapping[str, np.ndarray]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     checksums = {}
     for name, array in arrays.items():
         path = folder / f"{name}.npy"
         _replace(path, lambda file, array=array: np.save(file, array, allow_pickle=False))
         checksums[name] = _checksum(path)
-    text = json.dumps({"stamp": stamp, "checksums": checksums})
+    text = json.dumps({"cache_key": cache_key, "checksums": checksums})
     _replace(folder / MANIFEST, lambda file: file.write(text.encode()))
 
 

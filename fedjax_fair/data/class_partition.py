@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair import checks
-from fedjax_fair.data.ownership import (
+from fedjax_fair.data.partitioner import (
     Partition,
     Partitioner,
+    check_enough,
     equal_parts,
     generator,
-    owned,
-    require_enough,
+    make_partition,
     shuffled_by_class,
 )
 
@@ -59,14 +59,14 @@ def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
             raise ValueError(
                 f"{classes=}: expected at most the {len(present)} classes in the labels."
             )
-        require_enough(len(labels), num_clients, classes)
+        check_enough(len(labels), num_clients, classes)
         rng = generator(seed)
         uses = rng.permutation(equal_parts(num_clients * classes, len(present)))
         slots = present[_draw_slots(num_clients, uses, rng)]
         order, lengths = _split_over_slots(labels, slots.ravel(), np.inf, rng)
-        return owned(order, lengths.reshape(slots.shape).sum(axis=1), len(labels))
+        return make_partition(order, lengths.reshape(slots.shape).sum(axis=1), len(labels))
 
-    return Partitioner(f"classes_per_client({num_clients}, {classes})", split, label_skew=True)
+    return Partitioner(f"classes_per_client({num_clients}, {classes})", split, label_skew_only=True)
 
 
 def _draw_slots(num_clients: int, uses: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -175,7 +175,7 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
     Examples:
         >>> split = planted_clusters([Cluster(1, [0], 4), Cluster(2, [1, 2], 9)]).split
         >>> partition = split(np.repeat([0, 1, 2], 6), seed=0)
-        >>> partition.sizes.tolist(), partition.groups.tolist(), len(partition.dropped)
+        >>> partition.sizes.tolist(), partition.groups.tolist(), len(partition.unassigned)
         ([4, 6, 6], [0, 1, 1], 2)
     """
     if isinstance(clusters, str):
@@ -197,7 +197,7 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
     num_clients = sum(cluster.num_clients for cluster in clusters)
 
     def split(labels, /, seed, **columns):
-        require_enough(len(labels), num_clients)
+        check_enough(len(labels), num_clients)
         holders = [cluster for cluster in clusters for _ in range(cluster.num_clients)]
         groups = np.repeat(np.arange(len(clusters)), [cluster.num_clients for cluster in clusters])
         widths = np.array([len(cluster.classes) for cluster in holders], np.int64)
@@ -205,9 +205,9 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
         at_most = np.repeat([cluster.at_most for cluster in holders], widths)
         order, lengths = _split_over_slots(labels, slots, at_most, generator(seed))
         sizes = np.add.reduceat(lengths, np.cumsum(widths) - widths)
-        return owned(order, sizes, len(labels), groups)
+        return make_partition(order, sizes, len(labels), groups)
 
-    return Partitioner(f"planted_clusters({name})", split, label_skew=True)
+    return Partitioner(f"planted_clusters({name})", split, label_skew_only=True)
 
 
 def _split_over_slots(labels: Any, slots: np.ndarray, at_most: Any, rng: np.random.Generator):
@@ -257,11 +257,11 @@ def split_test(
     """Splits test examples with the class mix of every client's training examples.
 
     The test examples of a class are shuffled and split in proportion to the clients' shares of the
-    owned training examples of that class. What rounding down leaves goes to the largest remainders,
+    assigned training examples of that class. What rounding down leaves goes to the largest remainders,
     equal ones in random order.
 
     Args:
-        train: Ownership of the training examples.
+        train: Partition of the training examples.
         train_labels: Their classes.
         test_labels: Classes of the test examples.
         seed: Seed; the partition's own may be used again.
@@ -275,7 +275,7 @@ def split_test(
         >>> labels = np.array([0, 0, 0, 1])
         >>> train = from_indices([[0], [1, 2, 3]]).split(labels, seed=0)
         >>> test = split_test(train, labels, np.array([0, 0, 0, 0, 0, 0, 1, 2]), seed=0)
-        >>> test.sizes.tolist(), test.dropped.tolist()
+        >>> test.sizes.tolist(), test.unassigned.tolist()
         ([2, 5], [7])
     """
     rng = generator(seed, 1)  # Apart from the stream that split the training part.
@@ -292,7 +292,7 @@ def split_test(
     test_owners = np.repeat(clients, quotas)
     order = assigned[np.argsort(test_owners, kind="stable")]
     sizes = np.bincount(test_owners, minlength=num_clients)
-    return owned(order, sizes, len(test_labels), train.groups)
+    return make_partition(order, sizes, len(test_labels), train.groups)
 
 
 def _quotas(labels, counts, totals, rng) -> np.ndarray:

@@ -8,12 +8,12 @@ import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair import checks
-from fedjax_fair.data.ownership import (
+from fedjax_fair.data.partitioner import (
     Partitioner,
+    check_enough,
     generator,
-    owned,
+    make_partition,
     parts_by_weight,
-    require_enough,
 )
 
 __all__ = ["dirichlet"]
@@ -22,66 +22,68 @@ ATTEMPTS = 11  # As many as flwr-datasets makes before it gives up.
 
 
 def dirichlet(
-    num_clients: int, alpha: float | Sequence[float] | np.ndarray = 0.5, min_size: int = 10
+    num_clients: int,
+    alpha: float | Sequence[float] | np.ndarray = 0.5,
+    min_partition_size: int = 10,
 ) -> Partitioner:
     """Splits each class in proportions drawn from a Dirichlet distribution.
 
     A small ``alpha`` gives every class to few clients, a large one gives all clients the same mix.
-    A draw that leaves a client below ``min_size`` is repeated, eleven times at most. The partition
+    A draw that leaves a client below ``min_partition_size`` is repeated, eleven times at most. The partition
     then equals, index for index, that of ``DirichletPartitioner`` of flwr-datasets 0.6.1 with
     ``self_balancing=False`` and the same seed. Where that gives up, as it does for many clients and
-    a small ``alpha``, the last draw is kept, and clients below ``min_size`` get random examples of
+    a small ``alpha``, the last draw is kept, and clients below ``min_partition_size`` get random examples of
     the others, which give in proportion to what they have beyond it.
 
     Args:
         num_clients: Number of clients.
         alpha: Concentration, above 0; a number, or one of each client ``[clients]``.
-        min_size: Fewest examples of a client, at least 1.
+        min_partition_size: Fewest examples of a client, at least 1.
 
     Returns:
         A partitioner that drops nothing.
 
     Raises:
         ValueError: If a setting is out of range; when splitting, if there are fewer than
-            ``num_clients * min_size`` examples.
+            ``num_clients * min_partition_size`` examples.
 
     References:
         Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, 2019,
         https://arxiv.org/abs/1905.12022
 
     Examples:
-        >>> partition = dirichlet(2, alpha=0.5, min_size=1).split(np.arange(20) % 2, seed=0)
-        >>> int(partition.sizes.sum()), partition.dropped.tolist()
+        >>> partition = dirichlet(2, alpha=0.5, min_partition_size=1).split(np.arange(20) % 2, seed=0)
+        >>> int(partition.sizes.sum()), partition.unassigned.tolist()
         (20, [])
     """
     checks.positive_int("num_clients", num_clients)
     checks.positive("alpha", alpha, many=True)
-    checks.positive_int("min_size", min_size)
+    checks.positive_int("min_partition_size", min_partition_size)
     if np.shape(alpha) not in ((), (num_clients,)):
         raise ValueError(
             f"alpha of shape {np.shape(alpha)}: expected one or {num_clients=} numbers."
         )
 
     def split(labels, /, seed, **columns):
-        require_enough(len(labels), num_clients, min_size)
+        check_enough(len(labels), num_clients, min_partition_size)
         concentration = np.broadcast_to(np.asarray(alpha, float), (num_clients,))
         rng = generator(seed)
         for _ in range(ATTEMPTS):
             owners = _owners(labels, concentration, rng)
             sizes = np.bincount(owners, minlength=num_clients)
-            if sizes.min() >= min_size:
+            if sizes.min() >= min_partition_size:
                 break
         else:
-            _fill_up(owners, labels, sizes, min_size, rng)
+            _fill_up(owners, labels, sizes, min_partition_size, rng)
             sizes = np.bincount(owners, minlength=num_clients)
         # A client's examples come class by class, ascending within a class, and are then shuffled.
         by_class = np.argsort(labels, kind="stable")
         order = by_class[np.argsort(owners[by_class], kind="stable")]
         for client in np.split(order, np.cumsum(sizes)[:-1]):
             rng.shuffle(client)
-        return owned(order, sizes, len(labels))
+        return make_partition(order, sizes, len(labels))
 
-    return Partitioner(f"dirichlet({num_clients}, {alpha})", split, label_skew=True)
+    return Partitioner(f"dirichlet({num_clients}, {alpha})", split, label_skew_only=True)
 
 
 def _owners(labels, concentration, rng) -> np.ndarray:
@@ -99,16 +101,16 @@ def _fill_up(
     owners: Int[np.ndarray, " examples"],
     labels: Int[np.ndarray, " examples"],
     sizes: Int[np.ndarray, " clients"],
-    min_size: int,
+    min_partition_size: int,
     rng: np.random.Generator,
 ) -> None:
-    """Moves examples from large clients to those below ``min_size``, in place.
+    """Moves examples from large clients to those below ``min_partition_size``, in place.
 
-    Clients give random examples, in proportion to what they have beyond ``min_size``. Those are
+    Clients give random examples, in proportion to what they have beyond ``min_partition_size``. Those are
     handed out class by class, so that who gets them holds few classes as well.
     """
-    lacking = np.maximum(min_size - sizes, 0)
-    given = parts_by_weight(int(lacking.sum()), np.maximum(sizes - min_size, 0))
+    lacking = np.maximum(min_partition_size - sizes, 0)
+    given = parts_by_weight(int(lacking.sum()), np.maximum(sizes - min_partition_size, 0))
     shuffled = rng.permutation(len(owners))
     by_owner = shuffled[np.argsort(owners[shuffled], kind="stable")]
     place = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

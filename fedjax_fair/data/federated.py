@@ -11,19 +11,19 @@ from jax.core import Tracer
 from jaxtyping import Array, Int, Shaped
 
 from fedjax_fair import checks
-from fedjax_fair.data.described import describe_federation
+from fedjax_fair.data.summary import describe_federation
 from fedjax_fair.text import escape_control_chars
 
 __all__ = [
     "ClientExamples",
     "FederatedData",
-    "Ownership",
+    "PartitionArrays",
     "Replicated",
-    "moved",
-    "ownership",
+    "map_arrays",
+    "partition_arrays",
     "stack",
     "validate",
-    "with_ownership",
+    "with_partition_arrays",
 ]
 
 
@@ -41,7 +41,7 @@ class ClientExamples(NamedTuple):
         features: Inputs of all examples, ``[total, ...]``; images stay ``uint8``.
         labels: Class of each example, ``[total]``, integers; or floating-point targets of any
             shape ``[total, ...]``, for a model whose loss compares outputs with them.
-        order: Indices into the examples, grouped by owner, ``[owned]``.
+        order: Indices into the examples, grouped by client, ``[assigned]``.
         offsets: Where each client's run in ``order`` starts, ``[clients]``.
         sizes: Number of examples of each client, ``[clients]``.
         devices: Which of several devices holds each client's examples, ``[clients]``
@@ -52,7 +52,7 @@ class ClientExamples(NamedTuple):
 
     features: Shaped[Array, "total ..."]
     labels: Shaped[Array, "total ..."]
-    order: Int[Array, " owned"]
+    order: Int[Array, " assigned"]
     offsets: Int[Array, " clients"]
     sizes: Int[Array, " clients"]
     devices: Int[Array, " clients"] | Replicated | None = None
@@ -71,7 +71,7 @@ class ClientExamples(NamedTuple):
 class FederatedData(NamedTuple):
     """A federation: training and test examples of the same clients.
 
-    A pytree whose ``num_classes``, ``name``, ``label_skew`` and ``left_out`` are static, so that a
+    A pytree whose ``num_classes``, ``name``, ``label_skew_only`` and ``num_unassigned`` are static, so that a
     federation can be an argument of a compiled function. ``print`` describes it in ten lines.
 
     Where every run has a partition of its own (`stack`), who owns what has a leading axis ``runs``:
@@ -83,9 +83,9 @@ class FederatedData(NamedTuple):
         groups: Planted group of each client, ``[clients]``, or None where none is planted.
         num_classes: Number of classes; of outputs where labels are targets.
         name: What the data is called in results.
-        label_skew: Whether clients differ in their numbers of examples of each class alone, which
+        label_skew_only: Whether clients differ in their numbers of examples of each class alone, which
             `results.class_based` needs to know.
-        left_out: Examples that belong to no client and are not kept in ``train`` or ``test``.
+        num_unassigned: Examples that belong to no client and are not kept in ``train`` or ``test``.
         validation: Examples of the same clients to choose settings by, kept from training and test
             (`hold_out`), or None. Clients may have none.
     """
@@ -95,8 +95,8 @@ class FederatedData(NamedTuple):
     groups: Int[Array, " clients"] | None
     num_classes: int
     name: str
-    label_skew: bool = False
-    left_out: int = 0
+    label_skew_only: bool = False
+    num_unassigned: int = 0
     validation: ClientExamples | None = None
 
     def __str__(self) -> str:
@@ -125,13 +125,15 @@ class FederatedData(NamedTuple):
         """The federation of one run."""
         if self.num_partitions is None:
             return self
-        return with_ownership(self, jax.tree.map(lambda leaf: leaf[run], ownership(self)))
+        return with_partition_arrays(
+            self, jax.tree.map(lambda leaf: leaf[run], partition_arrays(self))
+        )
 
 
 def _flatten(data: FederatedData):
     names = ("train", "test", "groups", "validation")
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(data, name)) for name in names)
-    return children, (data.num_classes, data.name, data.label_skew, data.left_out)
+    return children, (data.num_classes, data.name, data.label_skew_only, data.num_unassigned)
 
 
 def _unflatten(static: tuple[int, str, bool, int], children: Any) -> FederatedData:
@@ -143,7 +145,7 @@ def _unflatten(static: tuple[int, str, bool, int], children: Any) -> FederatedDa
 jax.tree_util.register_pytree_with_keys(FederatedData, _flatten, _unflatten)
 
 
-class Ownership(NamedTuple):
+class PartitionArrays(NamedTuple):
     """Who owns which example: all that differs between partitions of the same examples.
 
     Attributes:
@@ -159,32 +161,34 @@ class Ownership(NamedTuple):
     validation: tuple[Any, Any, Any] | None = None
 
 
-def ownership(data: FederatedData) -> Ownership:
-    """Takes the ownership out of a federation."""
+def partition_arrays(data: FederatedData) -> PartitionArrays:
+    """Takes the partition arrays out of a federation."""
     train, test, validation = (
         None if part is None else (part.order, part.offsets, part.sizes)
         for part in (data.train, data.test, data.validation)
     )
     assert train is not None
     assert test is not None
-    return Ownership(train, test, data.groups, validation)
+    return PartitionArrays(train, test, data.groups, validation)
 
 
-def with_ownership(data: FederatedData, owned: Ownership) -> FederatedData:
+def with_partition_arrays(data: FederatedData, arrays: PartitionArrays) -> FederatedData:
     """Gives the examples of a federation other owners."""
 
     def given(examples, own):
         return examples._replace(**dict(zip(("order", "offsets", "sizes"), own, strict=True)))
 
     return data._replace(
-        train=given(data.train, owned.train),
-        test=given(data.test, owned.test),
-        groups=owned.groups,
-        validation=owned.validation and given(data.validation, owned.validation),
+        train=given(data.train, arrays.train),
+        test=given(data.test, arrays.test),
+        groups=arrays.groups,
+        validation=arrays.validation and given(data.validation, arrays.validation),
     )
 
 
-def moved(data: FederatedData, move: Callable[[FederatedData], FederatedData]) -> FederatedData:
+def map_arrays(
+    data: FederatedData, move: Callable[[FederatedData], FederatedData]
+) -> FederatedData:
     """Moves a federation, and only once what training and validation examples share."""
     train, own = data.train, data.validation
     if own is None:
@@ -204,7 +208,7 @@ def stack(federations: Sequence[FederatedData]) -> FederatedData:
             fewer of the examples.
 
     Returns:
-        A federation whose ownership has a leading axis ``runs``. Rows of ``order`` that are shorter
+        A federation whose partition has a leading axis ``runs``. Rows of ``order`` that are shorter
         than others are filled up; what is filled in belongs to no client.
 
     Raises:
@@ -237,7 +241,9 @@ def stack(federations: Sequence[FederatedData]) -> FederatedData:
                 _same(own.features, shared.features) and _same(own.labels, shared.labels),
                 f"federations[{run}].{name}: expected the examples of the first federation.",
             )
-    return with_ownership(first, jax.tree.map(_stack_rows, *map(ownership, federations)))
+    return with_partition_arrays(
+        first, jax.tree.map(_stack_rows, *map(partition_arrays, federations))
+    )
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedjax_fair.data.ownership import Partitioner, join_indices, owned
+from fedjax_fair.data.partitioner import Partitioner, join_indices, make_partition
 
 __all__ = ["FlwrPartitioner", "as_partitioner"]
 
@@ -68,6 +68,6 @@ def as_partitioner(partition: Partitioner | FlwrPartitioner) -> Partitioner:
                 f"partition: {len(empty)} clients of {type(own).__name__} own nothing, first "
                 f"{empty[:5]}; expected none."
             )
-        return owned(*join_indices(parts, len(labels)), len(labels))
+        return make_partition(*join_indices(parts, len(labels)), len(labels))
 
     return Partitioner(type(partition).__name__, split)

@@ -1,4 +1,4 @@
-"""Clients that lie by their data."""
+"""Clients whose labels are wrong."""
 
 from __future__ import annotations
 
@@ -46,4 +46,4 @@ def flip_labels(data: FederatedData, clients: Sequence[int]) -> FederatedData:
     owners = np.repeat(np.arange(data.num_clients), sizes)
     rows = order[: owners.size][np.isin(owners, np.asarray(clients, np.int64))]
     labels[rows] = data.num_classes - 1 - labels[rows]
-    return data._replace(train=train._replace(labels=labels), label_skew=False)
+    return data._replace(train=train._replace(labels=labels), label_skew_only=False)

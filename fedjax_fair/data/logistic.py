@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.data.ownership import generator, owned
+from fedjax_fair.data.partitioner import generator, make_partition
 
 __all__ = ["synthetic"]
 
@@ -106,7 +106,7 @@ def _empty(total) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _consecutive(sizes: np.ndarray):
-    return owned(np.arange(sizes.sum()), sizes, int(sizes.sum()))
+    return make_partition(np.arange(sizes.sum()), sizes, int(sizes.sum()))
 
 
 def _places(sizes: np.ndarray) -> np.ndarray:

@@ -13,21 +13,21 @@ from typing import Any, Literal
 import numpy as np
 
 from fedjax_fair import checks
-from fedjax_fair.data.ownership import (
+from fedjax_fair.data.partitioner import (
     Partition,
     Partitioner,
+    check_enough,
     equal_parts,
     generator,
     join_indices,
-    owned,
+    make_partition,
     parts_by_weight,
-    require_enough,
     shuffled_by_class,
 )
 
 __all__ = [
+    "assign_by_owner",
     "by_column",
-    "follow_owners",
     "from_indices",
     "iid",
     "quantity_skew",
@@ -55,60 +55,62 @@ def iid(num_clients: int) -> Partitioner:
     checks.positive_int("num_clients", num_clients)
 
     def split(labels, /, seed, **columns):
-        require_enough(len(labels), num_clients)
+        check_enough(len(labels), num_clients)
         sizes = equal_parts(len(labels), num_clients)
-        return owned(generator(seed).permutation(len(labels)), sizes, len(labels))
+        return make_partition(generator(seed).permutation(len(labels)), sizes, len(labels))
 
-    return Partitioner(f"iid({num_clients})", split, label_skew=True)
+    return Partitioner(f"iid({num_clients})", split, label_skew_only=True)
 
 
 def quantity_skew(
     num_clients: int,
-    law: Literal["lognormal", "power"] = "lognormal",
+    distribution: Literal["lognormal", "power"] = "lognormal",
     *,
     skew: float = 1.0,
-    min_size: int = 1,
+    min_partition_size: int = 1,
 ) -> Partitioner:
     """Splits shuffled examples into unequal parts.
 
-    Client ``i`` gets ``min_size`` examples and a share of the rest in proportion to ``(i + 1) **
-    -skew`` under the power law (client 0 owns the most) or to ``exp(skew * z_i)``, ``z_i`` standard
-    normal, under the lognormal law. Both are equal parts at ``skew=0``.
+    Client ``i`` gets ``min_partition_size`` examples and a share of the rest in proportion to ``(i + 1) **
+    -skew`` under the power distribution (client 0 owns the most) or to ``exp(skew * z_i)``, ``z_i`` standard
+    normal, under the lognormal distribution. Both are equal parts at ``skew=0``.
 
     Args:
         num_clients: Number of clients.
-        law: ``"power"`` or ``"lognormal"``.
+        distribution: ``"power"`` or ``"lognormal"``.
         skew: Exponent or standard deviation of the logarithm, at least 0.
-        min_size: Fewest examples of a client, at least 1.
+        min_partition_size: Fewest examples of a client, at least 1.
 
     Returns:
         A partitioner that drops nothing.
 
     Raises:
         ValueError: If a setting is out of range; when splitting, if there are fewer than
-            ``num_clients * min_size`` examples.
+            ``num_clients * min_partition_size`` examples.
 
     Examples:
         >>> quantity_skew(3, "power", skew=1.0).split(np.zeros(25, int), seed=0).sizes.tolist()
         [13, 7, 5]
     """
     checks.positive_int("num_clients", num_clients)
-    checks.one_of("law", law, ("power", "lognormal"))
+    checks.one_of("distribution", distribution, ("power", "lognormal"))
     checks.non_negative("skew", skew)
-    checks.positive_int("min_size", min_size)
+    checks.positive_int("min_partition_size", min_partition_size)
 
     def split(labels, /, seed, **columns):
-        require_enough(len(labels), num_clients, min_size)
+        check_enough(len(labels), num_clients, min_partition_size)
         rng = generator(seed)
         ranks = np.arange(1, num_clients + 1)
-        logarithms = -np.log(ranks) if law == "power" else rng.standard_normal(num_clients)
+        logarithms = -np.log(ranks) if distribution == "power" else rng.standard_normal(num_clients)
         logarithms = skew * logarithms
         weights = np.exp(logarithms - logarithms.max())
-        rest = len(labels) - num_clients * min_size
-        sizes = min_size + parts_by_weight(rest, weights)
-        return owned(rng.permutation(len(labels)), sizes, len(labels))
+        rest = len(labels) - num_clients * min_partition_size
+        sizes = min_partition_size + parts_by_weight(rest, weights)
+        return make_partition(rng.permutation(len(labels)), sizes, len(labels))
 
-    return Partitioner(f"quantity_skew({num_clients}, {law}, {skew})", split, label_skew=True)
+    return Partitioner(
+        f"quantity_skew({num_clients}, {distribution}, {skew})", split, label_skew_only=True
+    )
 
 
 def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
@@ -139,15 +141,15 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
 
     def split(labels, /, seed, **columns):
         used = num_clients * shards_per_client
-        require_enough(len(labels), num_clients, shards_per_client)
+        check_enough(len(labels), num_clients, shards_per_client)
         rng = generator(seed)
         size = len(labels) // used
         # Leftover whole shards are drawn too, so that the last class is not the one that loses.
         drawn = rng.permutation(len(labels) // size)[:used]
         order = shuffled_by_class(labels, rng)[(drawn[:, None] * size + np.arange(size)).ravel()]
-        return owned(order, np.full(num_clients, shards_per_client * size), len(labels))
+        return make_partition(order, np.full(num_clients, shards_per_client * size), len(labels))
 
-    return Partitioner(f"shards({num_clients}, {shards_per_client})", split, label_skew=True)
+    return Partitioner(f"shards({num_clients}, {shards_per_client})", split, label_skew_only=True)
 
 
 def by_column(column: str) -> Partitioner:
@@ -179,12 +181,12 @@ def by_column(column: str) -> Partitioner:
                 "examples."
             )
         _, owners, sizes = np.unique(values, return_inverse=True, return_counts=True)
-        return owned(np.argsort(owners, kind="stable"), sizes, len(labels))
+        return make_partition(np.argsort(owners, kind="stable"), sizes, len(labels))
 
     return Partitioner(f"by_column({column})", split, column)
 
 
-def follow_owners(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:
+def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:
     """Assigns test examples to the clients that ``by_column`` made of the training examples.
 
     Args:
@@ -196,15 +198,15 @@ def follow_owners(train_owners: np.ndarray, test_owners: np.ndarray) -> Partitio
         examples are dropped.
 
     Examples:
-        >>> test = follow_owners(np.array(["b", "a"]), np.array(["a", "c", "b", "a"]))
-        >>> test.client_indices, test.dropped.tolist()
+        >>> test = assign_by_owner(np.array(["b", "a"]), np.array(["a", "c", "b", "a"]))
+        >>> test.client_indices, test.unassigned.tolist()
         ([array([0, 3], dtype=int32), array([2], dtype=int32)], [1])
     """
     owners = np.unique(train_owners)
     known = np.flatnonzero(np.isin(test_owners, owners))
     position = np.searchsorted(owners, test_owners[known])
     order = known[np.argsort(position, kind="stable")]
-    return owned(order, np.bincount(position, minlength=len(owners)), len(test_owners))
+    return make_partition(order, np.bincount(position, minlength=len(owners)), len(test_owners))
 
 
 def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
@@ -223,7 +225,7 @@ def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
 
     Examples:
         >>> partition = from_indices({"ward 7": [3, 0], "ward 9": [1]}).split(np.zeros(4, int), 0)
-        >>> partition.client_indices, partition.dropped.tolist()
+        >>> partition.client_indices, partition.unassigned.tolist()
         ([array([3, 0], dtype=int32), array([1], dtype=int32)], [2])
     """
     given = indices.values() if isinstance(indices, Mapping) else indices
@@ -236,6 +238,6 @@ def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
         )
 
     def split(labels, /, seed, **columns):
-        return owned(*join_indices(arrays, len(labels)), len(labels))
+        return make_partition(*join_indices(arrays, len(labels)), len(labels))
 
     return Partitioner(f"from_indices({len(arrays)})", split)

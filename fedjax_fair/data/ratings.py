@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fedjax_fair.data.cache import cache_folder, cached
-from fedjax_fair.data.prepared import find_prepared
-from fedjax_fair.data.tfds_images import stamp
+from fedjax_fair.data.tfds_folder import find_prepared
+from fedjax_fair.data.tfds_images import cache_key
 
 __all__ = ["Ratings", "read_ratings"]
 
@@ -56,7 +56,7 @@ def read_ratings(name: str, data_dir: str | os.PathLike[str] | None = None) -> R
     folder, _, features, _ = find_prepared(name, data_dir)
     if missing := [column for column in _COLUMNS if column not in features]:
         raise ValueError(f"{name=}: expected ratings with a {missing[0]}.")
-    columns = cached(cache_folder(folder), f"ratings {stamp(folder)}", lambda: _decode(folder))
+    columns = cached(cache_folder(folder), f"ratings {cache_key(folder)}", lambda: _decode(folder))
     _, users = np.unique(columns["user_id"], return_inverse=True)
     _, first, movies = np.unique(columns["movie_id"], return_index=True, return_inverse=True)
     return Ratings(

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedjax_fair import checks
-from fedjax_fair.data import originals, tfds_images
+from fedjax_fair.data import raw_files, tfds_images
 from fedjax_fair.data.arrays import federate
+from fedjax_fair.data.bundled import BUNDLED, Examples, Splits
 from fedjax_fair.data.class_partition import classes_per_client, split_test
-from fedjax_fair.data.embedded import EMBEDDED, Examples, Splits
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
-from fedjax_fair.data.ownership import Partitioner
-from fedjax_fair.data.partition import follow_owners, iid
-from fedjax_fair.data.prepared import DamagedError, names_prepared, resolve_data_dir
+from fedjax_fair.data.partition import assign_by_owner, iid
+from fedjax_fair.data.partitioner import Partitioner
+from fedjax_fair.data.tfds_folder import DamagedError, names_prepared, resolve_data_dir
 
 __all__ = [
     "Description",
@@ -29,7 +29,7 @@ __all__ = [
     "prepare",
 ]
 
-KNOWN = (*EMBEDDED, "mnist", "fashion_mnist", "cifar10", "cifar100", "emnist/byclass")
+KNOWN = (*BUNDLED, "mnist", "fashion_mnist", "cifar10", "cifar100", "emnist/byclass")
 
 
 def default_split(name: str) -> tuple[str, int]:
@@ -59,14 +59,14 @@ def load(
     partition: Partitioner | FlwrPartitioner | None = None,
     seed: int | Sequence[int] = 0,
     data_dir: str | os.PathLike[str] | None = None,
-    validation: float = 0.0,
+    validation_fraction: float = 0.0,
 ) -> FederatedData:
     """Loads a data set and splits it over clients.
 
     ``digits``, 1,797 gray images of 8x8 pixels, comes with scikit-learn. Its values 0 to 16 are
     scaled to 0 to 255 like those of every other set, and every fifth image of each class, in the
     order of the file, is for testing (355 of them). Names that are not in
-    `fedjax_fair.data.embedded` are those of image classification sets in tensorflow-datasets
+    `fedjax_fair.data.bundled` are those of image classification sets in tensorflow-datasets
     (``mnist``, ``fashion_mnist``, ``cifar10``, ``cifar100``, ``emnist/byclass``, ...), prepared
     beforehand. They are decoded once and then read from a checked cache beside the set, or in the
     user's cache folder where that is not writable. Images of EMNIST are turned upright:
@@ -85,8 +85,8 @@ def load(
         data_dir: Folder of prepared sets; by default the environment variable
             ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``. Where MNIST, Fashion-MNIST or
             CIFAR are not prepared there, the files that their authors distribute are looked for
-            (`fedjax_fair.data.originals`); their examples are the same in another order.
-        validation: Part of every client's training examples that is held out for choices
+            (`fedjax_fair.data.raw_files`); their examples are the same in another order.
+        validation_fraction: Part of every client's training examples that is held out for choices
             (`hold_out`), in ``[0, 1)``.
 
     Returns:
@@ -106,8 +106,8 @@ def load(
     if not seeds or any(not checks.is_int(each) or each < 0 for each in seeds):
         raise ValueError(f"{seed=}: expected an integer >= 0, or several.")
     chosen = default_partition(name) if partition is None else as_partitioner(partition)
-    source = EMBEDDED[name]() if name in EMBEDDED else _images(name, data_dir)
-    federations = [_split(name, source, chosen, each, validation) for each in seeds]
+    source = BUNDLED[name]() if name in BUNDLED else _images(name, data_dir)
+    federations = [_split(name, source, chosen, each, validation_fraction) for each in seeds]
     return stack(federations) if several else federations[0]
 
 
@@ -116,33 +116,33 @@ def _split(
     source: Splits,
     partition: Partitioner,
     seed: int,
-    validation: float,
+    validation_fraction: float,
 ) -> FederatedData:
     train, test, num_classes = source
-    owned = partition.split(train.labels, seed, **train.columns)
+    train_partition = partition.split(train.labels, seed, **train.columns)
     tested = None
     if test is not None:
         if partition.column is not None and partition.column in test.columns:
             owners = train.columns[partition.column], test.columns[partition.column]
-            test_owned = follow_owners(*owners)
+            test_partition = assign_by_owner(*owners)
         else:
-            test_owned = split_test(owned, train.labels, test.labels, seed)
-        tested = (test.features, test.labels, test_owned)
+            test_partition = split_test(train_partition, train.labels, test.labels, seed)
+        tested = (test.features, test.labels, test_partition)
     return federate(
-        (train.features, train.labels, owned),
+        (train.features, train.labels, train_partition),
         tested,
         num_classes=num_classes,
         name=name,
-        label_skew=partition.label_skew,
-        validation=validation,
+        label_skew_only=partition.label_skew_only,
+        validation_fraction=validation_fraction,
         seed=seed,
     )
 
 
 def _images(name: str, data_dir) -> Splits:
     found = _find(name, data_dir)
-    if isinstance(found, originals.Originals):
-        return originals.read(found)
+    if isinstance(found, raw_files.RawFiles):
+        return raw_files.read(found)
     splits = {
         split: Examples(columns[found.image], columns[found.label], columns)
         for split, columns in tfds_images.read(found).items()
@@ -150,15 +150,15 @@ def _images(name: str, data_dir) -> Splits:
     return Splits(splits["train"], splits.get("test"), found.num_classes)
 
 
-def _find(name: str, data_dir) -> tfds_images.ImageSet | originals.Originals:
+def _find(name: str, data_dir) -> tfds_images.ImageSet | raw_files.RawFiles:
     """A prepared set, or else the files that its authors distribute."""
     try:
         return tfds_images.find(name, data_dir)
     except FileNotFoundError as error:
-        found = originals.find(name, data_dir)
+        found = raw_files.find(name, data_dir)
         if found is not None:
             return found
-        files = originals.expected_files(name)
+        files = raw_files.expected_files(name)
         hint = f" The original files would do as well: {files}." if files else ""
         if name not in KNOWN and (close := difflib.get_close_matches(name.casefold(), KNOWN, n=1)):
             hint = f" Did you mean {close[0]!r}?"
@@ -171,7 +171,7 @@ class Description(NamedTuple):
     Attributes:
         name: What ``load`` calls it.
         prepared: Whether it can be loaded.
-        folder: Where it is, or would be; None for one that is embedded.
+        folder: Where it is, or would be; None for one that is bundled.
         shape: Height, width and channels of an image; None if it is not prepared.
         num_classes: Number of classes; None if it is not prepared.
         num_train: Number of training examples; None if it is not prepared.
@@ -212,8 +212,8 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Descr
         1442
     """
     partition = default_partition(name).name
-    if name in EMBEDDED:
-        train, test, num_classes = EMBEDDED[name]()
+    if name in BUNDLED:
+        train, test, num_classes = BUNDLED[name]()
         shape, num_test = train.features.shape[1:], 0 if test is None else len(test.labels)
         num_train = len(train.labels)
         held = _validation(name, num_train)
@@ -227,7 +227,7 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> Descr
             raise ValueError(str(error)) from error
         folder = resolve_data_dir(data_dir) / name
         return Description(name, False, folder, None, None, None, None, partition)
-    splits = found.lengths if isinstance(found, originals.Originals) else found.splits
+    splits = found.lengths if isinstance(found, raw_files.RawFiles) else found.splits
     return Description(
         name,
         True,
@@ -245,7 +245,7 @@ def _validation(name: str, num_train: int) -> str:
     """What a tenth of a client's training examples is, where all clients have equally many."""
     _, clients = default_split(name)
     each = num_train // clients
-    return f"{each // 10} of about {each} training examples a client, with --data.validation 0.1"
+    return f"{each // 10} of about {each} training examples a client, with --data.validation-fraction 0.1"
 
 
 def available(data_dir: str | os.PathLike[str] | None = None) -> list[Description]:
@@ -283,14 +283,14 @@ def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path |
     """Downloads and prepares a data set so that ``load`` finds it.
 
     Args:
-        name: Name of the data set. An embedded one needs nothing.
+        name: Name of the data set. A bundled one needs nothing.
         data_dir: As in ``load``.
 
     Returns:
-        The folder written, None for an embedded set.
+        The folder written, None for a bundled set.
 
     Raises:
         ModuleNotFoundError: If TensorFlow, which preparing needs, is not installed.
         ValueError: If tensorflow-datasets knows no such set.
     """
-    return None if name in EMBEDDED else tfds_images.prepare(name, data_dir)
+    return None if name in BUNDLED else tfds_images.prepare(name, data_dir)

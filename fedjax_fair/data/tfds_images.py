@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_fair.data.cache import cache_folder, cached
-from fedjax_fair.data.prepared import DamagedError, find_prepared, resolve_data_dir
+from fedjax_fair.data.tfds_folder import DamagedError, find_prepared, resolve_data_dir
 
 __all__ = [
     "ImageSet",
+    "cache_key",
     "find",
     "prepare",
     "read",
-    "stamp",
 ]
 
-DECODING = 1  # Part of the cache's stamp: raise it when what is decoded changes.
+DECODING = 1  # Part of the cache key: raise it when what is decoded changes.
 CHUNK = 4096  # Images held as separate arrays while a split is decoded.
 
 
@@ -114,7 +114,7 @@ def read(images: ImageSet) -> dict[str, dict[str, np.ndarray]]:
     Raises:
         DamagedError: If its records can not be read.
     """
-    arrays = cached(cache_folder(images.folder), stamp(images.folder), lambda: _decoded(images))
+    arrays = cached(cache_folder(images.folder), cache_key(images.folder), lambda: _decoded(images))
     columns: dict[str, dict[str, np.ndarray]] = {split: {} for split in images.splits}
     for name, array in arrays.items():
         split, column = name.split(".", 1)
@@ -122,7 +122,7 @@ def read(images: ImageSet) -> dict[str, dict[str, np.ndarray]]:
     return columns
 
 
-def stamp(folder: Path) -> str:
+def cache_key(folder: Path) -> str:
     """A word that changes when the set in a folder is prepared anew."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]

@@ -8,19 +8,19 @@ import numpy as np
 
 from fedjax_fair import checks
 from fedjax_fair.data.federated import ClientExamples, FederatedData, stack
-from fedjax_fair.data.ownership import Partition, generator, hold_out_of_each, owned
+from fedjax_fair.data.partitioner import Partition, generator, hold_out_of_each, make_partition
 
 __all__ = ["hold_out"]
 
 
-def hold_out(data: FederatedData, validation: float, seed: int = 0) -> FederatedData:
+def hold_out(data: FederatedData, validation_fraction: float, seed: int = 0) -> FederatedData:
     """Keeps part of every client's training examples for choices.
 
     What is chosen by test examples, a step size or the round to stop at, flatters itself on them.
 
     Args:
         data: A federation, made in any way, without validation examples.
-        validation: Part of each client's training examples, rounded down, in ``(0, 1)``; at least
+        validation_fraction: Part of each client's training examples, rounded down, in ``(0, 1)``; at least
             one is kept for training.
         seed: Seed of the choice, drawn apart from that of partitions.
 
@@ -38,22 +38,22 @@ def hold_out(data: FederatedData, validation: float, seed: int = 0) -> Federated
         >>> data.train.sizes[:3].tolist(), data.validation.sizes[:3].tolist()
         ([25, 25, 25], [2, 2, 2])
     """
-    checks.unit_interval("validation", validation)
+    checks.unit_interval("validation_fraction", validation_fraction)
     checks.non_negative_int("seed", seed)
     if data.validation is not None:
         raise ValueError("data: expected a federation without validation examples.")
     if data.num_partitions is not None:
         runs = range(data.num_partitions)
-        return stack([hold_out(data.partition(run), validation, seed) for run in runs])
+        return stack([hold_out(data.partition(run), validation_fraction, seed) for run in runs])
     sizes = np.asarray(data.train.sizes)
-    if not np.floor(sizes * validation).any():
+    if not np.floor(sizes * validation_fraction).any():
         raise ValueError(
-            f"validation={validation!r}: expected a larger part, as no client has enough training "
+            f"validation_fraction={validation_fraction!r}: expected a larger part, as no client has enough training "
             f"examples for one of them (the largest has {sizes.max()})."
         )
     order = np.asarray(data.train.order)[: sizes.sum()]
-    partition = owned(order, sizes, len(data.train.labels))
-    train, held = hold_out_of_each(partition, validation, generator(seed, 3))
+    partition = make_partition(order, sizes, len(data.train.labels))
+    train, held = hold_out_of_each(partition, validation_fraction, generator(seed, 3))
     return data._replace(train=_of(data.train, train), validation=_of(data.train, held))
 
 

@@ -52,30 +52,33 @@ class Diurnal(Faults):
 
     Args:
         period: Rounds of a day.
-        lowest: Probability at a client's night, in ``[0, 1]``.
-        highest: At its noon.
+        min_availability: Probability at a client's night, in ``[0, 1]``.
+        max_availability: At its noon.
 
     Raises:
         ValueError: If a number is out of range.
 
     Examples:
-        >>> awake = Diurnal(24, lowest=0.1, highest=0.9)
+        >>> awake = Diurnal(24, min_availability=0.1, max_availability=0.9)
     """
 
     period: int
     _: KW_ONLY
-    lowest: Number = 0.0
-    highest: Number = 1.0
+    min_availability: Number = 0.0
+    max_availability: Number = 1.0
 
     def __post_init__(self):
         checks.positive_int("period", self.period)
-        checks.probability("lowest", self.lowest)
-        checks.probability("highest", self.highest)
+        checks.probability("min_availability", self.min_availability)
+        checks.probability("max_availability", self.max_availability)
 
     def available(self, key, round, num_clients):
         phases = jnp.arange(num_clients, dtype=jnp.float32) / num_clients
         angle = 2 * jnp.pi * ((round % self.period).astype(jnp.float32) / self.period + phases)
-        likely = self.lowest + (self.highest - self.lowest) * (1 + jnp.sin(angle)) / 2
+        likely = (
+            self.min_availability
+            + (self.max_availability - self.min_availability) * (1 + jnp.sin(angle)) / 2
+        )
         return jax.random.uniform(key, (num_clients,)) < likely
 
 

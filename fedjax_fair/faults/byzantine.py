@@ -1,4 +1,4 @@
-"""Clients that lie."""
+"""Byzantine clients."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _STRENGTHS = {
     "scaling": 10.0,
     "noise": 1.0,
     "nan": 0.0,
-    "little": 1.0,
-    "inner_product": 0.5,
+    "alie": 1.0,
+    "ipm": 0.5,
 }
-_COLLUDING = ("little", "inner_product")
+_COLLUDING = ("alie", "ipm")
 
 
 class Byzantine(Faults):
     r"""Some clients send something else than what they have learned.
 
-    With :math:`u` the update of a liar, and :math:`\bar u, s` mean and standard deviation, at every
-    coordinate, of the updates of those members who answer honestly, it sends, for a strength
+    With :math:`u` the update of a Byzantine client, and :math:`\bar u, s` mean and standard deviation, at every
+    coordinate, of the updates of those participants who answer honestly, it sends, for a strength
     :math:`a`:
 
     ================= ============================================== ============
@@ -44,19 +44,19 @@ class Byzantine(Faults):
     ``scaling``       :math:`a\,u`                                   10
     ``noise``         :math:`u + a\,z`, :math:`z \sim N(0, I)`       1
     ``nan``           not a number, everywhere                       (none)
-    ``little``        :math:`\bar u - a\,s` (a little is enough)     1
-    ``inner_product`` :math:`-a\,\bar u`                             0.5
+    ``alie``          :math:`\bar u - a\,s` (a little is enough)     1
+    ``ipm``           :math:`-a\,\bar u`                             0.5
     ================= ============================================== ============
 
     The last two know what all others send, which keeps the updates of a cohort in memory at once.
-    Clients may lie by their data as well: `fedjax_fair.data.flip_labels`.
+    Clients may be Byzantine by their data as well: `fedjax_fair.data.flip_labels`.
 
     Args:
-        clients: Ids of the liars, or their fraction of all clients, in ``[0, 1]``, to the nearest
+        clients: Ids of the Byzantine clients, or their fraction of all clients, in ``[0, 1]``, to the nearest
             number; which ones follows from ``seed``.
         attack: What they send.
         strength: How much, >= 0. The default is in the table.
-        seed: Chooses the liars where a fraction is given.
+        seed: Chooses the Byzantine clients where a fraction is given.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -69,12 +69,12 @@ class Byzantine(Faults):
         Manipulation*, 2019, https://arxiv.org/abs/1903.03936
 
     Examples:
-        >>> liars = Byzantine(0.2, "sign_flip")
-        >>> two = Byzantine([3, 7], "little", strength=1.5)
+        >>> byzantine = Byzantine(0.2, "sign_flip")
+        >>> two = Byzantine([3, 7], "alie", strength=1.5)
     """
 
-    clients: Number | Int[Array | np.ndarray, " liars"] | Sequence[int]
-    attack: Literal["sign_flip", "scaling", "noise", "nan", "little", "inner_product"]
+    clients: Number | Int[Array | np.ndarray, " byzantine"] | Sequence[int]
+    attack: Literal["sign_flip", "scaling", "noise", "nan", "alie", "ipm"]
     strength: Number | None = None
     _: KW_ONLY
     seed: int = 0
@@ -93,41 +93,41 @@ class Byzantine(Faults):
 
     @property
     def send(self) -> Callable[..., Variables] | None:
-        """What a liar sends who knows nothing of the others; None for attacks of all at once."""
+        """What a Byzantine client sends who knows nothing of the others; None for attacks of all at once."""
         return None if self.attack in _COLLUDING else self._send_alone
 
     @property
     def collude(self) -> Callable[..., Variables] | None:
-        """What liars send who know all updates; None for attacks of one alone."""
+        """What Byzantine clients send who know all updates; None for attacks of one alone."""
         return self._send_together if self.attack in _COLLUDING else None
 
     @property
     def _amount(self) -> Number:
         return _STRENGTHS[self.attack] if self.strength is None else self.strength
 
-    def _lies(self, ids: Int[Array, "..."], num_clients: int) -> Bool[Array, "..."]:
+    def _is_byzantine(self, ids: Int[Array, "..."], num_clients: int) -> Bool[Array, "..."]:
         if np.ndim(self.clients) == 0:
             count = jnp.round(jnp.asarray(self.clients, jnp.float32) * num_clients)
             places = permutation_at(jax.random.key(self.seed), ids, num_clients)
             return places < count.astype(places.dtype)
         return jnp.isin(ids, jnp.asarray(self.clients, ids.dtype))
 
-    def _send_alone(self, key, member, update):
+    def _send_alone(self, key, context, update):
         false = _alone(key, self.attack, self._amount, update)
-        liar = self._lies(member.client, member.num_clients)
-        return jax.tree.map(lambda own, sent: jnp.where(liar, sent, own), update, false)
+        byzantine = self._is_byzantine(context.client, context.num_clients)
+        return jax.tree.map(lambda own, sent: jnp.where(byzantine, sent, own), update, false)
 
     def _send_together(self, cohort: Cohort, updates: Variables, context: Context) -> Variables:
-        liars = self._lies(cohort.clients, context.num_clients)
-        answers = jnp.ones_like(liars) if cohort.answers is None else cohort.answers
-        here = answers
+        byzantine = self._is_byzantine(cohort.clients, context.num_clients)
+        responded = jnp.ones_like(byzantine) if cohort.responded is None else cohort.responded
+        here = responded
         if context.examples.devices is not None:
-            here = answers & collectives.is_local(context.examples, cohort.clients)
-        honest = (answers & ~liars).astype(jnp.float32)
+            here = responded & collectives.is_local(context.examples, cohort.clients)
+        honest = (responded & ~byzantine).astype(jnp.float32)
         shares = honest / jnp.maximum(jnp.sum(honest), 1)
         mean = context.weighted_sum(shares, updates)
         strength = self._amount
-        if self.attack == "inner_product":
+        if self.attack == "ipm":
             crafted = jax.tree.map(lambda leaf: -strength * leaf, mean)
         else:
             squares = jax.tree.map(lambda own, leaf: (own - leaf[None]) ** 2, updates, mean)
@@ -135,14 +135,14 @@ class Byzantine(Faults):
             crafted = jax.tree.map(lambda leaf, v: leaf - strength * jnp.sqrt(v), mean, variance)
 
         def replace(own, leaf):
-            mask = (liars & here).reshape(-1, *[1] * leaf.ndim)
+            mask = (byzantine & here).reshape(-1, *[1] * leaf.ndim)
             return jnp.where(mask, leaf, own)
 
         return jax.tree.map(replace, updates, crafted)
 
 
 def _alone(key, attack: str, strength: Number, update: Variables) -> Variables:
-    """What a liar sends who knows nothing of the others."""
+    """What a Byzantine client sends who knows nothing of the others."""
     if attack == "nan":
         return jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), update)
     if attack == "noise":

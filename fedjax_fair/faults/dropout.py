@@ -17,7 +17,7 @@ __all__ = ["Dropout"]
 
 
 class Dropout(Faults):
-    """Members drop out after they were chosen, independently in every round.
+    """Participants drop out after they were chosen, independently in every round.
 
     They have received the model, and train, but nothing of it arrives.
 
@@ -40,6 +40,6 @@ class Dropout(Faults):
             # NumPy, because JAX would start its devices before processes have found each other.
             self._convert(probability=np.asarray(self.probability, np.float32))
 
-    def answers(self, key, member):
+    def responds(self, key, context):
         likely = jnp.asarray(self.probability, jnp.float32)
-        return jax.random.uniform(key) >= (likely if likely.ndim == 0 else likely[member.client])
+        return jax.random.uniform(key) >= (likely if likely.ndim == 0 else likely[context.client])

@@ -16,13 +16,13 @@ _NO_LIMIT = 2**31 - 1
 
 
 class Stragglers(Faults):
-    """Some members get no further than some steps until the others are done.
+    """Some participants get no further than some steps until the others are done.
 
     What they have reached by then counts as their result. It goes with a solver that follows the
     instruction ``max_steps``, as `fedjax_fair.solvers.SGD` does.
 
     Args:
-        probability: How likely a member is slow in a round, in ``[0, 1]``.
+        probability: How likely a participant is slow in a round, in ``[0, 1]``.
         deadline_steps: Local steps of those who are, at most.
 
     Raises:
@@ -40,6 +40,6 @@ class Stragglers(Faults):
         checks.probability("probability", self.probability)
         checks.positive_int("deadline_steps", self.deadline_steps)
 
-    def instruct(self, key, member):
+    def instruct(self, key, context):
         slow = jax.random.uniform(key) < self.probability
         return {"max_steps": jnp.where(slow, self.deadline_steps, _NO_LIMIT)}

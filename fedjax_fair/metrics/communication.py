@@ -13,13 +13,13 @@ __all__ = ["bytes_per_round"]
 def bytes_per_round(variables: Variables, cohort_size: int) -> int:
     """Bytes that one round of plain federated averaging moves each way.
 
-    Every member of the cohort receives the global variables and returns an update of the same shape
+    Every participant of the cohort receives the global variables and returns an update of the same shape
     and dtype. Shows what model size and cohort size cost; hides what a selector measures
     besides (losses or gradients of more clients), compression, and the protocol around it.
 
     Args:
         variables: The model, as arrays or as ``jax.ShapeDtypeStruct`` from ``jax.eval_shape``.
-        cohort_size: Clients per round; one picked twice counts twice.
+        cohort_size: Clients per round; one selected twice counts twice.
 
     Returns:
         An exact Python integer, which no number of rounds can overflow: bytes from clients to the

@@ -18,7 +18,7 @@ def pretrained(model: Model, variables: Variables) -> Model:
 
     Args:
         model: The network.
-        variables: Of one model: from `Fitted.of`, or ``Variables(params, state)`` of what a Flax
+        variables: Of one model: from `FitResult.variables_for`, or ``Variables(params, state)`` of what a Flax
             module was trained to elsewhere.
 
     Returns:
@@ -37,7 +37,7 @@ def pretrained(model: Model, variables: Variables) -> Model:
         ...         ff.aggregators.Mean(),
         ...     )
         >>> first = ff.train(method(ff.models.logistic(10)), data, rounds=10)
-        >>> start = ff.models.pretrained(first.model, first.of(seed=0))
+        >>> start = ff.models.pretrained(first.model, first.variables_for(seed=0))
         >>> second = ff.train(method(start), data, rounds=10)
         >>> after, before = first.dataset.test_loss[0, -1], second.dataset.test_loss[0, 0]
         >>> bool((after == before).all())
@@ -58,7 +58,7 @@ class Pretrained(Model):
     variables: PyTree
 
     def __post_init__(self):
-        checks.instance("variables", self.variables, Variables, "fitted.of(seed=0)")
+        checks.instance("variables", self.variables, Variables, "fitted.variables_for(seed=0)")
 
     def init(self, key, x):
         variables = self.variables

@@ -102,7 +102,7 @@ def squared_errors(
     outputs: Float[Array, "batch outputs"], targets: Float[Array, "batch ..."]
 ) -> Float[Array, " batch"]:
     """Means over an example's targets of the squared error."""
-    _require_alike(outputs, targets)
+    _check_alike(outputs, targets)
     return jnp.mean(jnp.square(outputs - targets), axis=-1)
 
 
@@ -110,7 +110,7 @@ def absolute_errors(
     outputs: Float[Array, "batch outputs"], targets: Float[Array, "batch ..."]
 ) -> Float[Array, " batch"]:
     """Means over an example's targets of the absolute error."""
-    _require_alike(outputs, targets)
+    _check_alike(outputs, targets)
     return jnp.mean(jnp.abs(outputs - targets), axis=-1)
 
 
@@ -130,7 +130,7 @@ def binary_cross_entropies(
     outputs: Float[Array, "batch outputs"], labels: Float[Array, "batch ..."]
 ) -> Float[Array, " batch"]:
     """Means over an example's labels of the binary cross-entropy of logits, in nats."""
-    _require_alike(outputs, labels)
+    _check_alike(outputs, labels)
     return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs, labels), axis=-1)
 
 
@@ -152,7 +152,7 @@ def of_each_label(outputs: Float[Array, "batch outputs"]) -> Float[Array, "batch
     return jax.nn.sigmoid(outputs)
 
 
-def _require_alike(
+def _check_alike(
     outputs: Float[Array, "batch outputs"], targets: Float[Array, "batch ..."]
 ) -> None:
     if outputs.shape != targets.shape:

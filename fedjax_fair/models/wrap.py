@@ -88,7 +88,7 @@ def from_flax(
     return NNXModel(module, loss=loss, accuracy=accuracy)
 
 
-def _require_features(module: type) -> None:
+def _check_features(module: type) -> None:
     if not hasattr(module, "features"):
         raise ValueError(
             f"module={module.__name__}: expected a method `features` that returns the activations "
@@ -126,7 +126,7 @@ class LinenModel(Model):
 
     def features(self, params, state, x):
         module = _opened(self.module)
-        _require_features(type(module))
+        _check_features(type(module))
         settings = _mode(module.features, False)
         variables = {"params": params, **state}
         return module.apply(variables, as_float(x), method="features", **settings)
@@ -192,7 +192,7 @@ class NNXModel(Model):
         return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
 
     def features(self, params, state, x):
-        _require_features(_abstract(self.factory).kind)
+        _check_features(_abstract(self.factory).kind)
         module = _rebuilt(self.factory, params, state, None)
         module.eval()
         return module.features(as_float(x))

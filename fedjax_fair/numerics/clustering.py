@@ -357,6 +357,6 @@ def _move_one(
     within = jnp.where(elsewhere, within, jnp.inf)
     gains = jnp.where(points.valid, without - jnp.min(within, axis=0), 0.0)
     point = jnp.argmax(gains)
-    worth = jnp.maximum(_ROUNDING * points.squares[point], _WORTHWHILE * jnp.sum(own))
+    min_gain = jnp.maximum(_ROUNDING * points.squares[point], _WORTHWHILE * jnp.sum(own))
     target = jnp.argmin(within[:, point]).astype(jnp.int32)
-    return labels.at[point].set(jnp.where(gains[point] > worth, target, labels[point]))
+    return labels.at[point].set(jnp.where(gains[point] > min_gain, target, labels[point]))

@@ -249,12 +249,12 @@ def _map_local(
         return _add(carry, slot, new, weights[slot], parts)
 
     def batch(number, carry):
-        lanes = number * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
-        chosen = slots[jnp.minimum(lanes, count - 1)]
-        # Lanes too many repeat the last client, write nowhere and count nothing.
-        places = jnp.where(lanes < count, chosen, size)
+        positions = number * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
+        chosen = slots[jnp.minimum(positions, count - 1)]
+        # Padded positions repeat the last client, write nowhere and count nothing.
+        places = jnp.where(positions < count, chosen, size)
         new, parts = jax.vmap(function)(pick(chosen))
-        return _add(carry, places, new, jnp.where(lanes < count, weights[chosen], 0), parts)
+        return _add(carry, places, new, jnp.where(positions < count, weights[chosen], 0), parts)
 
     function = jax.jit(function, inline=True)  # Traced once, though its shapes come first.
     result, part = jax.eval_shape(function, pick(0))

@@ -25,11 +25,11 @@ from fedjax_fair.numerics import target
 __all__ = [
     "CORES",
     "core_mesh",
-    "cores_if_any",
-    "filled_up",
+    "default_core_mesh",
     "num_usable_cores",
     "over_runs",
-    "shared",
+    "pad_to_multiple",
+    "replicate_on_cores",
 ]
 
 CORES = "cores"
@@ -37,7 +37,7 @@ CORES = "cores"
 
 _FORCED = "xla_force_host_platform_device_count"
 # By default XLA ends the process once a core has waited 40 s for another.
-_PATIENCE = "--xla_cpu_collective_call_terminate_timeout_seconds"
+_TIMEOUT_FLAG = "--xla_cpu_collective_call_terminate_timeout_seconds"
 _ALIGNMENT = 64  # Bytes at whose multiples JAX takes over an array of the host as it lies.
 
 
@@ -78,7 +78,7 @@ def core_mesh(cores: int | Literal["all"] = "all") -> Mesh:
     return Mesh(np.array(available[:wanted]), (CORES,))
 
 
-def cores_if_any() -> Mesh | None:
+def default_core_mesh() -> Mesh | None:
     """All cores as devices, or None on an accelerator or where there is a single one.
 
     If JAX has not started yet, it will with a device for each core.
@@ -89,7 +89,7 @@ def cores_if_any() -> Mesh | None:
     return core_mesh(min(num_usable_cores(), jax.device_count()))
 
 
-def shared(tree: PyTree, mesh: Mesh) -> PyTree:
+def replicate_on_cores(tree: PyTree, mesh: Mesh) -> PyTree:
     """Arrays that all cores read from the same memory.
 
     Args:
@@ -126,13 +126,13 @@ def over_runs(function: Callable[[PyTree, PyTree], PyTree], mesh: Mesh) -> Calla
 
     def mapped(batch, data):
         runs = jax.tree.leaves(batch)[0].shape[0]
-        results = assigned(filled_up(batch, mesh.size), data)
+        results = assigned(pad_to_multiple(batch, mesh.size), data)
         return results if runs % mesh.size == 0 else jax.tree.map(lambda leaf: leaf[:runs], results)
 
     return mapped
 
 
-def filled_up(batch: PyTree, parts: int) -> PyTree:
+def pad_to_multiple(batch: PyTree, parts: int) -> PyTree:
     """Repeats the last run until there are equally many for each of some parts.
 
     Args:
@@ -140,7 +140,7 @@ def filled_up(batch: PyTree, parts: int) -> PyTree:
         parts: Number of parts.
 
     Examples:
-        >>> filled_up(np.array([3, 4, 5]), 2).tolist(), filled_up(np.array([3, 4]), 2).tolist()
+        >>> pad_to_multiple(np.array([3, 4, 5]), 2).tolist(), pad_to_multiple(np.array([3, 4]), 2).tolist()
         ([3, 4, 5, 5], [3, 4])
     """
     runs = jax.tree.leaves(batch)[0].shape[0]
@@ -153,8 +153,8 @@ def filled_up(batch: PyTree, parts: int) -> PyTree:
 def _request_devices(cores: int) -> None:
     """Sets how many CPU devices JAX starts with; without effect once it has started."""
     flags = os.environ.get("XLA_FLAGS", "")
-    if _PATIENCE not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_PATIENCE}=1000000"
+    if _TIMEOUT_FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_TIMEOUT_FLAG}=1000000"
     if _FORCED not in flags and cores > 1:
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", cores)

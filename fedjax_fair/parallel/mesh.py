@@ -17,10 +17,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, PyTree
 
 from fedjax_fair import checks
-from fedjax_fair.data.federated import ClientExamples, FederatedData, Replicated, moved
-from fedjax_fair.data.stored import on_device, stored, suited
+from fedjax_fair.data.device_layout import flatten_images, on_device, to_device_layout
+from fedjax_fair.data.federated import ClientExamples, FederatedData, Replicated, map_arrays
 from fedjax_fair.parallel.collectives import AXIS
-from fedjax_fair.parallel.cores import CORES, shared
+from fedjax_fair.parallel.cores import CORES, replicate_on_cores
 
 __all__ = [
     "RUNS",
@@ -164,7 +164,7 @@ def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
         (50,)
     """
     if mesh.axis_names == (CORES,):
-        data = moved(data, lambda data: shared(data, mesh))
+        data = map_arrays(data, lambda data: replicate_on_cores(data, mesh))
         return _of_each(data, lambda examples: examples._replace(devices=Replicated()))
     if mesh.axis_names not in ((AXIS,), (RUNS, AXIS)):
         raise ValueError(
@@ -174,7 +174,7 @@ def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
         whole = NamedSharding(mesh, _REPLICATED)
         if _is_at_hand(mesh):
             return on_device(data, whole)
-        return moved(data, lambda data: _shapes(suited(data), whole))
+        return map_arrays(data, lambda data: _shapes(to_device_layout(data), whole))
     if data.num_partitions is not None:
         raise ValueError(
             f"data with {data.num_partitions} partitions: expected a single one beside a mesh."
@@ -280,7 +280,7 @@ def _shard(
     offsets -= starts.astype(sizes.dtype)[devices]
     local = np.arange(capacity, dtype=np.int32)
     return ClientExamples(
-        features=jax.tree.map(split, stored(np.asarray(examples.features))),
+        features=jax.tree.map(split, flatten_images(np.asarray(examples.features))),
         labels=split(np.asarray(examples.labels)),
         order=_placed((shards * capacity,), np.int32, mesh, _SHARDED, lambda index: local),
         offsets=_array(offsets, mesh),

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-__all__ = ["abort", "broadcast_from_first", "initialize", "is_first"]
+__all__ = ["abort", "broadcast_from_main", "initialize", "is_main_process"]
 
-_PATIENCE = 30  # Seconds without a sign of life after which a process counts as dead.
-_LONGEST = 4096  # Bytes of a message.
+_HEARTBEAT_TIMEOUT_S = 30  # Seconds without a sign of life after which a process counts as dead.
+_MAX_MESSAGE_BYTES = 4096  # Bytes of a message.
 
 
 def initialize() -> None:
@@ -30,7 +30,7 @@ def initialize() -> None:
         jax.distributed.initialize(
             num_processes=_from_environment("JAX_NUM_PROCESSES"),
             process_id=_from_environment("JAX_PROCESS_ID"),
-            heartbeat_timeout_seconds=_PATIENCE,
+            heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_S,
         )
     except ValueError as error:
         raise ValueError(
@@ -52,27 +52,27 @@ def abort(status: int) -> None:
         os._exit(status)
 
 
-def is_first() -> bool:
+def is_main_process() -> bool:
     """Whether this is the process that writes files and prints.
 
     Examples:
-        >>> is_first()  # There are no others.
+        >>> is_main_process()  # There are no others.
         True
     """
     return jax.process_index() == 0
 
 
-def broadcast_from_first(make: Callable[[], str]) -> str:
+def broadcast_from_main(make: Callable[[], str]) -> str:
     """Calls a function in the first process and broadcasts the text that it returns.
 
     Examples:
-        >>> broadcast_from_first(lambda: "runs/today")
+        >>> broadcast_from_main(lambda: "runs/today")
         'runs/today'
     """
     if jax.process_count() == 1:
         return make()
     from jax.experimental import multihost_utils
 
-    text = make() if is_first() else ""
-    message = np.frombuffer(text.encode().ljust(_LONGEST, b"\0"), np.uint8)
+    text = make() if is_main_process() else ""
+    message = np.frombuffer(text.encode().ljust(_MAX_MESSAGE_BYTES, b"\0"), np.uint8)
     return bytes(multihost_utils.broadcast_one_to_all(message)).rstrip(b"\0").decode()

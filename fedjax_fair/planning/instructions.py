@@ -13,8 +13,8 @@ __all__ = [
     "Shape",
     "attribute",
     "bytes_of",
+    "flops_of",
     "is_collective",
-    "operations_of",
     "parts_of",
 ]
 
@@ -189,8 +189,8 @@ def _parameter(part: Part, place: int) -> str | None:
     return next((one.name for one in part.instructions.values() if marked in one.text), None)
 
 
-def operations_of(
-    instruction: Instruction, part: Part, parts: Mapping[str, Part], *, full: bool = False
+def flops_of(
+    instruction: Instruction, part: Part, parts: Mapping[str, Part], *, fp32_only: bool = False
 ) -> int:
     """Floating-point operations of the products within an instruction.
 
@@ -200,14 +200,14 @@ def operations_of(
         instruction: Any.
         part: What it belongs to.
         parts: The whole program.
-        full: Whether only products count that keep the precision of float32, which a device rounds
+        fp32_only: Whether only products count that keep the precision of float32, which a device rounds
             to fewer bits by default.
     """
     called = parts.get(attribute(instruction, "calls"))
     if called is not None:
         within = called.instructions.values()
-        return sum(operations_of(one, called, parts, full=full) for one in within)
-    if full and not _FULL.search(instruction.text):
+        return sum(flops_of(one, called, parts, fp32_only=fp32_only) for one in within)
+    if fp32_only and not _FULL.search(instruction.text):
         return 0
     if "dim_labels=" in instruction.text:
         return _of_convolution(instruction, part)

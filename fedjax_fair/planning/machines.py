@@ -15,7 +15,7 @@ from fedjax_fair.numerics.target import Platform
 
 __all__ = ["NAMES", "Machine", "devices_of", "find", "prepare"]
 
-NAMES = "v5e:1x1, v5e:2x4, v5p:2x2x1 and other shapes of both, h200, h200:8, or here"
+NAMES = "v5e:1x1, v5e:2x4, v5p:2x2x1 and other shapes of both, h200, h200:8, or local"
 
 
 class Machine(NamedTuple):
@@ -27,11 +27,11 @@ class Machine(NamedTuple):
         shape: Devices along each axis of the topology.
         memory: Bytes of one device.
         bandwidth: Bytes that a device moves from and to its memory in a second, at most.
-        operations: Floating-point operations in products of a device in a second, at most, in the
+        peak_flops: Floating-point operations in products of a device in a second, at most, in the
             precision that JAX takes for float32 by default.
-        full: The same for products that keep the precision of float32.
+        peak_fp32_flops: The same for products that keep the precision of float32.
         link: Bytes that a device sends to a neighbor in a second, at most.
-        hertz: Cycles in a second; None where the compiler estimates none.
+        clock_hz: Cycles in a second; None where the compiler estimates none.
         extra: What the package is to be installed with.
         module: What the compiler comes in.
     """
@@ -41,10 +41,10 @@ class Machine(NamedTuple):
     shape: tuple[int, ...]
     memory: float
     bandwidth: float
-    operations: float
-    full: float
+    peak_flops: float
+    peak_fp32_flops: float
     link: float
-    hertz: float | None
+    clock_hz: float | None
     extra: str
     module: str
 
@@ -62,10 +62,10 @@ class _Kind(NamedTuple):
 
     memory: float
     bandwidth: float
-    operations: float
-    full: float
+    peak_flops: float
+    peak_fp32_flops: float
     link: float
-    hertz: float | None
+    clock_hz: float | None
     axes: int
 
 
@@ -124,7 +124,7 @@ def find(name: str) -> Machine:
     sizes = shape.split("x") if shape else ["1"]
     known = _TPUS.get(kind, _H200 if kind == "h200" else None)
     if known is None or not all(re.fullmatch("[1-9][0-9]*", size) for size in sizes):
-        raise ValueError(f"for={name!r}: expected {NAMES}.")
+        raise ValueError(f"machine={name!r}: expected {NAMES}.")
     sides = tuple(map(int, sizes))
     if kind == "h200":
         platform, extra, module = "gpu", "cuda12", "jax_cuda12_plugin"
@@ -133,7 +133,7 @@ def find(name: str) -> Machine:
     whole_hosts = set(sides) == {1} or all(side % 2 == 0 for side in sides[:2])
     if len(sides) != known.axes or (platform == "tpu" and not whole_hosts):
         example = {"v5e": "v5e:1x1, v5e:2x2 or v5e:4x4", "v5p": "v5p:1x1x1 or v5p:2x2x1"}
-        raise ValueError(f"for={name!r}: expected a shape as in {example.get(kind, 'h200:8')}.")
+        raise ValueError(f"machine={name!r}: expected a shape as in {example.get(kind, 'h200:8')}.")
     return Machine(name, platform, sides, *known[:-1], extra=extra, module=module)
 
 
@@ -145,7 +145,7 @@ def prepare(machine: Machine) -> None:
     """
     if importlib.util.find_spec(machine.module) is None:
         raise ValueError(
-            f"for={machine.name!r}: its compiler is not installed; "
+            f"machine={machine.name!r}: its compiler is not installed; "
             f"pip install 'fedjax-fair[{machine.extra}]' brings it."
         )
     jax.config.update("jax_platforms", "cpu")

@@ -9,8 +9,8 @@ import numpy as np
 from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import PyTree
 
-from fedjax_fair.data.federated import FederatedData, moved
-from fedjax_fair.data.stored import suited
+from fedjax_fair.data.device_layout import to_device_layout
+from fedjax_fair.data.federated import FederatedData, map_arrays
 from fedjax_fair.parallel.mesh import shard_federation, split_runs
 from fedjax_fair.planning.machines import Machine, devices_of
 
@@ -52,7 +52,7 @@ def federation_on(machine: Machine, mesh: Mesh | None, data: FederatedData) -> F
         data: On the host.
     """
     if mesh is None:
-        return moved(data, lambda data: on(machine, suited(data)))
+        return map_arrays(data, lambda data: on(machine, to_device_layout(data)))
     return shard_federation(data, mesh)
 
 

@@ -10,19 +10,19 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.numerics.target import tracing_for
-from fedjax_fair.parallel.cores import filled_up
+from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import num_run_groups
-from fedjax_fair.planning.compiled import Compiled, compiled
+from fedjax_fair.planning.compilation import Compiled, compile_ahead
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.places import bytes_of, federation_on, runs_on
-from fedjax_fair.planning.trips import Lengths
+from fedjax_fair.planning.trip_counts import TripCounts
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.functions import functions
 from fedjax_fair.training.split import split
 
-__all__ = ["Plan", "Work", "plan", "whole_seconds"]
+__all__ = ["Plan", "Work", "plan", "total_seconds"]
 
 # Of a device's memory, as a sweep that chooses its batches; the rest is the runtime's.
 _USABLE = 0.9
@@ -34,22 +34,22 @@ class Work(NamedTuple):
     Attributes:
         cycles: As a TPU's compiler estimates them; None for other devices.
         kernels: Instructions that a device starts.
-        operations: Floating-point operations in products.
-        full: Those of them that keep the precision of float32.
+        flops: Floating-point operations in products.
+        fp32_flops: Those of them that keep the precision of float32.
         bytes: Moved from and to the memory of the device.
         collectives: Instructions that wait for other devices.
-        exchanged: Bytes that those give, on a device.
+        collective_bytes: Bytes that those give, on a device.
         unknown_loops: Loops, with those of an evaluation, whose length is not known; each counts as
             one trip.
     """
 
     cycles: float | None
     kernels: float
-    operations: float
-    full: float
+    flops: float
+    fp32_flops: float
     bytes: float
     collectives: float
-    exchanged: float
+    collective_bytes: float
     unknown_loops: int
 
 
@@ -60,9 +60,9 @@ class Plan(NamedTuple):
         runs: How many, in all.
         rounds: Rounds of each.
         memory: Bytes of one device by what they are for.
-        most_runs: Runs that would fit at once, an estimate from those that were compiled.
+        max_parallel_runs: Runs that would fit at once, an estimate from those that were compiled.
         seconds: Of a round, of an evaluation, and of the whole without compiling.
-        compiled_in: Seconds of compiling on the machine at hand.
+        compile_seconds: Seconds of compiling on the machine at hand.
         records: Bytes that the host keeps of all rounds and evaluations, where that is another.
         work: Of a round, where no round was run.
     """
@@ -70,9 +70,9 @@ class Plan(NamedTuple):
     runs: int
     rounds: int
     memory: dict[str, int]
-    most_runs: int
+    max_parallel_runs: int
     seconds: dict[str, float]
-    compiled_in: float
+    compile_seconds: float
     records: int = 0
     work: Work | None = None
 
@@ -108,19 +108,19 @@ def plan(
     model = method.of("model")
     parts = functions(method, model, mesh, train_loss=train_loss)
     if data.num_partitions is not None:
-        data = with_ownership(data, filled_up(ownership(data), groups))
+        data = with_partition_arrays(data, pad_to_multiple(partition_arrays(data), groups))
     with tracing_for(machine.platform):
         shapes = federation_on(machine, mesh, data)
-        filled = filled_up((np.asarray(seeds, np.uint32), method.own, model.own), groups)
+        filled = pad_to_multiple((np.asarray(seeds, np.uint32), method.own, model.own), groups)
         *own, of_model = runs_on(machine, mesh, filled)
         own, shared = tuple(own), method.shared
         state = runs_on(machine, mesh, jax.eval_shape(parts.init, own, shared, shapes))
     cohorts = _cohorts(machine, parts.step, (state, own[1], shared, shapes))
     cohort = runs_on(machine, mesh, np.zeros(cohorts, np.int32))
-    lengths = Lengths(machine, data, cohorts[-1], runs, local_steps, mesh)
+    trip_counts = TripCounts(machine, data, cohorts[-1], runs, local_steps, mesh)
 
     def compile_for(function: Any, *arguments: Any) -> Compiled:
-        return compiled(machine, function, *arguments, trips=lengths.trips)
+        return compile_ahead(machine, function, *arguments, trip_count_fn=trip_counts.trip_count)
 
     init = compile_for(parts.init, own, shared, shapes)
     steps = compile_for(parts.step, state, own[1], shared, shapes, chunk)
@@ -134,24 +134,24 @@ def plan(
     records = rounds / chunk * chunks + evaluations * measures
     each = (of_states + temporaries) / -(-runs // groups)
     seconds = {"round": steps.seconds / chunk, "evaluation": evaluation.seconds}
-    seconds["whole"] = whole_seconds(init.seconds, seconds, rounds, eval_every)
+    seconds["total"] = total_seconds(init.seconds, seconds, rounds, eval_every)
     cost = steps.program.cost.times(1 / chunk)._asdict()
     loops = [*steps.program.loops, *evaluation.program.loops]
-    if machine.hertz is None:
+    if machine.clock_hz is None:
         cost["cycles"] = None
     return Plan(
         runs=runs,
         rounds=rounds,
         memory={"data": of_data, "states": of_states, "temporaries": temporaries},
-        most_runs=groups * max(0, int((_USABLE * machine.memory - of_data) / each)),
+        max_parallel_runs=groups * max(0, int((_USABLE * machine.memory - of_data) / each)),
         seconds=seconds,
-        compiled_in=sum(program.compiled_in for program in (init, steps, evaluation)),
+        compile_seconds=sum(program.compile_seconds for program in (init, steps, evaluation)),
         records=int(records),
         work=Work(**cost, unknown_loops=sum(not loop.known for loop in loops)),
     )
 
 
-def whole_seconds(init: float, seconds: dict[str, float], rounds: int, eval_every: int) -> float:
+def total_seconds(init: float, seconds: dict[str, float], rounds: int, eval_every: int) -> float:
     """Seconds of runs from their start to their end.
 
     Args:

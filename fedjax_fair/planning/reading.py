@@ -11,8 +11,8 @@ from fedjax_fair.planning.instructions import (
     Part,
     attribute,
     bytes_of,
+    flops_of,
     is_collective,
-    operations_of,
     parts_of,
 )
 
@@ -24,7 +24,7 @@ _WHILE = re.compile(r"condition=%([\w.\-]+), body=%([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TWO_BRANCHES = re.compile(r"(?:true|false)_computation=%([\w.\-]+)")
 _CALL = re.compile(r"to_apply=%([\w.\-]+)")
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _LIMIT = re.compile(r"s32\[\]\S* constant\((\d+)\)")
 
 
@@ -33,21 +33,21 @@ class Cost(NamedTuple):
 
     Attributes:
         cycles: What a TPU's compiler estimates; 0 for other devices.
-        operations: Floating-point operations in products.
-        full: Those of them that keep the precision of float32.
+        flops: Floating-point operations in products.
+        fp32_flops: Those of them that keep the precision of float32.
         bytes: Moved from and to the memory of the device.
         kernels: Instructions that the device starts, one after the other.
         collectives: Those of them that wait for other devices.
-        exchanged: Bytes that they give.
+        collective_bytes: Bytes that they give.
     """
 
     cycles: float = 0
-    operations: float = 0
-    full: float = 0
+    flops: float = 0
+    fp32_flops: float = 0
     bytes: float = 0
     kernels: float = 0
     collectives: float = 0
-    exchanged: float = 0
+    collective_bytes: float = 0
 
     def times(self, runs: float) -> Cost:
         """The cost of that many times the same."""
@@ -78,14 +78,14 @@ class Loop(NamedTuple):
     """A loop of a program.
 
     Attributes:
-        trips: How often it goes round, each time; 1 where it is not ``known``.
-        known: Whether the program or ``trips`` of ``read`` says so.
+        trip_count: How often it goes round, each time; 1 where it is not ``known``.
+        known: Whether the program or ``trip_count_fn`` of ``read`` says so.
         cost: Of one trip, with all loops within it.
         runs: How often the loop is entered.
         origin: What it was traced from.
     """
 
-    trips: float
+    trip_count: float
     known: bool
     cost: Cost
     runs: float
@@ -106,14 +106,14 @@ class Program(NamedTuple):
     operations: list[Operation]
 
 
-def read(text: str, trips: Callable[[str], float | None] = lambda origin: None) -> Program:
+def read(text: str, trip_count_fn: Callable[[str], float | None] = lambda origin: None) -> Program:
     """Reads a compiled program, ``compiled.as_text()``.
 
     Of a conditional the dearest branch counts.
 
     Args:
         text: The program.
-        trips: From what a loop was traced from to how often it goes round, for loops whose length
+        trip_count_fn: From what a loop was traced from to how often it goes round, for loops whose length
             the program does not say; None where that is not known, and once is counted.
 
     Returns:
@@ -134,7 +134,7 @@ def read(text: str, trips: Callable[[str], float | None] = lambda origin: None) 
         ... ENTRY %main (a: s32[]) -> s32[] {
         ...   %e = s32[] while(%a), condition=%condition, body=%body
         ... }''')
-        >>> program.cost.cycles, program.loops[0].trips
+        >>> program.cost.cycles, program.loops[0].trip_count
         (60, 3)
     """
     parts = parts_of(text)
@@ -146,7 +146,7 @@ def read(text: str, trips: Callable[[str], float | None] = lambda origin: None) 
             total = Cost()
             for own in alone[name].values():
                 total = total.plus(own)
-            for called in _called(parts, name, cost, trips):
+            for called in _called(parts, name, cost, trip_count_fn):
                 total = total.plus(cost(called.name).times(called.runs))
             costs[name] = total
         return costs[name]
@@ -157,7 +157,7 @@ def read(text: str, trips: Callable[[str], float | None] = lambda origin: None) 
     def visit(name: str, runs: float) -> None:
         for instruction, own in zip(_work(parts[name]), alone[name].values(), strict=True):
             operations.append(Operation(own, runs, instruction.text, _origin(instruction)))
-        for called in _called(parts, name, cost, trips):
+        for called in _called(parts, name, cost, trip_count_fn):
             if called.is_loop:
                 loops.append(
                     Loop(called.runs, called.known, cost(called.name), runs, called.origin)
@@ -191,12 +191,12 @@ def _alone(part: Part, parts: Mapping[str, Part]) -> dict[str, Cost]:
         waits = is_collective(one)
         found[one.name] = Cost(
             cycles=int(cycles[1]) if cycles else 0,
-            operations=operations_of(one, part, parts),
-            full=operations_of(one, part, parts, full=True),
+            flops=flops_of(one, part, parts),
+            fp32_flops=flops_of(one, part, parts, fp32_only=True),
             bytes=bytes_of(one, part, parts),
             kernels=1,
             collectives=int(waits),
-            exchanged=sum(shape.bytes for shape in one.results) if waits else 0,
+            collective_bytes=sum(shape.bytes for shape in one.results) if waits else 0,
         )
     return found
 
@@ -205,13 +205,13 @@ def _called(
     parts: Mapping[str, Part],
     name: str,
     cost: Callable[[str], Cost],
-    trips: Callable[[str], float | None],
+    trip_count_fn: Callable[[str], float | None],
 ) -> Iterator[_Called]:
     """Parts that a part runs, and how often."""
     for one in parts[name].instructions.values():
         if one.kind == "while" and (found := _WHILE.search(one.text)):
             condition, body = found.groups()
-            count = _trips(one, parts[condition], parts) or trips(_origin(one))
+            count = _trip_count(one, parts[condition], parts) or trip_count_fn(_origin(one))
             yield _Called(body, count or 1, True, count is not None, _origin(one))
         elif one.kind == "conditional":
             listed = _BRANCHES.search(one.text)
@@ -225,12 +225,12 @@ def _called(
 
 def _weight(cost: Cost) -> tuple[float, ...]:
     """By what branches are compared: cycles, where there are any."""
-    return (cost.cycles, cost.bytes, cost.operations)
+    return (cost.cycles, cost.bytes, cost.flops)
 
 
-def _trips(loop: Instruction, condition: Part, parts: Mapping[str, Part]) -> int | None:
+def _trip_count(loop: Instruction, condition: Part, parts: Mapping[str, Part]) -> int | None:
     """How often a loop goes round, where the program says so."""
-    if stated := _TRIPS.search(loop.text):
+    if stated := _TRIP_COUNT.search(loop.text):
         return int(stated[1])
     within = [parts.get(attribute(one, "calls")) for one in condition.instructions.values()]
     every = [one for part in (condition, *within) if part for one in part.instructions.values()]

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from optax.projections import projection_simplex
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Info, Number, Sees, Selector
+from fedjax_fair.base import Cohort, Info, Number, Selector, ServerView
 
 __all__ = ["Agnostic", "ascend", "mixture_info", "uniform_mixture"]
 
@@ -24,7 +24,7 @@ class Agnostic(Selector):
 
     The mixture :math:`\lambda` starts uniform. Every round it ascends, :math:`\lambda \leftarrow
     \Pi_\Delta(\lambda + \gamma f(w))`, with the losses of all clients at the current model, and
-    becomes the cohort's weights, which only count with ``Mean("cohort")``. With one local step on
+    becomes the cohort's weights, which only count with ``Mean("selector")``. With one local step on
     all examples this is the paper's algorithm. Info: ``effective_clients``,
     :math:`1 / \sum_i \lambda_i^2`: the number of clients for the uniform mixture, 1 if a single
     client has all the weight.
@@ -51,7 +51,7 @@ class Agnostic(Selector):
         Agnostic(mixture_learning_rate=0.05)
     """
 
-    sees: ClassVar[Sees] = "numbers"
+    server_view: ClassVar[ServerView] = "scalars"
 
     mixture_learning_rate: Number = 0.1
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Sees, Selector
+from fedjax_fair.base import Cohort, Context, Selector, ServerView
 
-__all__ = ["BySize", "ends_of_available"]
+__all__ = ["BySize", "available_cumulative_sizes"]
 
 
 class BySize(Selector):
@@ -36,7 +36,7 @@ class BySize(Selector):
         BySize(cohort_size=10)
     """
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     cohort_size: int
 
@@ -47,24 +47,26 @@ class BySize(Selector):
         return jnp.cumsum(context.sizes)
 
     def select(self, key, state, context):
-        # The state has the end of each client's examples if all of them are laid out on a line. The
+        # Inverse-CDF sampling: the state has the cumulative sizes of all clients, and the
         # owner of a uniform example is a client drawn in proportion to its size.
         size = self.cohort_size
-        ends = ends_of_available(state, context)
+        cumulative_sizes = available_cumulative_sizes(state, context)
         # Where no client is available it is the last client, which does not answer.
-        example = jax.random.randint(key, (size,), 0, jnp.maximum(ends[-1], 1))
-        clients = jnp.searchsorted(ends, example, side="right").astype(jnp.int32)
+        example = jax.random.randint(key, (size,), 0, jnp.maximum(cumulative_sizes[-1], 1))
+        clients = jnp.searchsorted(cumulative_sizes, example, side="right").astype(jnp.int32)
         clients = jnp.minimum(clients, context.num_clients - 1)
         return Cohort(clients, jnp.full(size, 1 / size, jnp.float32)), state, {}
 
 
-def ends_of_available(ends: Int[Array, " clients"], context: Context) -> Int[Array, " clients"]:
-    """Returns the end of each client's examples on a line that holds the available clients alone.
+def available_cumulative_sizes(
+    cumulative_sizes: Int[Array, " clients"], context: Context
+) -> Int[Array, " clients"]:
+    """Returns the cumulative sizes where clients that are not available count as empty.
 
     Args:
-        ends: The same on a line of all clients; it is returned where all are available.
+        cumulative_sizes: The cumulative sizes of all clients; returned where all are available.
         context: The context of the round, with the clients that are available.
     """
     if context.available is None:
-        return ends
+        return cumulative_sizes
     return jnp.cumsum(jnp.where(context.available, context.sizes, 0))

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Sees, Selector, Variables
+from fedjax_fair.base import Cohort, Context, Selector, ServerView, Variables
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
@@ -48,7 +48,7 @@ class ClusteredBySize(Selector):
         ClusteredBySize(cohort_size=10)
     """
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     cohort_size: int
 
@@ -61,8 +61,8 @@ class ClusteredBySize(Selector):
 
     def select(self, key, state, context):
         if context.available is None:
-            return _draw(key, state), state, {}
-        return _draw(key, rows_by_size(_masses(context), self.cohort_size)), state, {}
+            return _sample(key, state), state, {}
+        return _sample(key, rows_by_size(_masses(context), self.cohort_size)), state, {}
 
 
 class ClusteredBySimilarity(Selector):
@@ -113,7 +113,7 @@ class ClusteredBySimilarity(Selector):
 
     def select(self, key, state, context):
         updates = state
-        key_rows, key_draw = jax.random.split(key)
+        key_rows, key_sample = jax.random.split(key)
         distances = _MEASURES[self.measure](updates)
         if self.ward_input == "rows":
             distances = pairwise_distances(distances)
@@ -125,7 +125,7 @@ class ClusteredBySimilarity(Selector):
             rows_by_size(sizes, self.cohort_size),
             rows_by_groups(key_rows, sizes, self.cohort_size, groups),
         )
-        return _draw(key_draw, rows), state, {}
+        return _sample(key_sample, rows), state, {}
 
     def observe(self, state, cohort, results, context):
         new = context.map_clients(_params, cohort.clients, results.update)
@@ -133,7 +133,7 @@ class ClusteredBySimilarity(Selector):
         # Of a client that was drawn more than once the last slot counts, on any device.
         slots = jnp.arange(cohort.clients.shape[0], dtype=jnp.int32)
         last = jnp.zeros(state.shape[0], jnp.int32).at[cohort.clients].max(slots)
-        return state.at[cohort.answered].set(new[last[cohort.clients]], mode="drop")
+        return state.at[cohort.responder_ids].set(new[last[cohort.clients]], mode="drop")
 
 
 def _masses(context: Context) -> Int[Array, " clients"]:
@@ -279,7 +279,7 @@ def _overlaps(
     return jnp.maximum(jnp.minimum(slot_ends, ends) - starts, 0)
 
 
-def _draw(key: Key[Array, ""], rows: Int[Array, "slots clients"]) -> Cohort:
+def _sample(key: Key[Array, ""], rows: Int[Array, "slots clients"]) -> Cohort:
     """Draws one client for each slot."""
     ends = jnp.cumsum(rows, axis=1)
     places = jax.random.randint(key, rows.shape[:1], 0, ends[:, -1], rows.dtype)

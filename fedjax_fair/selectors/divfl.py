@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from fedjax_fair.selectors.representatives import Representatives
+from fedjax_fair.selectors.representative_selector import RepresentativeSelector
 
 __all__ = ["DivFL"]
 
 
-class DivFL(Representatives):
-    r"""Picks the clients whose gradients represent those of all clients best.
+class DivFL(RepresentativeSelector):
+    r"""Selects the clients whose gradients represent those of all clients best.
 
     It maximizes :math:`G(S) = \bar G(\emptyset) - \bar G(S)` over cohorts, where
 
     .. math:: \bar G(S) = \sum_i \min_{j \in S} \lVert \nabla f_i - \nabla f_j \rVert
 
     bounds how far the cohort's gradients are from the sum of all gradients, each client being
-    represented by the member nearest to it. The sum at the empty set takes a phantom member at the
+    represented by the participant nearest to it. The sum at the empty set takes a phantom element at the
     distance of the farthest client, which makes :math:`G` a facility-location function.
 
-    The weights of the cohort are the shares of clients that each member represents.
-    ``Mean("cohort")`` uses them, the papers' averages do not.
+    The weights of the cohort are the shares of clients that each participant represents.
+    ``Mean("selector")`` uses them, the papers' averages do not.
 
     Info: ``objective``; ``representation``, the part :math:`G` of it; ``approximation_error``, the
     distance of the cohort's mean gradient from that of all clients (Assumption 3 of Castillo et
-    al.); ``representation_error``, the same where each member weighs by the clients it represents,
+    al.); ``representation_error``, the same where each participant weighs by the clients it represents,
     and ``representation_bound``, :math:`\bar G(S) / N`, which is at least as large;
-    ``not_finite``, the number of clients with a loss or a gradient that is not finite, and
-    ``first_not_finite``, the lowest of their ids or -1. These clients are chosen only when all
+    ``num_nonfinite``, the number of clients with a loss or a gradient that is not finite, and
+    ``first_nonfinite_client``, the lowest of their ids or -1. These clients are chosen only when all
     finite clients are, and need not be represented.
 
     No guarantee of differential privacy covers this selector, because its choice depends on the
@@ -40,21 +40,21 @@ class DivFL(Representatives):
     not resolved. The phantom is as far as the farthest client of the pool, which lowers the
     objective of all cohorts equally.
 
-    With ``points`` a choice costs the same among any number of clients. Each round draws that many
+    With ``num_reference_clients`` a choice costs the same among any number of clients. Each round draws that many
     of the :math:`M` clients outside of the pool, uniformly and without replacement, to stand for
-    all :math:`M`; the pool stands for itself. With distances :math:`d_i` from the nearest member,
+    all :math:`M`; the pool stands for itself. With distances :math:`d_i` from the nearest participant,
     or from the phantom if it is nearer, the gain of candidate :math:`e`,
 
-    .. math:: \sum_{i \in \text{pool}} c_i + \frac{M}{n} \sum_{i \in \text{points}} c_i,
+    .. math:: \sum_{i \in \text{pool}} c_i + \frac{M}{n} \sum_{i \in \text{references}} c_i,
         \quad c_i = \max(0, d_i - D_{ie}),
 
     is unbiased, and its standard error is :math:`M \sqrt{(1 - n / M) \, s^2 / n}` for :math:`n`
-    points, with the variance :math:`s^2` of :math:`c_i` among the :math:`M` clients (denominator
+    reference clients, with the variance :math:`s^2` of :math:`c_i` among the :math:`M` clients (denominator
     :math:`M - 1`). Both are divided by the number of clients where :math:`G` is. Only the pool and
-    the points are read: with fresh gradients, only these are computed. The weights of the cohort
-    and the info of a round then are estimates from the same sample, and ``not_finite`` counts
+    the reference clients are read: with fresh gradients, only these are computed. The weights of the cohort
+    and the info of a round then are estimates from the same sample, and ``num_nonfinite`` counts
     clients that are read. The info also has ``standard_error``, the standard error of
-    ``representation_bound`` for a given cohort. The cohort is chosen for these points: on average,
+    ``representation_bound`` for a given cohort. The cohort is chosen for these reference clients: on average,
     ``representation`` is a little too high and ``representation_bound`` too low
     (``docs/performance.md`` reports by how much).
 
@@ -65,7 +65,7 @@ class DivFL(Representatives):
             a ``pool``, where that is the better use.
         pool: Clients drawn in each round, among which the cohort is chosen; None chooses among
             all clients, from a matrix of all distances.
-        points: Clients outside of the pool that are drawn in each round to stand for all clients
+        num_reference_clients: Clients outside of the pool that are drawn in each round to stand for all clients
             outside of it; at most all clients. Where fewer are outside, all of them are taken. None
             represents every client by itself. Needs a ``pool``.
         gradients: Gradients of all clients at every model (``"fresh"``), only of the cohort
@@ -86,5 +86,5 @@ class DivFL(Representatives):
         DivFL(cohort_size=10)
     """
 
-    def term(self, memory, context, losses, clients):
+    def objective_term(self, memory, context, losses, clients):
         return None

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Number, Sees, Selector
+from fedjax_fair.base import Cohort, Number, Selector, ServerView
 from fedjax_fair.selectors.agnostic import ascend, mixture_info, uniform_mixture
-from fedjax_fair.selectors.uniform import draw
+from fedjax_fair.selectors.uniform import sample_clients
 
 __all__ = ["DRFA"]
 
@@ -27,7 +27,7 @@ class DRFA(Selector):
     r"""Draws every slot of the cohort from the mixture of clients that is worst for the model.
 
     The objective is that of `Agnostic`. Slots are drawn from the mixture :math:`\lambda`
-    independently and have equal weights: the aggregator is ``Mean("uniform")``. Members keep a copy
+    independently and have equal weights: the aggregator is ``Mean("uniform")``. Participants keep a copy
     of their model after a random number of local steps, the same for all (instruction
     ``snapshot_step``). Then ``cohort_size`` clients, drawn uniformly without replacement, report
     their losses at the average of these copies, and :math:`\lambda \leftarrow \Pi_\Delta(\lambda +
@@ -56,7 +56,7 @@ class DRFA(Selector):
         DRFA(mixture_learning_rate=0.01, local_steps=5)
     """
 
-    sees: ClassVar[Sees] = "numbers"
+    server_view: ClassVar[ServerView] = "scalars"
 
     mixture_learning_rate: Number = 0.1
     cohort_size: int = 10
@@ -86,7 +86,7 @@ class DRFA(Selector):
             weights=uniform_mixture(size),
             instructions={"snapshot_step": jnp.broadcast_to(snapshot_step, (size,))},
         )
-        reporting = draw(key_reporting, size, context)
+        reporting = sample_clients(key_reporting, size, context)
         return cohort, _State(mixture, reporting), mixture_info(mixture)
 
     def observe(self, state, cohort, results, context):
@@ -94,7 +94,7 @@ class DRFA(Selector):
             raise ValueError(
                 f"reports={sorted(results.reports)}: expected a solver that reports a snapshot."
             )
-        weights = cohort.among_answers(cohort.weights)
+        weights = cohort.renormalize_weights(cohort.weights)
         average = context.weighted_sum(weights, results.reports["snapshot"])
         copies = jax.tree.map(jnp.add, context.variables, average)
         losses = context.losses(copies, state.reporting) * (context.num_clients / self.cohort_size)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Sampling, Sees, Selector
+from fedjax_fair.base import Cohort, Sampling, Selector, ServerView
 
 __all__ = ["Full", "RoundRobin"]
 
@@ -20,11 +20,11 @@ class Full(Selector):
         Full()
     """
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     @property
     def sampling(self):
-        return Sampling("all")
+        return Sampling("full")
 
     def select(self, key, state, context):
         count = context.num_clients
@@ -49,7 +49,7 @@ class RoundRobin(Selector):
         RoundRobin(cohort_size=10)
     """
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     cohort_size: int
 
@@ -58,7 +58,7 @@ class RoundRobin(Selector):
 
     @property
     def sampling(self):
-        return Sampling("in_turn", self.cohort_size)
+        return Sampling("round_robin", self.cohort_size)
 
     def init(self, context):
         checks.positive_int("cohort_size", self.cohort_size, at_most=context.num_clients)

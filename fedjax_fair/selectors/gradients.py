@@ -29,7 +29,7 @@ __all__ = [
     "Stale",
     "Updates",
     "as_source",
-    "cleared",
+    "mask_nonfinite",
 ]
 
 Project = Callable[[PyTree], Float[Array, " width"]]
@@ -39,12 +39,12 @@ class GradientSource(Tree):
     """Interface of sources, which keep track of every client's loss and gradient.
 
     Attributes:
-        renews_answered: Whether gradients change in ``observe`` alone, and only those of clients
+        updates_only_responders: Whether gradients change in ``observe`` alone, and only those of clients
             that answered. Results computed from all other gradients, such as distances, then stay
-            valid. The gradients that are read have been `cleared`.
+            valid. The gradients that are read have been masked by `mask_nonfinite`.
     """
 
-    renews_answered: ClassVar[bool] = False
+    updates_only_responders: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, context: Context) -> PyTree:
@@ -57,7 +57,7 @@ class GradientSource(Tree):
     ) -> tuple[ClientGradients, PyTree]:
         """Returns the gradients of these clients, or of all, before the choice; and the new memory.
 
-        Selectors name clients where they have ``points``.
+        Selectors name clients where they have ``num_reference_clients``.
         """
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class Fresh(GradientSource):
 class Stale(GradientSource):
     """Computes all gradients once, at the initial model, and then only those of the cohort.
 
-    A member of the cohort sends its loss and full gradient at the model it received, before it
+    A participant of the cohort sends its loss and full gradient at the model it received, before it
     trains (DivFL's "no-overhead" mode).
 
     Args:
@@ -116,12 +116,12 @@ class Stale(GradientSource):
         >>> selector = SubTrunc(10, 0.5, gradients=Stale())
     """
 
-    renews_answered: ClassVar[bool] = True
+    updates_only_responders: ClassVar[bool] = True
 
     project: Project = ravel
 
     def init(self, context):
-        return cleared(context.gradients(context.variables, project=self.project))
+        return mask_nonfinite(context.gradients(context.variables, project=self.project))
 
     def read(self, memory, context, clients=None):
         return _rows(memory, clients), memory
@@ -193,7 +193,7 @@ class Updates(GradientSource):
         >>> selector = UnionFL(10, 1.0, 5, gradients=Updates(learning_rate=0.1))
     """
 
-    renews_answered: ClassVar[bool] = True
+    updates_only_responders: ClassVar[bool] = True
 
     learning_rate: Number
     project: Project = ravel
@@ -219,7 +219,7 @@ class Updates(GradientSource):
         return _renew_rows(memory, cohort, ClientGradients(results.loss, moved * scale[:, None]))
 
 
-def cleared(known: ClientGradients) -> ClientGradients:
+def mask_nonfinite(known: ClientGradients) -> ClientGradients:
     """Replaces gradients that are not finite by zeros, and the losses of their clients by NaN."""
     finite = jnp.isfinite(known.gradient).all(axis=1)
     return ClientGradients(
@@ -259,7 +259,7 @@ def _rows(memory: ClientGradients, clients: Int[Array, " ids"] | None) -> Client
 
 
 def _renew_rows(memory: ClientGradients, cohort: Cohort, new: ClientGradients) -> ClientGradients:
-    clients = cohort.answered
+    clients = cohort.responder_ids
     return jax.tree.map(
-        lambda old, new: old.at[clients].set(new, mode="drop"), memory, cleared(new)
+        lambda old, new: old.at[clients].set(new, mode="drop"), memory, mask_nonfinite(new)
     )

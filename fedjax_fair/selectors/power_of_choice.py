@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Sees, Selector
+from fedjax_fair.base import Cohort, Context, Selector, ServerView
 from fedjax_fair.numerics.permutation import permutation_at
-from fedjax_fair.numerics.successive import draw_successively
-from fedjax_fair.selectors.by_size import ends_of_available
-from fedjax_fair.selectors.uniform import draw
+from fedjax_fair.numerics.successive import sample_successively
+from fedjax_fair.selectors.by_size import available_cumulative_sizes
+from fedjax_fair.selectors.uniform import sample_clients
 
 __all__ = ["PowerOfChoice"]
 
@@ -58,7 +58,7 @@ class PowerOfChoice(Selector):
         PowerOfChoice(cohort_size=10, pool=20)
     """
 
-    sees: ClassVar[Sees] = "numbers"
+    server_view: ClassVar[ServerView] = "scalars"
 
     cohort_size: int
     pool: int | None = None
@@ -85,36 +85,38 @@ class PowerOfChoice(Selector):
         return jnp.cumsum(context.sizes), reported
 
     def select(self, key, state, context):
-        ends, reported = state
+        cumulative_sizes, reported = state
         key_first, key_pool, key_batch = jax.random.split(key, 3)
         size, pool = self.cohort_size, self.pool
-        uniform = draw(key_first, size, context)
+        uniform = sample_clients(key_first, size, context)
         if pool is None:
             pool = min(2 * size, context.num_clients)
-        drawn = draw_successively(key_pool, ends_of_available(ends, context), pool)
-        losses = self._losses(key_batch, reported, context, drawn)
-        worth = jnp.where(jnp.isnan(losses), -jnp.inf, losses)
+        sampled = sample_successively(
+            key_pool, available_cumulative_sizes(cumulative_sizes, context), pool
+        )
+        losses = self._losses(key_batch, reported, context, sampled)
+        utility = jnp.where(jnp.isnan(losses), -jnp.inf, losses)
         if context.available is not None:
-            worth = jnp.where(context.available[drawn], worth, -jnp.inf)
-        ranked = jnp.argsort(worth, descending=True)
+            utility = jnp.where(context.available[sampled], utility, -jnp.inf)
+        ranked = jnp.argsort(utility, descending=True)
         cohort = Cohort(
-            clients=jnp.where(context.round == 0, uniform, drawn[ranked[:size]]),
+            clients=jnp.where(context.round == 0, uniform, sampled[ranked[:size]]),
             weights=jnp.full(size, 1 / size, jnp.float32),
         )
         return cohort, state, {"pool_loss": jnp.mean(losses, where=jnp.isfinite(losses))}
 
-    def _losses(self, key, reported, context, drawn):
+    def _losses(self, key, reported, context, sampled):
         if self.variant == "pow":
-            return context.losses(context.variables, drawn)
+            return context.losses(context.variables, sampled)
         if self.variant == "cpow":
-            return _minibatch_losses(key, context, drawn, self.loss_examples)
-        return reported[drawn]
+            return _minibatch_losses(key, context, sampled, self.loss_examples)
+        return reported[sampled]
 
     def observe(self, state, cohort, results, context):
         if self.variant != "rpow":
             return state
-        ends, reported = state
-        return ends, reported.at[cohort.answered].set(results.loss, mode="drop")
+        cumulative_sizes, reported = state
+        return cumulative_sizes, reported.at[cohort.responder_ids].set(results.loss, mode="drop")
 
 
 def _minibatch_losses(
@@ -122,15 +124,15 @@ def _minibatch_losses(
 ) -> Float[Array, " pool"]:
     """Returns the mean loss of each client on ``min(batch_size, size)`` of its examples."""
     examples, (params, state) = context.examples, context.variables
-    lanes = jnp.arange(min(batch_size, examples.order.shape[0]), dtype=jnp.int32)
+    positions = jnp.arange(min(batch_size, examples.order.shape[0]), dtype=jnp.int32)
 
     def loss(client, _):
         size = context.sizes[client]
-        entries = permutation_at(jax.random.fold_in(key, client), lanes % size, size)
-        rows = examples.order[examples.offsets[client] + entries]
-        features = examples.features[rows]
+        entries = permutation_at(jax.random.fold_in(key, client), positions % size, size)
+        indices = examples.order[examples.offsets[client] + entries]
+        features = examples.features[indices]
         outputs, _ = context.model.apply(params, state, features, train=False, key=None)
-        losses = context.model.loss(outputs, examples.labels[rows])
-        return jnp.mean(losses, where=lanes < size)
+        losses = context.model.loss(outputs, examples.labels[indices])
+        return jnp.mean(losses, where=positions < size)
 
     return context.map_clients(loss, clients)

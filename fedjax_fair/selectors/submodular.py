@@ -16,12 +16,12 @@ __all__ = ["Submodular"]
 
 
 class Submodular(Selector):
-    """Picks the cohort that maximizes a set function, greedily. It has uniform weights.
+    """Selects the cohort that maximizes a set function, greedily. It has uniform weights.
 
     Info: ``objective``, the value of the cohort.
 
     Args:
-        function_of_context: From the context of a round to a set function over all clients, which
+        set_function_fn: From the context of a round to a set function over all clients, which
             is made again in every round.
         cohort_size: Clients per round.
         candidates: Clients drawn again at each step of stochastic greedy; ``"all"`` considers all
@@ -37,17 +37,17 @@ class Submodular(Selector):
         >>> def capped_losses(context):
         ...     return Modular(jnp.minimum(context.losses(context.variables), 1.0))
         >>> Submodular(capped_losses, cohort_size=10)
-        Submodular(function_of_context=capped_losses, cohort_size=10)
+        Submodular(set_function_fn=capped_losses, cohort_size=10)
     """
 
-    function_of_context: Callable[[Context], SetFunction]
+    set_function_fn: Callable[[Context], SetFunction]
     cohort_size: int
     _: KW_ONLY
     candidates: int | Literal["all"] = "all"
 
     def __post_init__(self):
-        function = self.function_of_context
-        checks.function("function_of_context", function, "from a context to a SetFunction")
+        function = self.set_function_fn
+        checks.function("set_function_fn", function, "from a context to a SetFunction")
         checks.positive_int("cohort_size", self.cohort_size)
         checks.positive_int("candidates", self.candidates, words=("all",))
 
@@ -58,12 +58,12 @@ class Submodular(Selector):
         return ()
 
     def select(self, key, state, context):
-        function, size = self.function_of_context(context), self.cohort_size
+        function, size = self.set_function_fn(context), self.cohort_size
         if self.candidates == "all":
-            chosen = greedy(function, size, available=context.available)
+            chosen = greedy(function, size, candidate_mask=context.available)
         else:
             chosen = stochastic_greedy(
-                key, function, size, candidates=self.candidates, available=context.available
+                key, function, size, candidates=self.candidates, candidate_mask=context.available
             )
         weights = jnp.full(size, 1 / size, jnp.float32)
         return Cohort(chosen.items, weights), state, {"objective": chosen.value}

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from fedjax_fair import checks
 from fedjax_fair.base import Number
-from fedjax_fair.selectors.representatives import Representatives
+from fedjax_fair.selectors.representative_selector import RepresentativeSelector
 from fedjax_fair.submodular import truncated_modular
 
 __all__ = ["PHI", "SubTrunc"]
@@ -25,8 +25,8 @@ PHI = {"log1p": jnp.log1p, "identity": _identity}
 """Functions ``phi`` by name."""
 
 
-class SubTrunc(Representatives):
-    r"""Picks clients that represent all clients, with a bonus for high losses up to a limit.
+class SubTrunc(RepresentativeSelector):
+    r"""Selects clients that represent all clients, with a bonus for high losses up to a limit.
 
     It maximizes (equations 11 to 13)
 
@@ -52,7 +52,7 @@ class SubTrunc(Representatives):
             any function that is increasing and not negative.
         candidates: As for `DivFL`.
         pool: As for `DivFL`.
-        points: As for `DivFL`; the bonus of a cohort stays exact.
+        num_reference_clients: As for `DivFL`; the bonus of a cohort stays exact.
         gradients: As for `DivFL`; losses are as old as gradients are.
         scale: Whether :math:`G` is a mean or a sum over clients.
 
@@ -81,17 +81,17 @@ class SubTrunc(Representatives):
         if not callable(self.phi):
             checks.one_of("phi", self.phi, tuple(PHI))
 
-    def _worth(self, losses):
+    def _utility(self, losses):
         phi = self.phi if callable(self.phi) else PHI[self.phi]
         return phi(losses)
 
-    def term(self, memory, context, losses, clients):
-        return truncated_modular(self._worth(losses), self.b, self.lam)
+    def objective_term(self, memory, context, losses, clients):
+        return truncated_modular(self._utility(losses), self.b, self.lam)
 
     def term_info(self, memory, context, losses, clients):
-        worth = self._worth(losses)
-        total = jnp.cumsum(worth)
+        utility = self._utility(losses)
+        total = jnp.cumsum(utility)
         return {
             "bonus": self.lam * jnp.minimum(self.b, total[-1]),
-            "unsaturated": jnp.mean((total - worth < self.b).astype(jnp.float32)),
+            "unsaturated": jnp.mean((total - utility < self.b).astype(jnp.float32)),
         }

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Sampling, Sees, Selector
+from fedjax_fair.base import Cohort, Context, Sampling, Selector, ServerView
 from fedjax_fair.numerics.permutation import permutation_at
 
-__all__ = ["Uniform", "draw"]
+__all__ = ["Uniform", "sample_clients"]
 
 
 class Uniform(Selector):
@@ -36,7 +36,7 @@ class Uniform(Selector):
         Uniform(cohort_size=10)
     """
 
-    sees: ClassVar[Sees] = "sum"
+    server_view: ClassVar[ServerView] = "aggregate"
 
     cohort_size: int
 
@@ -53,11 +53,11 @@ class Uniform(Selector):
 
     def select(self, key, state, context):
         size = self.cohort_size
-        clients = draw(key, size, context)
+        clients = sample_clients(key, size, context)
         return Cohort(clients, jnp.full(size, 1 / size, jnp.float32)), state, {}
 
 
-def draw(key: Key[Array, ""], count: int, context: Context) -> Int[Array, " count"]:
+def sample_clients(key: Key[Array, ""], count: int, context: Context) -> Int[Array, " count"]:
     """Ids of distinct clients, each equally likely; of those that are available, if enough are."""
     positions = jnp.arange(count, dtype=jnp.int32)
     if context.available is None:

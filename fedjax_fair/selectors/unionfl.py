@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fedjax_fair import checks
 from fedjax_fair.base import Integer, Number
-from fedjax_fair.selectors.representatives import Representatives
+from fedjax_fair.selectors.representative_selector import RepresentativeSelector
 from fedjax_fair.submodular import union_penalty
 
 __all__ = ["UnionFL"]
@@ -14,8 +14,8 @@ __all__ = ["UnionFL"]
 _NEVER = -(2**30)  # Before any window.
 
 
-class UnionFL(Representatives):
-    r"""Picks clients that represent all clients, with a penalty for members of recent cohorts.
+class UnionFL(RepresentativeSelector):
+    r"""Selects clients that represent all clients, with a penalty for participants of recent cohorts.
 
     It maximizes (equation 14)
 
@@ -25,20 +25,20 @@ class UnionFL(Representatives):
     cohorts, empty at first. A client counts once however often it was in them. The objective is
     submodular but not monotone; a cohort is filled up even where that lowers it. With :math:`\mu =
     0` it chooses as `DivFL` does. The weights of the cohort are as for `DivFL`. Info: that of
-    `DivFL`, ``penalty``, the second term without its sign, and ``repeated``, the number of members
+    `DivFL`, ``penalty``, the second term without its sign, and ``repeated``, the number of participants
     that were in the union.
 
     As for `DivFL`, no guarantee of differential privacy covers this selector.
 
     Args:
         cohort_size: Clients per round.
-        mu: Penalty of a recently selected member, >= 0. Its size relative to :math:`G` depends on
+        mu: Penalty of a recently selected participant, >= 0. Its size relative to :math:`G` depends on
             ``scale``.
         window: Rounds to look back, an integer >= 1. The state has the round in which each client
             was last chosen, and does not grow with the window.
         candidates: As for `DivFL`.
         pool: As for `DivFL`.
-        points: As for `DivFL`; the penalty of a cohort stays exact.
+        num_reference_clients: As for `DivFL`; the penalty of a cohort stays exact.
         gradients: As for `DivFL`.
         scale: Whether :math:`G` is a mean or a sum over clients.
 
@@ -69,7 +69,7 @@ class UnionFL(Representatives):
     def _union(self, last, context):
         return context.round - last <= self.window
 
-    def term(self, memory, context, losses, clients):
+    def objective_term(self, memory, context, losses, clients):
         return union_penalty(self._union(memory[clients], context), self.mu)
 
     def term_info(self, memory, context, losses, clients):

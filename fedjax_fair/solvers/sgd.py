@@ -21,7 +21,7 @@ __all__ = ["PLANNED", "SGD"]
 # Minibatches drawn in one go where the number of steps is not known in advance: drawing them one by
 # one costs several microseconds each in small operations.
 PLANNED = 32
-_MOST_STEPS = 2**31 - 1  # They are counted in 32 bits.
+_MAX_STEPS = 2**31 - 1  # They are counted in 32 bits.
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
@@ -35,14 +35,14 @@ class SGD(Solver):
 
     Minibatches are drawn without replacement: every epoch is a fresh permutation of the client's
     examples, and the last batch of an epoch holds what is left. A client with fewer examples than
-    ``batch_size`` uses them all at every step. Lanes without an example repeat one of the client's
-    and weigh nothing; only batch normalization sees them. There are at most as many lanes as all
+    ``batch_size`` uses them all at every step. Padded positions repeat one of the client's examples
+    and weigh nothing; only batch normalization sees them. There are at most as many positions as all
     clients have examples.
 
     Instructions that it follows: ``loss_weight``, a factor of the client's loss, which leaves the
     proximal term and the decay alone; ``snapshot_step``, the number of steps after which to keep a
     copy of the model, at most all; ``max_steps`` >= 1, after which a client stops. Reports:
-    ``last_batch``, the rows of the examples in the last minibatch, -1 in lanes without one;
+    ``last_batch``, the indices of the examples in the last minibatch, -1 in padded positions;
     ``snapshot``, the update after ``snapshot_step`` steps.
 
     Args:
@@ -93,7 +93,7 @@ class SGD(Solver):
         checks.positive_int("batch_size", self.batch_size)
         for name, value in {"steps": self.steps, "epochs": self.epochs}.items():
             if value is not None:
-                checks.positive_int(name, value, at_most=_MOST_STEPS)
+                checks.positive_int(name, value, at_most=_MAX_STEPS)
         if not callable(self.learning_rate):
             checks.non_negative("learning_rate", self.learning_rate)
         checks.unit_interval("momentum", self.momentum)
@@ -107,7 +107,7 @@ class SGD(Solver):
                 )
 
     @property
-    def same_steps(self) -> bool:
+    def fixed_num_steps(self) -> bool:
         """Whether all clients take equally many steps."""
         return self.steps is not None
 
@@ -126,13 +126,15 @@ class SGD(Solver):
         steps, epochs, replacement = self.steps, self.epochs, self.replacement
         transformation = self._transformation(client.round)
         batch_size = self.batch_size
-        lanes = batch_size if replacement else min(batch_size, client.examples.order.shape[0])
+        num_positions = (
+            batch_size if replacement else min(batch_size, client.examples.order.shape[0])
+        )
         loss_weight = client.instructions.get("loss_weight")
         snapshot_step = client.instructions.get("snapshot_step")
         max_steps = client.instructions.get("max_steps")
 
         def loss_fn(params, state, batch, key):
-            features = client.examples.features[batch.rows]
+            features = client.examples.features[batch.indices]
             outputs, state = client.model.apply(params, state, features, train=True, key=key)
             losses = client.model.loss(outputs, batch.labels)
             loss = jnp.sum(losses, where=batch.mask) / jnp.sum(batch.mask, dtype=losses.dtype)
@@ -153,7 +155,7 @@ class SGD(Solver):
                 kept = jax.tree.map(lambda new, old: jnp.where(still, new, old), reached, kept)
             return reached, optimizer_state, total + loss, kept
 
-        draw = partial(_minibatch, key_order, client, lanes, replacement)
+        draw = partial(_minibatch, key_order, client, num_positions, replacement)
 
         def steps_from(first, planned, taken, carry):
             """Takes ``taken`` of ``planned`` steps, whose minibatches are drawn in one go."""
@@ -176,7 +178,7 @@ class SGD(Solver):
             assert epochs is not None
             # A traced number of steps makes these while loops: a small client stops early where
             # clients run one after another, and is frozen by vmap's rule where they run together.
-            taken = epochs * _ceil_div(client.size, lanes)
+            taken = epochs * _ceil_div(client.size, num_positions)
             if max_steps is not None:
                 taken = jnp.minimum(taken, max_steps)
 
@@ -188,7 +190,7 @@ class SGD(Solver):
             with jax.named_scope("step_blocks"):
                 trained, _, total, kept = jax.lax.fori_loop(0, blocks, block, carry)
         last = draw(taken - 1)
-        reports: dict[str, PyTree] = {"last_batch": jnp.where(last.mask, last.rows, -1)}
+        reports: dict[str, PyTree] = {"last_batch": jnp.where(last.mask, last.indices, -1)}
         if kept is not None:
             reports["snapshot"] = jax.tree.map(jnp.subtract, kept, variables)
         return LocalResult(
@@ -200,9 +202,9 @@ class SGD(Solver):
 
 
 class _Batch(NamedTuple):
-    """Which examples a step uses, and which lanes are real."""
+    """Which examples a step uses, and which positions are not padding."""
 
-    rows: Int[Array, " batch"]
+    indices: Int[Array, " batch"]
     labels: Shaped[Array, "batch ..."]
     mask: Bool[Array, " batch"]
 
@@ -221,8 +223,8 @@ def _minibatch(
             jax.random.fold_in(key, epoch), positions % client.size, client.size
         )
         mask = positions < client.size
-    rows = client.examples.order[client.offset + entries]
-    return _Batch(rows, client.examples.labels[rows], mask)
+    indices = client.examples.order[client.offset + entries]
+    return _Batch(indices, client.examples.labels[indices], mask)
 
 
 def _ceil_div(size: Int[Array, ""], batch_size: int) -> Int[Array, ""]:

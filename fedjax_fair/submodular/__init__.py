@@ -1,6 +1,6 @@
 """Submodular functions and how to maximize them, usable on their own."""
 
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.combinators import Restricted, Scaled, Sum, Truncated
 from fedjax_fair.submodular.coverage import (
     Coverage,
@@ -24,10 +24,10 @@ from fedjax_fair.submodular.information import (
     ConditionalMutualInformation,
     MutualInformation,
 )
+from fedjax_fair.submodular.local_search import best_swap, distorted_greedy
 from fedjax_fair.submodular.modular import Modular, truncated_modular, union_penalty
 from fedjax_fair.submodular.non_monotone import double_greedy, random_greedy
 from fedjax_fair.submodular.partial_enumeration import partial_enumeration
-from fedjax_fair.submodular.refine import best_swap, distorted_greedy
 from fedjax_fair.submodular.sieve_streaming import sieve_batches, sieve_streaming
 from fedjax_fair.submodular.sparse import SparseSimilarity, sparse_similarity
 from fedjax_fair.submodular.sparse_functions import (
@@ -48,7 +48,7 @@ __all__ = [
     "FeatureBased",
     "GraphCut",
     "LogDet",
-    "Maximized",
+    "MaximizationResult",
     "Modular",
     "MutualInformation",
     "ProbabilisticCoverage",

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair.tree import Integer, Tree
 
-__all__ = ["Maximized", "SetFunction"]
+__all__ = ["MaximizationResult", "SetFunction"]
 
 
 class SetFunction(Tree):
@@ -84,17 +84,17 @@ class SetFunction(Tree):
         raise NotImplementedError
 
 
-class Maximized(NamedTuple):
+class MaximizationResult(NamedTuple):
     """A set that a maximizer found.
 
     Attributes:
         items: The items, all different, in the order in which they were chosen.
         gains: The marginal gain of each of them when it was chosen.
         value: Value of the set.
-        calls: Number of gains evaluated; in a federation these are messages.
+        num_evaluations: Number of gains evaluated; in a federation these are messages.
     """
 
     items: Int[Array, " k"]
     gains: Float[Array, " k"]
     value: Float[Array, ""]
-    calls: Int[Array, ""]
+    num_evaluations: Int[Array, ""]

@@ -36,10 +36,10 @@ CONCAVE: dict[str, Concave] = {"sqrt": jnp.sqrt, "log1p": jnp.log1p}
 
 def as_weights(weights: ArrayLike | None, count: int, of: str) -> Float[Array, " columns"]:
     """The weights of so many topics or features, by default 1, checked."""
-    worth = as_non_negative("weights", jnp.ones(count) if weights is None else weights, of)
-    if worth.shape[0] != count:
-        raise ValueError(f"weights: expected {count} {of}, got {worth.shape[0]}.")
-    return worth
+    checked = as_non_negative("weights", jnp.ones(count) if weights is None else weights, of)
+    if checked.shape[0] != count:
+        raise ValueError(f"weights: expected {count} {of}, got {checked.shape[0]}.")
+    return checked
 
 
 class Coverage(SetFunction):
@@ -153,7 +153,7 @@ class SaturatedCoverage(SetFunction):
         ValueError: If a number is negative or not finite.
 
     Notes:
-        Greedy picks as in double precision where gains differ by more than 1e-6 of the value.
+        Greedy selects as in double precision where gains differ by more than 1e-6 of the value.
 
     Examples:
         >>> function = SaturatedCoverage([[1.0, 1.0], [0.0, 2.0]], saturation=0.5)
@@ -214,7 +214,7 @@ class FeatureBased(SetFunction):
         ValueError: If a number is negative or not finite, or shapes do not fit.
 
     Notes:
-        As for ``SaturatedCoverage``, greedy picks as in double precision where gains differ by
+        As for ``SaturatedCoverage``, greedy selects as in double precision where gains differ by
         more than 1e-6 of the value.
 
     Examples:

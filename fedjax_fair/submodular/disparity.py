@@ -19,7 +19,7 @@ class DisparitySum(SetFunction):
     Monotone and supermodular: gains grow with the set, so that no bound for submodular functions
     holds, and ``lazy_greedy`` is wrong, as are maximizers by thresholds. ``greedy`` reaches at
     least half of the largest value that ``k`` items can have if the distances obey the triangle
-    inequality. At its first step all gains are 0, and item 0 is chosen unless ``start`` says
+    inequality. At its first step all gains are 0, and item 0 is chosen unless ``initial_items`` says
     otherwise.
 
     Args:
@@ -73,7 +73,7 @@ class DisparityMin(SetFunction):
 
     Neither monotone nor submodular: from the third item on no gain is positive. ``greedy`` is then
     farthest-first traversal, which reaches at least half of the largest value of ``k`` items if the
-    distances obey the triangle inequality. It begins with item 0 unless ``start`` says otherwise.
+    distances obey the triangle inequality. It begins with item 0 unless ``initial_items`` says otherwise.
     ``lazy_greedy``, and anything that stops where nothing is gained, have no meaning for it.
 
     Args:

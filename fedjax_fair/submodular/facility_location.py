@@ -237,8 +237,8 @@ def facility_location_from_distances(
         ([1, 2], 40.0)
     """
     matrix = as_symmetric("distances", distances)
-    worth = None if weights is None else _weights(weights, matrix.shape[0])
-    return FacilityLocationFromDistances(matrix, jnp.max(matrix, axis=1), worth)
+    checked = None if weights is None else _weights(weights, matrix.shape[0])
+    return FacilityLocationFromDistances(matrix, jnp.max(matrix, axis=1), checked)
 
 
 class FacilityLocationFromFeatures(CachedGains):
@@ -365,8 +365,8 @@ def facility_location_from_features(
     rows = as_finite("features", features, "points width")
     count = rows.shape[0]
     chosen, counts = _items(items, count), _mask(counted, count)
-    worth = jnp.ones(count, rows.dtype) if weights is None else _weights(weights, count)
-    return _of_features(rows, chosen, counts, worth)
+    checked = jnp.ones(count, rows.dtype) if weights is None else _weights(weights, count)
+    return _of_features(rows, chosen, counts, checked)
 
 
 @jax.jit
@@ -409,7 +409,7 @@ def _mask(counted: ArrayLike | None, count: int) -> Bool[Array, " points"]:
 
 
 def _weights(weights: ArrayLike, count: int) -> Float[Array, " points"]:
-    worth = as_non_negative("weights", weights, "points")
-    if worth.shape[0] != count:
-        raise ValueError(f"weights: expected {count} points, got {worth.shape[0]}.")
-    return worth
+    checked = as_non_negative("weights", weights, "points")
+    if checked.shape[0] != count:
+        raise ValueError(f"weights: expected {count} points, got {checked.shape[0]}.")
+    return checked

@@ -10,9 +10,9 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Key
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.constraints import Constraints
 from fedjax_fair.submodular.greedy import grow_greedily
-from fedjax_fair.submodular.limits import Limits
 from fedjax_fair.submodular.selection import begin
 
 __all__ = ["greedi"]
@@ -27,7 +27,7 @@ def greedi(
     *,
     key: Key[Array, ""] | None = None,
     mesh: Mesh | None = None,
-) -> Maximized:
+) -> MaximizationResult:
     """Greedy in every part of the items, then greedy among what all parts chose.
 
     The result is the best of the sets of the parts and that of the second round. For a monotone
@@ -70,7 +70,7 @@ def greedi(
 @partial(jax.jit, static_argnums=(2, 3, 4))
 def _greedi(
     function: SetFunction, key: Key[Array, ""] | None, k: int, parts: int, mesh: Mesh | None
-) -> Maximized:
+) -> MaximizationResult:
     size = function.size
     owners = jnp.arange(size, dtype=jnp.int32) % parts
     if key is not None:
@@ -80,8 +80,10 @@ def _greedi(
         empty, _ = begin(function)
 
         def among(allowed):
-            items, gains, calls = grow_greedily(function, k, empty, Limits(allowed=allowed), None)
-            return Maximized(items, gains, jnp.sum(gains), calls)
+            items, gains, num_evaluations = grow_greedily(
+                function, k, empty, Constraints(allowed=allowed), None
+            )
+            return MaximizationResult(items, gains, jnp.sum(gains), num_evaluations)
 
         own = jax.lax.map(lambda part: among(owners == part), numbers)
         if mesh is not None:
@@ -91,7 +93,7 @@ def _greedi(
         merged = among(jnp.zeros(size, bool).at[places.ravel()].set(True, mode="drop"))
         best = jax.tree.map(lambda leaf: leaf[jnp.argmax(own.value)], own)
         found = jax.tree.map(lambda a, b: jnp.where(best.value > merged.value, a, b), best, merged)
-        return found._replace(calls=merged.calls + jnp.sum(own.calls))
+        return found._replace(num_evaluations=merged.num_evaluations + jnp.sum(own.num_evaluations))
 
     if mesh is None:
         return rounds(jnp.arange(parts, dtype=jnp.int32), function, owners)

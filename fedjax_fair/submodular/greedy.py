@@ -1,7 +1,7 @@
 """Greedy maximizers, under a number of items, a matroid or a budget.
 
 With ``k`` alone they return exactly ``k`` different items, also where gains are negative or equal;
-ties go to the smallest index. With a matroid, a budget or a gain at which to stop there may be
+ties go to the smallest index. With a matroid, a budget or a least gain there may be
 fewer: shapes are fixed, and places that stay empty hold item -1 and gain 0. They can be jitted,
 mapped and scanned. Outside of ``jax.jit`` a function of another shape or class compiles again.
 """
@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.base import Maximized, SetFunction
-from fedjax_fair.submodular.limits import Limits, as_limits
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.constraints import Constraints, as_constraints
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.submodular.selection import Selection, as_start, begin, best_item, grow
 
@@ -28,13 +28,13 @@ def greedy(
     function: SetFunction,
     k: int | None = None,
     *,
-    available: ArrayLike | None = None,
-    start: ArrayLike | None = None,
+    candidate_mask: ArrayLike | None = None,
+    initial_items: ArrayLike | None = None,
     matroid: Matroid | None = None,
     costs: ArrayLike | None = None,
     budget: float | Float[Array, ""] | None = None,
-    stop: float | Float[Array, ""] | None = None,
-) -> Maximized:
+    min_gain: float | Float[Array, ""] | None = None,
+) -> MaximizationResult:
     """Adds the item with the largest gain, ``k`` times.
 
     For a monotone submodular function the value is at least ``1 - 1/e`` of the largest that ``k``
@@ -45,25 +45,25 @@ def greedy(
 
     Args:
         function: What to maximize.
-        k: Items to choose; at most so many where there are other limits. By default the rank of the
+        k: Items to choose; at most so many where there are other constraints. By default the rank of the
             matroid, or else all items.
-        available: Mask of the items that may be chosen, ``[size]``; the others are chosen, best
-            first, only when no available one is left.
-        start: Items that the set contains already. They are not among the ``items`` that are
+        candidate_mask: Mask of the items that may be chosen, ``[size]``; the others are chosen, best
+            first, only when no candidate is left.
+        initial_items: Items that the set contains already. They are not among the ``items`` that are
             returned, but count in its ``value``, and in its cost.
         matroid: Chooses independent sets only.
         costs: Cost of each item, ``[size]``, >= 0; may be traced.
         budget: The largest sum of costs, >= 0, up to a millionth; may be traced.
-        stop: Items that gain no more than this are not chosen: with 0 no item is that lowers the
+        min_gain: Items that gain no more than this are not chosen: with 0 no item is that lowers the
             value or leaves it as it is. May be traced.
 
     Returns:
         The items chosen, of fixed shape ``[k]``: -1, with gain 0, in places that stay empty.
-        ``calls`` sums the eligible items of every step.
+        ``num_evaluations`` sums the eligible items of every step.
 
     Raises:
         ValueError: If there are fewer than ``k`` items, shapes do not fit, there are costs without
-            a budget, or ``start`` is not allowed.
+            a budget, or ``initial_items`` is not allowed.
 
     Examples:
         >>> from fedjax_fair.submodular import Modular, matroids
@@ -71,27 +71,29 @@ def greedy(
         >>> chosen = greedy(function, 2)
         >>> chosen.items.tolist(), float(chosen.value)
         ([2, 0], 5.0)
-        >>> greedy(function, matroid=matroids.Partition([0, 1, 0], [1, 1]), stop=0).items.tolist()
+        >>> greedy(function, matroid=matroids.Partition([0, 1, 0], [1, 1]), min_gain=0).items.tolist()
         [2, -1]
         >>> greedy(function, costs=[1, 1, 2], budget=2).items.tolist()
         [2, -1, -1]
     """
-    allowed, chosen = as_start(function.size, available, start)
-    steps, limits = as_limits(function.size, k, start, matroid, costs, budget, stop)
-    return _greedy(function, steps, allowed, chosen, limits)
+    allowed, chosen = as_start(function.size, candidate_mask, initial_items)
+    steps, constraints = as_constraints(
+        function.size, k, initial_items, matroid, costs, budget, min_gain
+    )
+    return _greedy(function, steps, allowed, chosen, constraints)
 
 
 @partial(jax.jit, static_argnums=1)
 def _greedy(
     function: SetFunction,
     k: int,
-    available: Bool[Array, " size"] | None,
-    start: Int[Array, " start"] | None,
-    limits: Limits | None,
-) -> Maximized:
-    state, before = begin(function, available, start)
-    if limits is not None:
-        return by_gain_and_by_ratio(grow_greedily, function, k, state, limits, before)
+    candidate_mask: Bool[Array, " size"] | None,
+    initial_items: Int[Array, " initial_items"] | None,
+    constraints: Constraints | None,
+) -> MaximizationResult:
+    state, before = begin(function, candidate_mask, initial_items)
+    if constraints is not None:
+        return by_gain_and_by_ratio(grow_greedily, function, k, state, constraints, before)
 
     def choose(state):
         eligible = state.eligible()
@@ -108,23 +110,23 @@ def _greedy(
     # The last item is never added to the memo, which is as much work as choosing it.
     first = choose(state)
     _, others = jax.lax.scan(step, (state, first[0]), length=k - 1)
-    items, gains, calls = jax.tree.map(
+    items, gains, num_evaluations = jax.tree.map(
         lambda one, rest: jnp.concatenate([one[None], rest]), first, others
     )
-    return Maximized(items, gains, before + jnp.sum(gains), jnp.sum(calls))
+    return MaximizationResult(items, gains, before + jnp.sum(gains), jnp.sum(num_evaluations))
 
 
 def lazy_greedy(
     function: SetFunction,
     k: int | None = None,
     *,
-    available: ArrayLike | None = None,
-    start: ArrayLike | None = None,
+    candidate_mask: ArrayLike | None = None,
+    initial_items: ArrayLike | None = None,
     matroid: Matroid | None = None,
     costs: ArrayLike | None = None,
     budget: float | Float[Array, ""] | None = None,
-    stop: float | Float[Array, ""] | None = None,
-) -> Maximized:
+    min_gain: float | Float[Array, ""] | None = None,
+) -> MaximizationResult:
     """Chooses as ``greedy`` does, but recomputes only the gains of items that may be the best.
 
     Gains of a submodular function never grow, so that an old gain is an upper bound. It is faster
@@ -133,12 +135,12 @@ def lazy_greedy(
     Args:
         function: What to maximize; submodular.
         k: As for ``greedy``, as is all that follows.
-        available: Items to choose before all others.
-        start: Items that the set contains already.
+        candidate_mask: Items to choose before all others.
+        initial_items: Items that the set contains already.
         matroid: Which sets are independent.
         costs: Cost of each item.
         budget: The largest sum of costs.
-        stop: The gain that is not enough.
+        min_gain: The gain that is not enough.
 
     Raises:
         ValueError: As ``greedy``.
@@ -149,24 +151,26 @@ def lazy_greedy(
     Examples:
         >>> from fedjax_fair.submodular import Modular
         >>> chosen = lazy_greedy(Modular(jnp.array([2.0, -1.0, 3.0])), 2)
-        >>> chosen.items.tolist(), int(chosen.calls)
+        >>> chosen.items.tolist(), int(chosen.num_evaluations)
         ([2, 0], 4)
     """
-    allowed, chosen = as_start(function.size, available, start)
-    steps, limits = as_limits(function.size, k, start, matroid, costs, budget, stop)
-    return _lazy_greedy(function, steps, allowed, chosen, limits or Limits())
+    allowed, chosen = as_start(function.size, candidate_mask, initial_items)
+    steps, constraints = as_constraints(
+        function.size, k, initial_items, matroid, costs, budget, min_gain
+    )
+    return _lazy_greedy(function, steps, allowed, chosen, constraints or Constraints())
 
 
 @partial(jax.jit, static_argnums=1)
 def _lazy_greedy(
     function: SetFunction,
     k: int,
-    available: Bool[Array, " size"] | None,
-    start: Int[Array, " start"] | None,
-    limits: Limits,
-) -> Maximized:
-    state, before = begin(function, available, start)
-    return by_gain_and_by_ratio(_grow_lazily, function, k, state, limits, before)
+    candidate_mask: Bool[Array, " size"] | None,
+    initial_items: Int[Array, " initial_items"] | None,
+    constraints: Constraints,
+) -> MaximizationResult:
+    state, before = begin(function, candidate_mask, initial_items)
+    return by_gain_and_by_ratio(_grow_lazily, function, k, state, constraints, before)
 
 
 def by_gain_and_by_ratio(
@@ -174,39 +178,39 @@ def by_gain_and_by_ratio(
     function: SetFunction,
     k: int,
     state: Selection,
-    limits: Limits,
+    constraints: Constraints,
     before: Float[Array, ""],
-) -> Maximized:
+) -> MaximizationResult:
     """What is grown by gain and, where there are costs, by gain per cost if that is better."""
 
     def grown(costs):
-        items, gains, calls = how(function, k, state, limits, costs)
-        return Maximized(items, gains, before + jnp.sum(gains), calls)
+        items, gains, num_evaluations = how(function, k, state, constraints, costs)
+        return MaximizationResult(items, gains, before + jnp.sum(gains), num_evaluations)
 
     by_gain = grown(None)
-    if limits.costs is None:
+    if constraints.costs is None:
         return by_gain
-    by_ratio = grown(limits.costs)
+    by_ratio = grown(constraints.costs)
     better = by_ratio.value > by_gain.value
     found = jax.tree.map(lambda a, b: jnp.where(better, a, b), by_ratio, by_gain)
-    return found._replace(calls=by_gain.calls + by_ratio.calls)
+    return found._replace(num_evaluations=by_gain.num_evaluations + by_ratio.num_evaluations)
 
 
 def grow_greedily(
     function: SetFunction,
     k: int,
     state: Selection,
-    limits: Limits,
+    constraints: Constraints,
     costs: Float[Array, " size"] | None,
 ) -> tuple[Array, Array, Array]:
-    """Items, gains and calls of greedy, by gain or by gain per cost."""
+    """Items, gains and num_evaluations of greedy, by gain or by gain per cost."""
 
     def choose(state):
-        eligible = state.eligible(limits)
+        eligible = state.eligible(constraints)
         gains = function.gains(state.memo)
-        worth = eligible & limits.worth(gains)
-        best = best_item(score(gains, costs), worth)
-        return state, best, gains[best], worth.any(), jnp.sum(eligible)
+        improves = eligible & constraints.improves(gains)
+        best = best_item(score(gains, costs), improves)
+        return state, best, gains[best], improves.any(), jnp.sum(eligible)
 
     return grow(state, k, choose, lambda state, item: state.take(function, item))
 
@@ -215,16 +219,16 @@ def _grow_lazily(
     function: SetFunction,
     k: int,
     state: Selection,
-    limits: Limits,
+    constraints: Constraints,
     costs: Float[Array, " size"] | None,
 ) -> tuple[Array, Array, Array]:
     def choose(carry):
         state, bounds, first = carry
-        eligible = state.eligible(limits)
+        eligible = state.eligible(constraints)
 
         def candidate(bounds):
-            worth = eligible & limits.worth(bounds)
-            return best_item(score(bounds, costs), worth), worth.any()
+            improves = eligible & constraints.improves(bounds)
+            return best_item(score(bounds, costs), improves), improves.any()
 
         def tighten(search):
             bounds, exact, best, _ = search

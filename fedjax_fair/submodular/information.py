@@ -1,7 +1,7 @@
 """What a set tells about a query, or beyond a private set, measured by any submodular function.
 
 Query and private items belong to the same ground set as all others, among which maximizers choose
-with ``available``. Gains are differences of gains of the function, accurate to the rounding errors
+with ``candidate_mask``. Gains are differences of gains of the function, accurate to the rounding errors
 of these.
 """
 

@@ -72,7 +72,7 @@ class Matroid(Tree):
         raise NotImplementedError
 
     @abc.abstractmethod
-    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+    def feasible_items(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
         """Returns the items outside of an independent set that can join it."""
         raise NotImplementedError
 
@@ -98,8 +98,10 @@ class Matroid(Tree):
             The items of ``other`` only for which both sets stay bases.
         """
         items = jnp.arange(self.size, dtype=jnp.int32)
-        into_base = self.addable(base.at[item].set(False))
-        into_other = jax.vmap(lambda out: self.addable(other.at[out].set(False))[item])(items)
+        into_base = self.feasible_items(base.at[item].set(False))
+        into_other = jax.vmap(lambda out: self.feasible_items(other.at[out].set(False))[item])(
+            items
+        )
         return other & ~base & into_base & into_other
 
 
@@ -154,7 +156,7 @@ class Uniform(Matroid):
     def independent(self, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
         return jnp.sum(mask) <= self.k
 
-    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+    def feasible_items(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
         return ~mask & (jnp.sum(mask) < self.k)
 
     def max_weight_base(self, weights: Float[Array, " size"]) -> Bool[Array, " size"]:
@@ -235,7 +237,7 @@ class Partition(Matroid):
     def independent(self, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
         return (self._taken(mask) <= self.capacities).all()
 
-    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+    def feasible_items(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
         return ~mask & (self._taken(mask) < self.capacities)[self.blocks]
 
     def max_weight_base(self, weights: Float[Array, " size"]) -> Bool[Array, " size"]:
@@ -323,7 +325,7 @@ class Laminar(Matroid):
     def independent(self, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
         return (self._counts(mask) <= self.capacities).all()
 
-    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+    def feasible_items(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
         full = self._counts(mask) >= self.capacities
         return ~mask & ~(full[:, None] & self.sets).any(axis=0)
 
@@ -410,7 +412,7 @@ class Graphic(Matroid):
     def independent(self, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
         return self._components(mask)[1].all()
 
-    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+    def feasible_items(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
         component, _ = self._components(mask)
         first, second = self._ends
         return ~mask & (component[first] != component[second])
@@ -471,7 +473,7 @@ class Oracle(Matroid):
         allowed = self.oracle(grown)
         return jnp.where(allowed, grown, mask), allowed
 
-    def addable(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+    def feasible_items(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
         items = jnp.arange(self.size, dtype=jnp.int32)
         return ~mask & jax.vmap(lambda item: self._take(mask, item)[1])(items)
 

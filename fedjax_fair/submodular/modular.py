@@ -80,8 +80,8 @@ def truncated_modular(
     """
     checks.non_negative("bound", bound)
     checks.non_negative("scale", scale)
-    worth = as_non_negative("weights", weights, "n")
-    return Scaled(Truncated(Modular(worth), bound), scale)
+    checked = as_non_negative("weights", weights, "n")
+    return Scaled(Truncated(Modular(checked), bound), scale)
 
 
 def union_penalty(history: ArrayLike, mu: float | Float[Array, ""]) -> Modular:

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.selection import Selection, begin
 
 __all__ = ["double_greedy", "random_greedy"]
 
 
-def double_greedy(key: Key[Array, ""], function: SetFunction) -> Maximized:
+def double_greedy(key: Key[Array, ""], function: SetFunction) -> MaximizationResult:
     r"""Decides about every item once, whether to add it to nothing or to take it out of everything.
 
     It does either with a probability in proportion to what that gains. For a submodular function
@@ -27,7 +27,7 @@ def double_greedy(key: Key[Array, ""], function: SetFunction) -> Maximized:
         function: Submodular.
 
     Returns:
-        The set, ``[size]``: at place *i* either item *i* and its gain, or -1 and gain 0. ``calls``
+        The set, ``[size]``: at place *i* either item *i* and its gain, or -1 and gain 0. ``num_evaluations``
         is two an item, of which those for taking out are two values of ``function.value``.
 
     References:
@@ -44,7 +44,7 @@ def double_greedy(key: Key[Array, ""], function: SetFunction) -> Maximized:
 
 
 @jax.jit
-def _double_greedy(key: Key[Array, ""], function: SetFunction) -> Maximized:
+def _double_greedy(key: Key[Array, ""], function: SetFunction) -> MaximizationResult:
 
     def decide(carry, item):
         state, upper = carry
@@ -63,10 +63,10 @@ def _double_greedy(key: Key[Array, ""], function: SetFunction) -> Maximized:
     state, _ = begin(function)
     places = jnp.arange(function.size, dtype=jnp.int32)
     _, (items, gains) = jax.lax.scan(decide, (state, everything), places)
-    return Maximized(items, gains, jnp.sum(gains), jnp.int32(2 * function.size))
+    return MaximizationResult(items, gains, jnp.sum(gains), jnp.int32(2 * function.size))
 
 
-def random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> Maximized:
+def random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> MaximizationResult:
     """Adds one of the ``k`` items with the largest gains, at random, ``k`` times.
 
     A step that draws an item without a positive gain adds nothing. The expected value is at least
@@ -99,18 +99,18 @@ def random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> Maximiz
 
 
 @partial(jax.jit, static_argnums=2)
-def _random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> Maximized:
+def _random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> MaximizationResult:
     def step(state: Selection, number):
         gains = jnp.where(state.free, function.gains(state.memo), -jnp.inf)
         largest, items = jax.lax.top_k(gains, k)
         place = jax.random.randint(jax.random.fold_in(key, number), (), 0, k)
         item, gain = items[place].astype(jnp.int32), largest[place]
-        worth = gain > 0
-        calls = jnp.sum(state.free)
-        state = jax.lax.cond(worth, lambda: state.take(function, item), lambda: state)
-        return state, (jnp.where(worth, item, -1), jnp.where(worth, gain, 0), calls)
+        improves = gain > 0
+        num_evaluations = jnp.sum(state.free)
+        state = jax.lax.cond(improves, lambda: state.take(function, item), lambda: state)
+        return state, (jnp.where(improves, item, -1), jnp.where(improves, gain, 0), num_evaluations)
 
     state, _ = begin(function)
     numbers = jnp.arange(k, dtype=jnp.int32)
-    _, (items, gains, calls) = jax.lax.scan(step, state, numbers)
-    return Maximized(items, gains, jnp.sum(gains), jnp.sum(calls))
+    _, (items, gains, num_evaluations) = jax.lax.scan(step, state, numbers)
+    return MaximizationResult(items, gains, jnp.sum(gains), jnp.sum(num_evaluations))

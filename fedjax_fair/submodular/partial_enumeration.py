@@ -12,9 +12,9 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.constraints import Constraints, check_costs
 from fedjax_fair.submodular.greedy import grow_greedily
-from fedjax_fair.submodular.limits import Limits, priced
 from fedjax_fair.submodular.selection import begin
 
 __all__ = ["partial_enumeration"]
@@ -26,7 +26,7 @@ def partial_enumeration(
     budget: float | Float[Array, ""],
     *,
     seed_size: int = 3,
-) -> Maximized:
+) -> MaximizationResult:
     """Greedy by gain per cost from every set of at most three items that the budget pays for.
 
     The best of what it finds is at least ``1 - 1/e`` of the best set that the budget pays for, if
@@ -57,32 +57,38 @@ def partial_enumeration(
     """
     size = function.size
     checks.positive_int("seed_size", seed_size, at_most=size)
-    limits = Limits(costs=priced(size, costs, budget), budget=budget)
-    return _partial_enumeration(function, limits, seed_size)
+    constraints = Constraints(costs=check_costs(size, costs, budget), budget=budget)
+    return _partial_enumeration(function, constraints, seed_size)
 
 
 @partial(jax.jit, static_argnums=2)
-def _partial_enumeration(function: SetFunction, limits: Limits, seed_size: int) -> Maximized:
+def _partial_enumeration(
+    function: SetFunction, constraints: Constraints, seed_size: int
+) -> MaximizationResult:
     size = function.size
     empty, _ = begin(function)
 
     def add(state, item):
         """One item of a seed, unless there is none or the budget does not pay for it."""
-        fits = (item >= 0) & limits.addable(~state.free)[item]
+        fits = (item >= 0) & constraints.feasible_items(~state.free)[item]
         gain = jnp.where(fits, function.gain(state.memo, item), 0)
         state = jax.lax.cond(fits, lambda: state.take(function, item), lambda: state)
         return state, (jnp.where(fits, item, -1), gain)
 
     def grown(seed):
         state, (seed, gains) = jax.lax.scan(add, empty, seed)
-        items, more, calls = grow_greedily(function, size, state, limits, limits.costs)
+        items, more, num_evaluations = grow_greedily(
+            function, size, state, constraints, constraints.costs
+        )
         items, gains = jnp.append(seed, items), jnp.append(gains, more)
         first = jnp.argsort(items < 0, stable=True)[:size]
-        return Maximized(items[first], gains[first], jnp.sum(gains), calls + jnp.sum(seed >= 0))
+        return MaximizationResult(
+            items[first], gains[first], jnp.sum(gains), num_evaluations + jnp.sum(seed >= 0)
+        )
 
     found = jax.lax.map(grown, jnp.asarray(_seeds(size, seed_size)))
     best = jax.tree.map(lambda leaf: leaf[jnp.argmax(found.value)], found)
-    return best._replace(calls=jnp.sum(found.calls))
+    return best._replace(num_evaluations=jnp.sum(found.num_evaluations))
 
 
 def _seeds(size: int, largest: int) -> np.ndarray:

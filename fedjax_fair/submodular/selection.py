@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular.arrays import as_items, as_mask
 from fedjax_fair.submodular.base import SetFunction
-from fedjax_fair.submodular.limits import Limits
+from fedjax_fair.submodular.constraints import Constraints
 
 __all__ = ["Selection", "as_start", "begin", "best_item", "best_of", "grow"]
 
@@ -23,47 +23,51 @@ class Selection(NamedTuple):
     Attributes:
         memo: The function's memo of it.
         free: Items outside of it.
-        available: Items to choose before all others.
+        candidate_mask: Items to choose before all others.
     """
 
     memo: PyTree
     free: Bool[Array, " size"]
-    available: Bool[Array, " size"]
+    candidate_mask: Bool[Array, " size"]
 
-    def eligible(self, limits: Limits | None = None) -> Bool[Array, " size"]:
+    def eligible(self, constraints: Constraints | None = None) -> Bool[Array, " size"]:
         """The items that may be chosen next."""
-        free = self.free if limits is None else limits.addable(~self.free)
-        first = free & self.available
+        free = self.free if constraints is None else constraints.feasible_items(~self.free)
+        first = free & self.candidate_mask
         return jnp.where(first.any(), first, free)
 
     def take(self, function: SetFunction, item: Int[Array, ""]) -> Selection:
         """The set with one more item."""
         memo = function.add(self.memo, item)
-        return Selection(memo, self.free.at[item].set(False), self.available)
+        return Selection(memo, self.free.at[item].set(False), self.candidate_mask)
 
 
 def as_start(
-    size: int, available: ArrayLike | None, start: ArrayLike | None
-) -> tuple[Bool[Array, " size"] | None, Int[Array, " start"] | None]:
+    size: int, candidate_mask: ArrayLike | None, initial_items: ArrayLike | None
+) -> tuple[Bool[Array, " size"] | None, Int[Array, " initial_items"] | None]:
     """The items to choose before all others and those chosen already, checked."""
-    allowed = None if available is None else as_mask("available", available)
+    allowed = None if candidate_mask is None else as_mask("candidate_mask", candidate_mask)
     if allowed is not None and allowed.shape != (size,):
-        raise ValueError(f"available: expected shape ({size},), got {allowed.shape}.")
-    return allowed, None if start is None else as_items("start", start, size)
+        raise ValueError(f"candidate_mask: expected shape ({size},), got {allowed.shape}.")
+    return allowed, None if initial_items is None else as_items(
+        "initial_items", initial_items, size
+    )
 
 
 def begin(
     function: SetFunction,
-    available: Bool[Array, " size"] | None = None,
-    start: Int[Array, " start"] | None = None,
+    candidate_mask: Bool[Array, " size"] | None = None,
+    initial_items: Int[Array, " initial_items"] | None = None,
 ) -> tuple[Selection, Float[Array, ""]]:
     """The initial set and its value."""
     everything = jnp.ones(function.size, bool)
-    allowed = everything if available is None else available
+    allowed = everything if candidate_mask is None else candidate_mask
     state = Selection(function.init(), everything, allowed)
-    if start is None:
+    if initial_items is None:
         return state, jnp.zeros(())
-    state, _ = jax.lax.scan(lambda state, item: (state.take(function, item), None), state, start)
+    state, _ = jax.lax.scan(
+        lambda state, item: (state.take(function, item), None), state, initial_items
+    )
     return state, function.value(~state.free)
 
 
@@ -78,28 +82,30 @@ def grow(
     Args:
         state: The initial state.
         k: Items at most.
-        choose: ``choose(state) -> (state, item, gain, found, calls)``.
+        choose: ``choose(state) -> (state, item, gain, found, num_evaluations)``.
         take: ``take(state, item) -> state``.
 
     Returns:
-        Items, -1 where there is none, their gains, 0 where there is none, and the sum of the calls.
+        Items, -1 where there is none, their gains, 0 where there is none, and the sum of the num_evaluations.
     """
 
     def step(carry):
-        number, state, _, items, gains, calls = carry
-        state, item, gain, found, own_calls = choose(state)
+        number, state, _, items, gains, num_evaluations = carry
+        state, item, gain, found, step_evaluations = choose(state)
         # The last item is added to no memo, which is as much work as choosing it.
         state = jax.lax.cond(found & (number + 1 < k), lambda: take(state, item), lambda: state)
         items = items.at[number].set(jnp.where(found, item, -1))
         gains = gains.at[number].set(jnp.where(found, gain, 0))
-        return number + 1, state, found, items, gains, calls + own_calls
+        return number + 1, state, found, items, gains, num_evaluations + step_evaluations
 
     gain_dtype = jax.eval_shape(choose, state)[2].dtype
     zero, nothing = jnp.zeros((), jnp.int32), jnp.full(k, -1, jnp.int32)
     carry = (zero, state, jnp.array(True), nothing, jnp.zeros(k, gain_dtype), zero)
-    with jax.named_scope(f"picks_{k}"):
-        *_, items, gains, calls = jax.lax.while_loop(lambda c: (c[0] < k) & c[2], step, carry)
-    return items, gains, calls
+    with jax.named_scope(f"selections_{k}"):
+        *_, items, gains, num_evaluations = jax.lax.while_loop(
+            lambda c: (c[0] < k) & c[2], step, carry
+        )
+    return items, gains, num_evaluations
 
 
 def best_item(gains: Float[Array, " size"], eligible: Bool[Array, " size"]) -> Int[Array, ""]:

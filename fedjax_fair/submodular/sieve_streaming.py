@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_items
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 
 __all__ = ["sieve_batches", "sieve_streaming"]
 
@@ -26,12 +26,12 @@ class _Stream(NamedTuple):
     Attributes:
         sieves: A set for each guess; arrays of ``_Sieve`` with an axis more.
         largest: The largest gain that an item had alone.
-        calls: Number of gains evaluated.
+        num_evaluations: Number of gains evaluated.
     """
 
     sieves: _Sieve
     largest: Float[Array, ""]
-    calls: Int[Array, ""]
+    num_evaluations: Int[Array, ""]
 
 
 class _Sieve(NamedTuple):
@@ -54,7 +54,7 @@ class _Sieve(NamedTuple):
 
 def sieve_streaming(
     function: SetFunction, k: int, epsilon: float, *, order: ArrayLike | None = None
-) -> Maximized:
+) -> MaximizationResult:
     r"""Sees every item once, and keeps it in the sets for which it gains enough.
 
     For every power *v* of :math:`1 + \varepsilon` between the largest gain of an item so far and
@@ -95,7 +95,7 @@ def sieve_streaming(
 @partial(jax.jit, static_argnums=(1, 2))
 def _sieve_streaming(
     function: SetFunction, k: int, epsilon: float, order: Int[Array, " some"] | None
-) -> Maximized:
+) -> MaximizationResult:
     items = jnp.arange(function.size, dtype=jnp.int32) if order is None else order
     return _best(_sift(function, k, epsilon, _begin(function, k, epsilon), items, items))
 
@@ -105,7 +105,7 @@ def sieve_batches(
     batches: Iterable[ArrayLike],
     k: int,
     epsilon: float,
-) -> Maximized:
+) -> MaximizationResult:
     """``sieve_streaming`` of items that come in batches, of which only one is held at a time.
 
     Memory is for the batch, and for as many memos and sets as there are guesses, however many items
@@ -121,7 +121,7 @@ def sieve_batches(
 
     Returns:
         The items, ``[k]``, by their place in the stream: -1, with gain 0, in places that stay
-        empty. ``calls`` may overflow from 2**31 gains on.
+        empty. ``num_evaluations`` may overflow from 2**31 gains on.
 
     Raises:
         ValueError: If a number is out of range, there is no batch, or a batch is empty or larger
@@ -171,7 +171,7 @@ def _next(
 
 
 @jax.jit
-def _last(stream: _Stream) -> Maximized:
+def _last(stream: _Stream) -> MaximizationResult:
     return _best(stream)
 
 
@@ -245,15 +245,17 @@ def _sift(
         sieves, rooms = jax.vmap(sift, (0, 0, None, None, None))(
             stream.sieves, exponents, item, name, there & (largest > 0)
         )
-        calls = stream.calls + there.astype(jnp.int32) + jnp.sum(rooms, dtype=jnp.int32)
-        return _Stream(sieves, largest, calls), None
+        num_evaluations = (
+            stream.num_evaluations + there.astype(jnp.int32) + jnp.sum(rooms, dtype=jnp.int32)
+        )
+        return _Stream(sieves, largest, num_evaluations), None
 
     return jax.lax.scan(step, stream, (items, names))[0]
 
 
-def _best(stream: _Stream) -> Maximized:
+def _best(stream: _Stream) -> MaximizationResult:
     values = jnp.sum(stream.sieves.gains, axis=1)
     best = jnp.argmax(values)
-    return Maximized(
-        stream.sieves.items[best], stream.sieves.gains[best], values[best], stream.calls
+    return MaximizationResult(
+        stream.sieves.items[best], stream.sieves.gains[best], values[best], stream.num_evaluations
     )

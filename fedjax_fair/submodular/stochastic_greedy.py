@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.permutation import permutation_at
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.constraints import Constraints, as_constraints
 from fedjax_fair.submodular.greedy import by_gain_and_by_ratio, score
-from fedjax_fair.submodular.limits import Limits, as_limits
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.submodular.selection import Selection, as_start, begin, best_of, grow
 
@@ -29,13 +29,13 @@ def stochastic_greedy(
     candidates: int | None = None,
     *,
     epsilon: float | None = None,
-    available: ArrayLike | None = None,
-    start: ArrayLike | None = None,
+    candidate_mask: ArrayLike | None = None,
+    initial_items: ArrayLike | None = None,
     matroid: Matroid | None = None,
     costs: ArrayLike | None = None,
     budget: float | Float[Array, ""] | None = None,
-    stop: float | Float[Array, ""] | None = None,
-) -> Maximized:
+    min_gain: float | Float[Array, ""] | None = None,
+) -> MaximizationResult:
     """Adds the best of a few random candidates, ``k`` times.
 
     At every step new candidates are drawn uniformly without replacement from the items that are
@@ -49,16 +49,16 @@ def stochastic_greedy(
     Args:
         key: Random key.
         function: What to maximize.
-        k: Items to choose; at most so many, or None, where there are other limits, as for
+        k: Items to choose; at most so many, or None, where there are other constraints, as for
             ``greedy``.
         candidates: Items whose gains are evaluated at every step.
         epsilon: Determines the number of candidates instead, in (0, 1).
-        available: As for ``greedy``.
-        start: As for ``greedy``, as is all that follows.
+        candidate_mask: As for ``greedy``.
+        initial_items: As for ``greedy``, as is all that follows.
         matroid: Which sets are independent.
         costs: Cost of each item.
         budget: The largest sum of costs.
-        stop: The gain that is not enough.
+        min_gain: The gain that is not enough.
 
     Raises:
         ValueError: If there are fewer items than ``k`` or ``candidates``, not just one of
@@ -71,21 +71,21 @@ def stochastic_greedy(
         >>> from fedjax_fair.submodular import Modular
         >>> function = Modular(jnp.arange(100.0))
         >>> chosen = stochastic_greedy(jax.random.key(0), function, 10, epsilon=0.1)
-        >>> int(chosen.calls)  # 24 candidates a step
+        >>> int(chosen.num_evaluations)  # 24 candidates a step
         240
     """
     size = function.size
     if (candidates is None) == (epsilon is None):
         raise ValueError(f"{candidates=}, {epsilon=}: expected just one of them.")
-    allowed, chosen = as_start(size, available, start)
-    steps, limits = as_limits(size, k, start, matroid, costs, budget, stop)
+    allowed, chosen = as_start(size, candidate_mask, initial_items)
+    steps, constraints = as_constraints(size, k, initial_items, matroid, costs, budget, min_gain)
     if epsilon is not None:
         checks.unit_interval("epsilon", epsilon)
         checks.positive("epsilon", epsilon)
         candidates = min(size, math.ceil(size / steps * math.log(1 / epsilon)))
     number: Any = candidates
     checks.positive_int("candidates", number, at_most=size)
-    return _stochastic_greedy(key, function, steps, int(number), allowed, chosen, limits)
+    return _stochastic_greedy(key, function, steps, int(number), allowed, chosen, constraints)
 
 
 @partial(jax.jit, static_argnums=(2, 3))
@@ -94,14 +94,14 @@ def _stochastic_greedy(
     function: SetFunction,
     k: int,
     number: int,
-    available: Bool[Array, " size"] | None,
-    start: Int[Array, " start"] | None,
-    limits: Limits | None,
-) -> Maximized:
-    state, before = begin(function, available, start)
-    if limits is not None:
+    candidate_mask: Bool[Array, " size"] | None,
+    initial_items: Int[Array, " initial_items"] | None,
+    constraints: Constraints | None,
+) -> MaximizationResult:
+    state, before = begin(function, candidate_mask, initial_items)
+    if constraints is not None:
         drawing = partial(_grow_from_candidates, key, number)
-        return by_gain_and_by_ratio(drawing, function, k, state, limits, before)
+        return by_gain_and_by_ratio(drawing, function, k, state, constraints, before)
     lanes = jnp.arange(number, dtype=jnp.int32)
 
     def step(carry, place):
@@ -114,10 +114,10 @@ def _stochastic_greedy(
         chosen = (drawn[lane], gains[lane], jnp.minimum(count, lanes.shape[0]))
         return (state.take(function, drawn[lane]), left.without(places[lane])), chosen
 
-    _, (items, gains, calls) = jax.lax.scan(
+    _, (items, gains, num_evaluations) = jax.lax.scan(
         step, (state, _Left.of(state)), jnp.arange(k, dtype=jnp.int32)
     )
-    return Maximized(items, gains, before + jnp.sum(gains), jnp.sum(calls))
+    return MaximizationResult(items, gains, before + jnp.sum(gains), jnp.sum(num_evaluations))
 
 
 def _grow_from_candidates(
@@ -126,26 +126,26 @@ def _grow_from_candidates(
     function: SetFunction,
     k: int,
     state: Selection,
-    limits: Limits,
+    constraints: Constraints,
     costs: Float[Array, " size"] | None,
 ) -> tuple[Array, Array, Array]:
-    """Items, gains and calls under limits, which decide anew at every step what may be drawn."""
+    """Items, gains and num_evaluations under constraints, which decide anew at every step what may be drawn."""
     lanes = jnp.arange(number, dtype=jnp.int32)
 
     def choose(carry):
         state, place = carry
-        ranks = jnp.cumsum(state.eligible(limits), dtype=jnp.int32)
+        ranks = jnp.cumsum(state.eligible(constraints), dtype=jnp.int32)
         count = ranks[-1]
         some = jnp.maximum(count, 1)
         own_key = jax.random.fold_in(key, place)
         drawn = jnp.searchsorted(ranks, permutation_at(own_key, lanes % some, some) + 1)
         drawn = jnp.minimum(drawn, function.size - 1).astype(jnp.int32)  # Where there is none.
         gains = jax.vmap(partial(function.gain, state.memo))(drawn)
-        worth = limits.worth(gains) & (count > 0)
+        improves = constraints.improves(gains) & (count > 0)
         scores = score(gains, None if costs is None else costs[drawn])
-        lane = best_of(drawn, jnp.where(worth, scores, -jnp.inf))
-        calls = jnp.minimum(count, number)
-        return (state, place + 1), drawn[lane], gains[lane], worth.any(), calls
+        lane = best_of(drawn, jnp.where(improves, scores, -jnp.inf))
+        num_evaluations = jnp.minimum(count, number)
+        return (state, place + 1), drawn[lane], gains[lane], improves.any(), num_evaluations
 
     def take(carry, item):
         state, place = carry
@@ -158,7 +158,7 @@ class _Left(NamedTuple):
     """The items that are left, in an order in which one is removed in constant time.
 
     Attributes:
-        items: All items in two segments, available ones and others; those left are first in each.
+        items: All items in two segments, candidates and others; those left are first in each.
         counts: Items left in each segment.
         second: Where the second segment begins.
     """
@@ -169,7 +169,7 @@ class _Left(NamedTuple):
 
     @classmethod
     def of(cls, state: Selection) -> _Left:
-        kind = jnp.where(state.free, jnp.where(state.available, 0, 1), 2)
+        kind = jnp.where(state.free, jnp.where(state.candidate_mask, 0, 1), 2)
         counts = jnp.stack([jnp.sum(kind == 0), jnp.sum(kind == 1)]).astype(jnp.int32)
         return cls(jnp.argsort(kind, stable=True).astype(jnp.int32), counts, counts[0])
 

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import Maximized, SetFunction
+from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.selection import begin
 from fedjax_fair.tree import Number
 
 __all__ = ["threshold_greedy"]
 
 
-def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> Maximized:
+def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> MaximizationResult:
     """Adds every item that gains at least a threshold, which falls by a factor after every pass.
 
     For a monotone submodular function the value is at least ``1 - 1/e - epsilon`` of the largest
@@ -28,7 +28,7 @@ def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> Maximized
             at ``epsilon / size`` of it.
 
     Returns:
-        The items, ``[k]``: -1, with gain 0, in places that stay empty. ``calls`` are those of items
+        The items, ``[k]``: -1, with gain 0, in places that stay empty. ``num_evaluations`` are those of items
         that are looked at one by one.
 
     Raises:
@@ -53,7 +53,7 @@ def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> Maximized
 @partial(jax.jit, static_argnums=1)
 def _threshold_greedy(
     function: SetFunction, k: int, lowest_share: Number, factor: Number
-) -> Maximized:
+) -> MaximizationResult:
     size = function.size
     places = jnp.arange(size, dtype=jnp.int32)
     state, _ = begin(function)
@@ -61,19 +61,27 @@ def _threshold_greedy(
     lowest = lowest_share * largest
 
     def step(search):
-        state, threshold, place, number, items, gains, calls = search
+        state, threshold, place, number, items, gains, num_evaluations = search
         offered = function.gains(state.memo)
         ahead = state.free & (places >= place)
         passes = ahead & (offered >= threshold)
         # The gains of all items before it are as they were, so that none of them passes.
         item, found = jnp.argmax(passes).astype(jnp.int32), passes.any()
-        calls += jnp.sum(ahead & ~(found & (places > item)), dtype=jnp.int32)
+        num_evaluations += jnp.sum(ahead & ~(found & (places > item)), dtype=jnp.int32)
         state = jax.lax.cond(found, lambda: state.take(function, item), lambda: state)
         items = items.at[number].set(jnp.where(found, item, -1))
         gains = gains.at[number].set(jnp.where(found, offered[item], 0))
         threshold = jnp.where(found, threshold, factor * threshold)
         place = jnp.where(found, item + 1, 0)
-        return state, threshold, place, number + found.astype(jnp.int32), items, gains, calls
+        return (
+            state,
+            threshold,
+            place,
+            number + found.astype(jnp.int32),
+            items,
+            gains,
+            num_evaluations,
+        )
 
     def proceed(search):
         _, threshold, _, number, *_ = search
@@ -81,5 +89,5 @@ def _threshold_greedy(
 
     zero, empty = jnp.zeros((), jnp.int32), jnp.full(k, -1, jnp.int32)
     search = state, largest, zero, zero, empty, jnp.zeros(k, largest.dtype), jnp.int32(size)
-    *_, items, gains, calls = jax.lax.while_loop(proceed, step, search)
-    return Maximized(items, gains, jnp.sum(gains), calls)
+    *_, items, gains, num_evaluations = jax.lax.while_loop(proceed, step, search)
+    return MaximizationResult(items, gains, jnp.sum(gains), num_evaluations)

@@ -3,22 +3,22 @@
 from fedjax_fair.training.centralized import Centralized
 from fedjax_fair.training.fit import (
     Callback,
+    DivergenceError,
     Evaluation,
     MemoryLimitError,
-    SimulationError,
     fit,
     fit_batch,
     train,
 )
-from fedjax_fair.training.fitted import Fitted
+from fedjax_fair.training.fit_result import FitResult
 
 __all__ = [
     "Callback",
     "Centralized",
+    "DivergenceError",
     "Evaluation",
-    "Fitted",
+    "FitResult",
     "MemoryLimitError",
-    "SimulationError",
     "fit",
     "fit_batch",
     "train",

@@ -13,16 +13,22 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree, UInt32
 
 from fedjax_fair import checks
-from fedjax_fair.data.federated import FederatedData, moved, ownership, validate, with_ownership
-from fedjax_fair.data.stored import on_device
-from fedjax_fair.parallel.cores import CORES, filled_up, num_usable_cores, shared
+from fedjax_fair.data.device_layout import on_device
+from fedjax_fair.data.federated import (
+    FederatedData,
+    map_arrays,
+    partition_arrays,
+    validate,
+    with_partition_arrays,
+)
+from fedjax_fair.parallel.cores import CORES, num_usable_cores, pad_to_multiple, replicate_on_cores
 from fedjax_fair.parallel.mesh import num_run_groups, shard_federation, split_runs
 from fedjax_fair.training.executables import compile_in
 
-__all__ = ["Batch"]
+__all__ = ["RunBatch"]
 
 
-class Batch:
+class RunBatch:
     """What all methods share that train on a federation with the same seeds.
 
     Use it in a ``with`` statement: it holds the threads that compile.
@@ -37,7 +43,7 @@ class Batch:
         seeds: The seeds, as integers.
         mesh: The devices.
         cores: How many cores are devices of their own.
-        run_a_core: Whether each core makes runs of its own: where there is a run for each.
+        one_run_per_core: Whether each core makes runs of its own: where there is a run for each.
         groups: Groups of devices, each with runs of its own. They make equally many, the last one
             repetitions if need be.
 
@@ -62,12 +68,12 @@ class Batch:
             )
         self.given, self.seeds, self.mesh = given, tuple(map(int, seeds)), mesh
         self.cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
-        self.run_a_core = 1 < self.cores <= len(seeds)
+        self.one_run_per_core = 1 < self.cores <= len(seeds)
         self.groups = num_run_groups(mesh)
         # Several processes must not change the order.
         self._threads = ThreadPoolExecutor(1 if jax.process_count() > 1 else num_usable_cores())
 
-    def __enter__(self) -> Batch:
+    def __enter__(self) -> RunBatch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
@@ -81,20 +87,20 @@ class Batch:
         """The federation on its devices."""
         data, mesh = self.given, self.mesh
         if data.num_partitions is not None:
-            data = with_ownership(data, filled_up(ownership(data), self.groups))
+            data = with_partition_arrays(data, pad_to_multiple(partition_arrays(data), self.groups))
         if mesh is None:
             return on_device(data)
-        if self.run_a_core:
-            return moved(data, lambda data: shared(data, mesh))
+        if self.one_run_per_core:
+            return map_arrays(data, lambda data: replicate_on_cores(data, mesh))
         return shard_federation(data, mesh)
 
     def own(self, numbers: PyTree) -> tuple[UInt32[np.ndarray, " runs"], PyTree]:
         """The seeds, and the numbers of every run, leaves ``[runs]``, on their devices."""
-        seeds, numbers = filled_up((np.asarray(self.seeds, np.uint32), numbers), self.groups)
+        seeds, numbers = pad_to_multiple((np.asarray(self.seeds, np.uint32), numbers), self.groups)
         if self.mesh is None:
             return seeds, jax.device_put(numbers)
-        if self.run_a_core:
-            return seeds, shared(numbers, self.mesh)
+        if self.one_run_per_core:
+            return seeds, replicate_on_cores(numbers, self.mesh)
         return seeds, split_runs(numbers, self.mesh)
 
     def compile(self, lowered: Any, options: dict[str, str | bool] | None = None) -> Future[Any]:

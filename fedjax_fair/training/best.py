@@ -10,10 +10,10 @@ import numpy as np
 
 from fedjax_fair.base import Variables
 
-__all__ = ["Best"]
+__all__ = ["BestModelTracker"]
 
 
-class Best:
+class BestModelTracker:
     """Keeps the variables of every run's best evaluation.
 
     Args:
@@ -29,7 +29,7 @@ class Best:
         self._score, self._seeds = score, seeds
         self.kept: dict[str, Any] | None = None
 
-    def see(self, evaluation: Any, variables: Variables) -> None:
+    def update(self, evaluation: Any, variables: Variables) -> None:
         """Looks at an evaluation of these variables, leaves ``[seeds, ...]``.
 
         The first of several that are equally good is kept; NaN is worse than any number.

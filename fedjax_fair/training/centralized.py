@@ -40,7 +40,7 @@ class Centralized(BaseRound):
     """
 
     solver: Solver
-    pooled: ClassVar[bool] = True
+    is_centralized: ClassVar[bool] = True
 
     def __post_init__(self):
         _ = self._inner

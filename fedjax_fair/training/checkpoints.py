@@ -15,7 +15,7 @@ from fedjax_fair.parallel import processes
 from fedjax_fair.results import History
 from fedjax_fair.results.files import verify_checksum, write_checksum, written_by_orbax
 from fedjax_fair.simulate import RoundState
-from fedjax_fair.training.best import Best
+from fedjax_fair.training.best import BestModelTracker
 from fedjax_fair.training.fingerprint import differences
 
 __all__ = ["Checkpoints"]
@@ -68,7 +68,7 @@ class Checkpoints:
         self._written = monotonic()
         self.history: History | None = None
         while (recorded := self._newest_intact()) is not None:
-            self._require_the_same(recorded)
+            self._check_the_same(recorded)
             history = History.from_arrays(recorded)
             if history.round >= rounds or history.round % eval_every == 0:
                 self.history = history
@@ -90,9 +90,11 @@ class Checkpoints:
     def due(self) -> bool:
         """Whether the last one was written long ago; all processes are of the same opinion."""
         long_ago = monotonic() - self._written >= SECONDS_BETWEEN
-        return processes.broadcast_from_first(lambda: "yes" if long_ago else "no") == "yes"
+        return processes.broadcast_from_main(lambda: "yes" if long_ago else "no") == "yes"
 
-    def save(self, state: RoundState, history: History, best: Best | None = None) -> None:
+    def save(
+        self, state: RoundState, history: History, best: BestModelTracker | None = None
+    ) -> None:
         """Writes a checkpoint for the round the history has reached, with the best model so far.
 
         Raises:
@@ -110,11 +112,11 @@ class Checkpoints:
         saved = {name: self._arguments.StandardSave(item) for name, item in items.items()}
         with written_by_orbax(self._folder, sum(leaf.nbytes for leaf in jax.tree.leaves(items))):
             self._manager.save(history.round, args=self._arguments.Composite(**saved))
-        if processes.is_first():
+        if processes.is_main_process():
             write_checksum(self._folder / str(history.round))
         self._written = monotonic()
 
-    def restore(self, state: RoundState, best: Best | None = None) -> RoundState:
+    def restore(self, state: RoundState, best: BestModelTracker | None = None) -> RoundState:
         """Reads the state that belongs to ``history``.
 
         Args:
@@ -158,7 +160,7 @@ class Checkpoints:
                 return jax.tree.map(np.asarray, history)
         return None
 
-    def _require_the_same(self, recorded: dict[str, Any]) -> None:
+    def _check_the_same(self, recorded: dict[str, Any]) -> None:
         """Raises unless the checkpoint is of this run; says where it differs."""
         where = f"the checkpoints in {self._manager.directory} are of a run with"
         if not np.array_equal(recorded["seeds"], self._seeds):

@@ -18,7 +18,13 @@ from fedjax_fair.simulate import RoundInfo
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Doubts", "is_constant", "require_members", "warn_of_clients", "warn_of_divergence"]
+__all__ = [
+    "TrainingMonitor",
+    "check_participants",
+    "is_constant",
+    "warn_of_clients",
+    "warn_of_divergence",
+]
 
 # Heterogeneous clients make losses jump, but not to where the right class has, in the geometric
 # mean, the tenth power of the probability that guessing gives it.
@@ -45,7 +51,7 @@ def is_constant(traced: Any, info: RoundInfo) -> bool:
     return not any(used)
 
 
-def require_members(
+def check_participants(
     clients: Int[np.ndarray, "seeds rounds cohort"],
     num_clients: int,
     done: int,
@@ -71,13 +77,13 @@ def warn_of_clients(
     info: dict[str, Shaped[np.ndarray, "seeds rounds"]], done: int, seeds: tuple[int, ...]
 ) -> None:
     """Names the first client that a selector could not judge, if there was one."""
-    if "first_not_finite" not in info or (info["first_not_finite"] < 0).all():
+    if "first_nonfinite_client" not in info or (info["first_nonfinite_client"] < 0).all():
         return
-    run, late = np.argwhere(info["first_not_finite"] >= 0)[0]
+    run, late = np.argwhere(info["first_nonfinite_client"] >= 0)[0]
     warnings.warn(
         f"round {done + late}, seed {seeds[run]}: the loss or gradient of "
-        f"{info['not_finite'][run, late]} clients is not finite, first of client "
-        f"{info['first_not_finite'][run, late]}; they are chosen last.",
+        f"{info['num_nonfinite'][run, late]} clients is not finite, first of client "
+        f"{info['first_nonfinite_client'][run, late]}; they are chosen last.",
         stacklevel=3,
     )
 
@@ -97,7 +103,7 @@ def warn_of_divergence(dataset: xr.Dataset) -> None:
     )
 
 
-class Doubts:
+class TrainingMonitor:
     """Warns, once for each reason, of runs whose numbers say that they do not learn.
 
     The reasons: a client's test loss that is not finite; a mean test loss more than ten times that
@@ -125,14 +131,14 @@ class Doubts:
         self._tested = np.asarray(data.test.sizes) > 0
         self._said: set[str] = set()
 
-    def recall(self, history: History) -> None:
+    def replay(self, history: History) -> None:
         """Looks at the evaluations before a run was interrupted."""
         kept = history.arrays()
         for i, done in enumerate(kept["evaluated"]):
             summaries = {name: values[:, i] for name, values in kept["summaries"].items()}
-            self.see(int(done), summaries, kept["metrics"]["test_loss"][:, i])
+            self.update(int(done), summaries, kept["metrics"]["test_loss"][:, i])
 
-    def see(
+    def update(
         self,
         done: int,
         summaries: dict[str, np.ndarray],

@@ -12,15 +12,15 @@ from fedjax_fair import checks
 from fedjax_fair.base import ClientMetric, Metric
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import BaseRound
-from fedjax_fair.training.batch import Batch
-from fedjax_fair.training.fitted import Fitted
+from fedjax_fair.training.batch import RunBatch
+from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.loop import (
     Callback,
+    DivergenceError,
     Evaluation,
     MemoryLimitError,
     OnNonfinite,
-    Schedule,
-    SimulationError,
+    TrainOptions,
     run,
 )
 from fedjax_fair.training.split import split
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Callback",
+    "DivergenceError",
     "Evaluation",
     "MemoryLimitError",
-    "SimulationError",
     "fit",
     "fit_batch",
     "train",
@@ -70,9 +70,9 @@ def fit(
         train_loss: Whether evaluations measure every client's training loss too; that reads all
             training examples.
         on_nonfinite: What an update does that holds NaN or an infinity. One of the model never
-            reaches it. With ``"raise"`` it ends the run, with ``"keep"`` the model stays as it was
+            reaches it. With ``"raise"`` it ends the run, with ``"skip_round"`` the model stays as it was
             in that round, the run goes on, and a warning at its end counts such rounds. With
-            ``"drop"`` a client that sends such an update counts as one that has not answered: the
+            ``"drop_client"`` a client that sends such an update counts as one that has not answered: the
             others' weights are renormalized, and without others the model stays. Results say whose
             updates they were (``cohort_nonfinite``).
         callbacks: Called at the start, every evaluation and the end; any may stop the run.
@@ -93,7 +93,7 @@ def fit(
     Raises:
         ValueError: If the data or a setting is invalid, the checkpoints are of another run, or the
             selector names a client that does not exist.
-        SimulationError: If an update of the global model was not finite, with ``"raise"``; it
+        DivergenceError: If an update of the global model was not finite, with ``"raise"``; it
             names round, seeds and clients.
 
     Examples:
@@ -138,7 +138,7 @@ def train(
     metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
     best: Callable[[Evaluation], Any] | None = None,
-) -> Fitted:
+) -> FitResult:
     """Runs a federated method as ``fit`` does, and returns the trained models too.
 
     Args:
@@ -158,11 +158,11 @@ def train(
             Choose by what is not reported: on validation examples (`data.hold_out`).
 
     Returns:
-        A ``Fitted``: the Dataset of ``fit``, the variables of every seed, and the model.
+        A ``FitResult``: the Dataset of ``fit``, the variables of every seed, and the model.
 
     Raises:
         ValueError: As ``fit``; or if ``best`` does not give a number for each seed.
-        SimulationError: As ``fit``.
+        DivergenceError: As ``fit``.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -181,11 +181,11 @@ def train(
     checks.seeds("seeds", seeds)
     if best is not None:
         checks.function("best", best, "from an Evaluation to a number for each seed")
-    schedule = Schedule(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
-    schedule.require_valid()
-    with Batch(data, seeds, mesh) as batch:
-        trained = run(split([round]), batch, schedule, callbacks, checkpoints)
-    return Fitted(trained.dataset, trained.variables, round.model, trained.rounds)
+    options = TrainOptions(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
+    options.check_valid()
+    with RunBatch(data, seeds, mesh) as batch:
+        trained = run(split([round]), batch, options, callbacks, checkpoints)
+    return FitResult(trained.dataset, trained.variables, round.model, trained.rounds)
 
 
 def fit_batch(
@@ -196,7 +196,7 @@ def fit_batch(
     seeds: Sequence[int],
     eval_every: int = 10,
     train_loss: bool = True,
-    on_nonfinite: OnNonfinite = "keep",
+    on_nonfinite: OnNonfinite = "skip_round",
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
     memory_limit: int | None = None,
@@ -229,34 +229,34 @@ def fit_batch(
 
     Raises:
         ValueError: As ``fit``.
-        SimulationError: As ``fit``.
+        DivergenceError: As ``fit``.
         MemoryLimitError: If the runs would take more than ``memory_limit``; none has started.
 
     Examples:
-        A selector of one's own, swept over the price of a client's size:
+        A selector of one's own, swept over the penalty of a client's size:
 
         >>> import jax
         >>> import jax.numpy as jnp
         >>> import fedjax_fair as ff
         >>> class Loudest(ff.Selector):
         ...     cohort_size: int
-        ...     price: ff.Number = 0.0
+        ...     penalty: ff.Number = 0.0
         ...
         ...     def select(self, key, state, context):
         ...         sizes = context.sizes.astype(jnp.float32)
-        ...         worth = context.losses(context.variables) - self.price * sizes
-        ...         _, clients = jax.lax.top_k(worth, self.cohort_size)
+        ...         utility = context.losses(context.variables) - self.penalty * sizes
+        ...         _, clients = jax.lax.top_k(utility, self.cohort_size)
         ...         weights = jnp.full(self.cohort_size, 1 / self.cohort_size)
         ...         return ff.Cohort(clients, weights), state, {}
         >>> data = ff.data.load("digits")
         >>> methods = [
         ...     ff.Round(
         ...         model=ff.models.logistic(data.num_classes),
-        ...         selector=Loudest(10, price),
+        ...         selector=Loudest(10, penalty),
         ...         solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
         ...         aggregator=ff.aggregators.Mean(),
         ...     )
-        ...     for price in (0.0, 0.01, 0.1)
+        ...     for penalty in (0.0, 0.01, 0.1)
         ... ]
         >>> runs = ff.fit_batch(methods, data, rounds=5, seeds=(0, 0, 0))
         >>> runs.accuracy_mean_clients.isel(round=-1).shape
@@ -270,9 +270,9 @@ def fit_batch(
     for method in methods:
         example = "Round(model, selector, solver, aggregator)"
         checks.instance("methods: one of them", method, BaseRound, example)
-    schedule = Schedule(
+    options = TrainOptions(
         rounds, eval_every, train_loss, on_nonfinite, metrics, memory_limit=memory_limit
     )
-    schedule.require_valid()
-    with Batch(data, seeds, mesh) as batch:
-        return run(split(methods), batch, schedule, callbacks, checkpoints).dataset
+    options.check_valid()
+    with RunBatch(data, seeds, mesh) as batch:
+        return run(split(methods), batch, options, callbacks, checkpoints).dataset

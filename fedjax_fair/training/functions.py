@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from fedjax_fair import metrics, simulate
 from fedjax_fair.base import ClientMetric, Metric, Model
 from fedjax_fair.client_evaluation import evaluate
-from fedjax_fair.data.federated import FederatedData, ownership, with_ownership
+from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.mesh import is_run_on_one_device, over_mesh
@@ -43,10 +43,10 @@ def functions(
     model: Split,
     mesh: Mesh | None = None,
     *,
-    run_a_core: bool = False,
+    one_run_per_core: bool = False,
     train_loss: bool,
     drop_nonfinite: bool = False,
-    own_metrics: Sequence[Metric | ClientMetric] = (),
+    custom_metrics: Sequence[Metric | ClientMetric] = (),
 ) -> Functions:
     """The functions of a method.
 
@@ -58,16 +58,16 @@ def functions(
         method: The rounds.
         model: Their models.
         mesh: Devices that clients are assigned to, or cores, or None for one device.
-        run_a_core: Whether each core makes runs of its own.
+        one_run_per_core: Whether each core makes runs of its own.
         train_loss: Whether evaluations measure training losses.
         drop_nonfinite: As for ``simulate.run``.
-        own_metrics: Measured besides at every evaluation.
+        custom_metrics: Measured besides at every evaluation.
     """
-    metrics_of_user = tuple(own_metrics)
+    metrics_of_user = tuple(custom_metrics)
     training = reusing(_training, method.first)
     evaluation = reusing(_evaluation, (model.first, metrics_of_user))
-    init, step = training(method.structure, mesh, run_a_core, drop_nonfinite)
-    evaluate = evaluation(model.structure, mesh, run_a_core, train_loss, metrics_of_user)
+    init, step = training(method.structure, mesh, one_run_per_core, drop_nonfinite)
+    evaluate = evaluation(model.structure, mesh, one_run_per_core, train_loss, metrics_of_user)
     return Functions(init, step, evaluate)
 
 
@@ -83,9 +83,9 @@ def reusing(cached: Any, value: Any) -> Callable[..., Any]:
 
 @lru_cache(maxsize=64)
 def _training(
-    structure: Structure, mesh: Mesh | None, run_a_core: bool, drop_nonfinite: bool
+    structure: Structure, mesh: Mesh | None, one_run_per_core: bool, drop_nonfinite: bool
 ) -> tuple[Any, Any]:
-    mapped = partial(over_runs, mesh=mesh, run_a_core=run_a_core)
+    mapped = partial(over_runs, mesh=mesh, one_run_per_core=one_run_per_core)
 
     def init(own, shared, data):
         def one(own, data):
@@ -109,23 +109,23 @@ def _training(
 def _evaluation(
     structure: Structure,
     mesh: Mesh | None,
-    run_a_core: bool,
+    one_run_per_core: bool,
     train_loss: bool,
-    own_metrics: tuple[Metric | ClientMetric, ...],
+    custom_metrics: tuple[Metric | ClientMetric, ...],
 ) -> Any:
     def evaluate(evaluated, shared, data):
         def one(evaluated, data):
             measured, numbers = evaluated
             model = structure.fill(shared, numbers)
-            return _evaluate(model, train_loss, own_metrics, measured, data)
+            return _evaluate(model, train_loss, custom_metrics, measured, data)
 
-        return over_runs(one, mesh, run_a_core=run_a_core)(evaluated, data)
+        return over_runs(one, mesh, one_run_per_core=one_run_per_core)(evaluated, data)
 
     return jax.jit(evaluate)
 
 
 def over_runs(
-    function: Callable, mesh: Mesh | None = None, *, run_a_core: bool = False
+    function: Callable, mesh: Mesh | None = None, *, one_run_per_core: bool = False
 ) -> Callable:
     """Maps over the leading axis of the first argument, and over the partitions of the data.
 
@@ -136,8 +136,8 @@ def over_runs(
     side_by_side = is_run_on_one_device(mesh)
 
     def one_run(run, data):
-        batch, owned = run
-        return function(batch, data if owned is None else with_ownership(data, owned))
+        batch, arrays = run
+        return function(batch, data if arrays is None else with_partition_arrays(data, arrays))
 
     def over(runs, data):
         if side_by_side and not target.current().is_cpu:
@@ -145,10 +145,10 @@ def over_runs(
         return jax.lax.map(lambda run: one_run(run, data), runs)
 
     if mesh is not None:
-        over = cores.over_runs(over, mesh) if run_a_core else over_mesh(over, mesh)
+        over = cores.over_runs(over, mesh) if one_run_per_core else over_mesh(over, mesh)
 
     def mapped(batch, data):
-        return over((batch, None if data.num_partitions is None else ownership(data)), data)
+        return over((batch, None if data.num_partitions is None else partition_arrays(data)), data)
 
     return mapped
 
@@ -156,17 +156,17 @@ def over_runs(
 def _evaluate(
     model: Model,
     train_loss: bool,
-    own_metrics: Sequence[Metric | ClientMetric],
+    custom_metrics: Sequence[Metric | ClientMetric],
     evaluated: tuple,
     data: FederatedData,
 ):
     variables, participation, cohort = evaluated
-    own = [metric for metric in own_metrics if isinstance(metric, ClientMetric)]
+    custom = [metric for metric in custom_metrics if isinstance(metric, ClientMetric)]
     clients = evaluate(
-        model, variables, data, participation, cohort, train_loss=train_loss, own=own
+        model, variables, data, participation, cohort, train_loss=train_loss, custom=custom
     )
     summaries = metrics.summaries_of(
         groups=data.groups is not None, validation=data.validation is not None
     )
-    summaries += tuple(metric for metric in own_metrics if isinstance(metric, Metric))
+    summaries += tuple(metric for metric in custom_metrics if isinstance(metric, Metric))
     return {metric.name: metric.function(clients) for metric in summaries}, clients

@@ -32,8 +32,8 @@ def aggregate(aggregator, state=None):
     ("weights", "expected"),
     [
         ("uniform", [1 / 3, 1 / 3, 1 / 3]),
-        ("size", [30 / 70, 10 / 70, 30 / 70]),
-        ("cohort", [0.5, 0.2, 0.3]),
+        ("num_examples", [30 / 70, 10 / 70, 30 / 70]),
+        ("selector", [0.5, 0.2, 0.3]),
     ],
 )
 def test_weights_of_the_mean(weights, expected):
@@ -64,5 +64,5 @@ def test_server_momentum_carries_over_and_spares_statistics():
 
 @pytest.mark.usefixtures("as_users_call")
 def test_unknown_weights_are_named():
-    with pytest.raises(ValueError, match=r"weights='equal'.*'uniform', 'size', 'cohort'"):
+    with pytest.raises(ValueError, match=r"weights='equal'.*'uniform', 'num_examples', 'selector'"):
         aggregators.Mean("equal")

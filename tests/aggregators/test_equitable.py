@@ -151,7 +151,7 @@ def test_the_eigengap_finds_the_number_of_groups(groups):
     assert info.info["nmi"] == 1
 
 
-def test_fewer_members_than_clusters_stay_single():
+def test_fewer_participants_than_clusters_stay_single():
     _, _, info = aggregate(Equitable(5), *trained(grouped(), [0, 2, 5]))
     np.testing.assert_allclose(info.weights, np.full(3, 1 / 3), rtol=1e-6)
     assert info.info["num_clusters"] == 3
@@ -170,7 +170,7 @@ def diverged(results, slot):
     )
 
 
-def test_a_diverged_member_is_left_out():
+def test_a_diverged_participant_is_left_out():
     aggregator = Equitable(2, layer="logits")
     cohort, results, context = trained(grouped(), [0, 3, 1, 2], scale=0.01)
     update, _, info = aggregate(aggregator, cohort, diverged(results, 1), context)
@@ -185,7 +185,7 @@ def test_a_diverged_member_is_left_out():
     )
 
 
-def test_if_all_members_diverged_the_round_is_not_finite():
+def test_if_all_participants_diverged_the_round_is_not_finite():
     cohort, results, context = trained(grouped(), [0, 3, 1])
     update, _, info = aggregate(
         Equitable(2, layer="logits"), cohort, diverged(results, slice(None)), context

@@ -151,14 +151,16 @@ def test_q_fedavg_is_its_formula_for_any_power(q):
 
 
 @pytest.mark.parametrize("t", [-2.0, 0.7])
-@pytest.mark.parametrize("weights", ["uniform", "size", "cohort"])
+@pytest.mark.parametrize("weights", ["uniform", "num_examples", "selector"])
 def test_tilted_weights(t, weights):
     losses, sizes = np.array([3.0, 0.25, 2.5, 1.0]), np.array([5, 1, 2, 8])
     _, _, aggregation = alone(
         aggregators.Tilted(t, weights), sizes, [2, 0, 3], losses=jnp.array(losses)
     )
-    members = [2, 0, 3]
-    raw = np.exp(t * losses[members]) * (sizes[members] if weights == "size" else 1)
+    participants = [2, 0, 3]
+    raw = np.exp(t * losses[participants]) * (
+        sizes[participants] if weights == "num_examples" else 1
+    )
     np.testing.assert_allclose(aggregation.weights, raw / raw.sum(), rtol=1e-5)
 
 

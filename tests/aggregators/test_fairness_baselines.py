@@ -41,12 +41,12 @@ def scheduled(cohorts):
 
 
 class WithSnapshotStep(Aggregator):
-    """The mean, which says after how many steps members took their snapshot."""
+    """The mean, which says after how many steps participants took their snapshot."""
 
     mean: aggregators.Mean
 
-    def weigh(self, state, cohort, context):
-        return self.mean.weigh(state, cohort, context)
+    def compute_weights(self, state, cohort, context):
+        return self.mean.compute_weights(state, cohort, context)
 
     def aggregate(self, state, cohort, results, context):
         update, state, aggregation = self.mean.aggregate(state, cohort, results, context)
@@ -59,7 +59,7 @@ METHODS = {
     "gifair": lambda strength: (scheduled(COHORTS), aggregators.GIFAIR(strength)),
     "q_fedavg": lambda q: (scheduled(COHORTS), aggregators.QFedAvg(q, learning_rate=RATE)),
     "tilted": lambda t: (scheduled(COHORTS), aggregators.Tilted(t)),
-    "afl": lambda step: (selectors.Agnostic(step), aggregators.Mean("cohort")),
+    "afl": lambda step: (selectors.Agnostic(step), aggregators.Mean("selector")),
     "drfa": lambda step: (
         selectors.DRFA(step, cohort_size=4, local_steps=STEPS),
         WithSnapshotStep(aggregators.Mean("uniform")),
@@ -142,15 +142,16 @@ def trained(model, client, steps=STEPS, factor=1.0):
 def numpy_fairfed(beta, begin, seen):
     kept = {k: SIZES[k] / SIZES.sum() for k in CLIENTS}
 
-    def round(number, model, members):
-        accuracies = np.array([accuracy(model, k) for k in members])
-        gaps = abs(accuracies - np.average(accuracies, weights=SIZES[members]))
+    def round(number, model, participants):
+        accuracies = np.array([accuracy(model, k) for k in participants])
+        gaps = abs(accuracies - np.average(accuracies, weights=SIZES[participants]))
         moved = {
-            k: kept[k] - beta * (gap - gaps.mean()) for k, gap in zip(members, gaps, strict=True)
+            k: kept[k] - beta * (gap - gaps.mean())
+            for k, gap in zip(participants, gaps, strict=True)
         }
         kept.update({k: max(0, weight) for k, weight in moved.items()})
-        weights = [kept[k] for k in members]
-        return np.average([trained(model, k) for k in members], axis=0, weights=weights)
+        weights = [kept[k] for k in participants]
+        return np.average([trained(model, k) for k in participants], axis=0, weights=weights)
 
     return round
 
@@ -158,25 +159,27 @@ def numpy_fairfed(beta, begin, seen):
 def numpy_gifair(strength, begin, seen):
     level = {g: np.mean([loss(begin, k) for k in CLIENTS if GROUPS[k] == g]) for g in set(GROUPS)}
 
-    def round(number, model, members):
-        share = SIZES[members] / SIZES[members].sum()
-        group = GROUPS[members]
+    def round(number, model, participants):
+        share = SIZES[participants] / SIZES[participants].sum()
+        group = GROUPS[participants]
         ahead = [sum(np.sign(level[g] - level[h]) for h in set(group)) for g in group]
         mass = share * [(group == g).sum() for g in group]
         limit = min(mass) / (len(set(group)) - 1) if len(set(group)) > 1 else 0
         factors = 1 + strength * limit * np.array(ahead) / mass
-        models = [trained(model, k, factor=f) for k, f in zip(members, factors, strict=True)]
+        models = [trained(model, k, factor=f) for k, f in zip(participants, factors, strict=True)]
         for g in set(group):
-            level[g] = np.mean([loss(models[i], members[i]) for i in np.flatnonzero(group == g)])
+            level[g] = np.mean(
+                [loss(models[i], participants[i]) for i in np.flatnonzero(group == g)]
+            )
         return np.average(models, axis=0, weights=share)
 
     return round
 
 
 def numpy_q_fedavg(q, begin, seen):
-    def round(number, model, members):
-        f = np.array([loss(model, k) + 1e-10 for k in members])
-        slopes = np.array([(model - trained(model, k)) / RATE for k in members])
+    def round(number, model, participants):
+        f = np.array([loss(model, k) + 1e-10 for k in participants])
+        slopes = np.array([(model - trained(model, k)) / RATE for k in participants])
         squared = (slopes**2).sum(axis=(1, 2))
         total = (f[:, None, None] ** q * slopes).sum(axis=0)
         return model - total / (q * f ** (q - 1) * squared + f**q / RATE).sum()
@@ -185,9 +188,9 @@ def numpy_q_fedavg(q, begin, seen):
 
 
 def numpy_tilted(t, begin, seen):
-    def round(number, model, members):
-        weights = [SIZES[k] * np.exp(t * loss(model, k)) for k in members]
-        return np.average([trained(model, k) for k in members], axis=0, weights=weights)
+    def round(number, model, participants):
+        weights = [SIZES[k] * np.exp(t * loss(model, k)) for k in participants]
+        return np.average([trained(model, k) for k in participants], axis=0, weights=weights)
 
     return round
 
@@ -195,9 +198,9 @@ def numpy_tilted(t, begin, seen):
 def numpy_afl(step, begin, seen):
     mixture = np.full(len(SIZES), 1 / len(SIZES))
 
-    def round(number, model, members):
+    def round(number, model, participants):
         mixture[:] = nearest_mixture(mixture + step * np.array([loss(model, k) for k in CLIENTS]))
-        return np.average([trained(model, k) for k in members], axis=0, weights=mixture)
+        return np.average([trained(model, k) for k in participants], axis=0, weights=mixture)
 
     return round
 
@@ -205,15 +208,15 @@ def numpy_afl(step, begin, seen):
 def numpy_drfa(step, begin, seen):
     mixture = np.full(len(SIZES), 1 / len(SIZES))
 
-    def round(number, model, members):
+    def round(number, model, participants):
         steps = seen.infos.aggregator["snapshot_step"][number]
-        between = np.mean([trained(model, k, steps) for k in members], axis=0)
+        between = np.mean([trained(model, k, steps) for k in participants], axis=0)
         reported = np.zeros(len(SIZES))
         for k in seen.states.selector.reporting[number]:
-            reported[k] = len(SIZES) / len(members) * loss(between, k)
+            reported[k] = len(SIZES) / len(participants) * loss(between, k)
         mixture[:] = nearest_mixture(mixture + step * STEPS * reported)
         np.testing.assert_allclose(seen.states.selector.mixture[number], mixture, atol=1e-5)
-        return np.mean([trained(model, k) for k in members], axis=0)
+        return np.mean([trained(model, k) for k in participants], axis=0)
 
     return round
 
@@ -236,8 +239,8 @@ def test_rounds_equal_numpy(method):
     seen = history(method, parameter)
     model = seen.models[0].astype(np.float64)
     round = second(parameter, model, seen)
-    for number, members in enumerate(seen.infos.clients):
-        model = round(number, model, members)
+    for number, participants in enumerate(seen.infos.clients):
+        model = round(number, model, participants)
         np.testing.assert_allclose(seen.models[number + 1], model, rtol=1e-4, atol=1e-5)
     assert abs(seen.models[-1] - history(method, 0.0).models[-1]).max() > 1e-3
 
@@ -245,10 +248,10 @@ def test_rounds_equal_numpy(method):
 @pytest.mark.parametrize(
     ("method", "weights"),
     [
-        ("fairfed", "size"),
-        ("gifair", "size"),
+        ("fairfed", "num_examples"),
+        ("gifair", "num_examples"),
         ("q_fedavg", "uniform"),
-        ("tilted", "size"),
+        ("tilted", "num_examples"),
         ("afl", "uniform"),
         ("drfa", "uniform"),
     ],

@@ -1,4 +1,4 @@
-"""Robust aggregators: their definitions in NumPy, and how many liars they withstand."""
+"""Robust aggregators: their definitions in NumPy, and how many Byzantine clients they withstand."""
 
 from functools import partial
 
@@ -31,10 +31,10 @@ def results_of(vectors):
     )
 
 
-def found(aggregator, vectors, answers=None, state=None):
+def found(aggregator, vectors, responded=None, state=None):
     """The update as a vector, the new state and the rest."""
     weights = jnp.linspace(1, 2, NUM)
-    cohort = Cohort(jnp.arange(NUM, dtype=jnp.int32), weights / weights.sum(), answers=answers)
+    cohort = Cohort(jnp.arange(NUM, dtype=jnp.int32), weights / weights.sum(), responded=responded)
     state = aggregator.init(CONTEXT) if state is None else state
     update, state, info = aggregate(aggregator, state, cohort, results_of(vectors), CONTEXT)
     joined = np.concatenate([np.ravel(update.params["a"]), np.ravel(update.params["b"])])
@@ -44,25 +44,25 @@ def found(aggregator, vectors, answers=None, state=None):
 ANSWERS = [None, jnp.array([True, False, True, True, True, False, True]), jnp.arange(NUM) < 4]
 
 
-@pytest.mark.parametrize("answers", ANSWERS, ids=["all", "five", "four"])
-def test_the_median_is_that_of_numpy(answers):
+@pytest.mark.parametrize("responded", ANSWERS, ids=["all", "five", "four"])
+def test_the_median_is_that_of_numpy(responded):
     vectors = drawn()
-    expected = np.median(vectors[... if answers is None else np.asarray(answers)], axis=0)
+    expected = np.median(vectors[... if responded is None else np.asarray(responded)], axis=0)
     np.testing.assert_allclose(
-        found(aggregators.Median(), vectors, answers)[0], expected, rtol=1e-6
+        found(aggregators.Median(), vectors, responded)[0], expected, rtol=1e-6
     )
 
 
-@pytest.mark.parametrize("answers", ANSWERS, ids=["all", "five", "four"])
+@pytest.mark.parametrize("responded", ANSWERS, ids=["all", "five", "four"])
 @pytest.mark.parametrize("trim", [0.0, 0.2, 0.3, 0.49])
-def test_the_trimmed_mean_is_that_of_sorted_values(trim, answers):
+def test_the_trimmed_mean_is_that_of_sorted_values(trim, responded):
     vectors = drawn()
-    ranked = np.sort(vectors[... if answers is None else np.asarray(answers)], axis=0)
+    ranked = np.sort(vectors[... if responded is None else np.asarray(responded)], axis=0)
     cut = int(trim * len(ranked) + 1e-9)
     expected = ranked[cut : len(ranked) - cut].mean(axis=0)
-    update, _, info = found(aggregators.TrimmedMean(trim), vectors, answers)
+    update, _, info = found(aggregators.TrimmedMean(trim), vectors, responded)
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
-    counts = np.ones(NUM) if answers is None else np.asarray(answers)
+    counts = np.ones(NUM) if responded is None else np.asarray(responded)
     np.testing.assert_allclose(info.weights, counts / counts.sum(), rtol=1e-6)
 
 
@@ -78,16 +78,16 @@ def test_what_is_cut_off_is_a_whole_number_of_members():
 
 
 @pytest.mark.parametrize("selected", [1, 3])
-@pytest.mark.parametrize("answers", ANSWERS[:2], ids=["all", "five"])
-def test_krum_takes_those_with_the_closest_neighbors(selected, answers):
+@pytest.mark.parametrize("responded", ANSWERS[:2], ids=["all", "five"])
+def test_krum_takes_those_with_the_closest_neighbors(selected, responded):
     vectors = drawn(scale=0.01, shift=5.0)
-    members = np.arange(NUM) if answers is None else np.flatnonzero(answers)
+    participants = np.arange(NUM) if responded is None else np.flatnonzero(responded)
     scores = np.full(NUM, np.inf)
-    for own in members:
-        apart = [np.sum((vectors[own] - vectors[one]).astype(float) ** 2) for one in members]
-        scores[own] = np.sort(apart)[1 : 1 + len(members) - 1 - 2].sum()
+    for own in participants:
+        apart = [np.sum((vectors[own] - vectors[one]).astype(float) ** 2) for one in participants]
+        scores[own] = np.sort(apart)[1 : 1 + len(participants) - 1 - 2].sum()
     chosen = np.argsort(scores)[:selected]
-    update, _, info = found(aggregators.Krum(1, selected=selected), vectors, answers)
+    update, _, info = found(aggregators.Krum(1, selected=selected), vectors, responded)
     np.testing.assert_allclose(update, vectors[chosen].mean(axis=0), rtol=1e-5)
     assert set(np.flatnonzero(info.weights)) == set(chosen)
     np.testing.assert_allclose(info.info["score"], scores, rtol=1e-3)
@@ -98,7 +98,7 @@ def test_krum_needs_a_majority_that_is_large_enough():
         found(aggregators.Krum(3), drawn())
 
 
-@pytest.mark.parametrize("weights", ["uniform", "size"])
+@pytest.mark.parametrize("weights", ["uniform", "num_examples"])
 def test_nothing_is_closer_than_the_geometric_median(weights):
     vectors = drawn()
     shares = np.ones(NUM) if weights == "uniform" else np.array(SIZES, float)
@@ -121,17 +121,17 @@ def test_the_geometric_median_may_be_an_update():
     np.testing.assert_allclose(update, 0.25, atol=1e-4)
 
 
-@pytest.mark.parametrize("weights", ["uniform", "cohort"])
-def test_updates_are_shortened_to_the_bound(weights):
+@pytest.mark.parametrize("weights", ["uniform", "selector"])
+def test_updates_are_clipped_to_the_bound(weights):
     vectors, bound = drawn(), 2.5
-    lengths = np.linalg.norm(vectors, axis=1)
-    assert (lengths > bound).any()
-    assert (lengths < bound).any()
+    norms = np.linalg.norm(vectors, axis=1)
+    assert (norms > bound).any()
+    assert (norms < bound).any()
     shares = np.ones(NUM) if weights == "uniform" else np.linspace(1, 2, NUM)
-    expected = shares / shares.sum() * np.minimum(1, bound / lengths) @ vectors
+    expected = shares / shares.sum() * np.minimum(1, bound / norms) @ vectors
     update, _, info = found(aggregators.NormClipping(bound, weights), vectors)
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(info.info["length"], lengths, rtol=1e-5)
+    np.testing.assert_allclose(info.info["norm"], norms, rtol=1e-5)
 
 
 def test_centered_clipping_starts_from_the_last_update():
@@ -143,8 +143,8 @@ def test_centered_clipping_starts_from_the_last_update():
         update, state, _ = found(aggregator, vectors, state=state)
         for _ in range(2):
             apart = vectors - center
-            lengths = np.linalg.norm(apart, axis=1, keepdims=True)
-            center = center + (apart * np.minimum(1, bound / lengths)).mean(axis=0)
+            norms = np.linalg.norm(apart, axis=1, keepdims=True)
+            center = center + (apart * np.minimum(1, bound / norms)).mean(axis=0)
         np.testing.assert_allclose(update, center, rtol=1e-4, atol=1e-5)
 
 
@@ -156,30 +156,30 @@ def trusting(root):
     return aggregators.FLTrust(examples, server)
 
 
-@pytest.mark.parametrize("answers", ANSWERS, ids=["all", "five", "four"])
-def test_trust_is_the_agreement_with_the_server_as_in_numpy(answers):
+@pytest.mark.parametrize("responded", ANSWERS, ids=["all", "five", "four"])
+def test_trust_is_the_agreement_with_the_server_as_in_numpy(responded):
     vectors, root = drawn(shift=0.3), drawn(seed=9, shift=0.3)[0]
-    lengths = np.linalg.norm(vectors, axis=1)
-    trust = np.maximum(0, vectors @ root / lengths / np.linalg.norm(root))
-    trust *= 1 if answers is None else np.asarray(answers)
+    norms = np.linalg.norm(vectors, axis=1)
+    trust = np.maximum(0, vectors @ root / norms / np.linalg.norm(root))
+    trust *= 1 if responded is None else np.asarray(responded)
     assert 0 < (trust > 0).sum() < NUM
-    expected = trust @ (vectors / lengths[:, None]) * np.linalg.norm(root) / trust.sum()
-    update, _, info = found(trusting(root), vectors, answers)
+    expected = trust @ (vectors / norms[:, None]) * np.linalg.norm(root) / trust.sum()
+    update, _, info = found(trusting(root), vectors, responded)
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(info.weights, trust / trust.sum(), rtol=1e-5)
     np.testing.assert_allclose(info.info["trust"], trust, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(info.info["root_length"], np.linalg.norm(root), rtol=1e-5)
+    np.testing.assert_allclose(info.info["root_norm"], np.linalg.norm(root), rtol=1e-5)
 
 
-@pytest.mark.parametrize("lie", [1e6, -1e6, np.nan, np.inf, 1e30, "all alike", "against"])
-def test_no_number_of_liars_moves_the_model_far_or_against_the_server(lie):
+@pytest.mark.parametrize("attack", [1e6, -1e6, np.nan, np.inf, 1e30, "all alike", "against"])
+def test_no_number_of_byzantine_clients_moves_the_model_far_or_against_the_server(attack):
     vectors, root = drawn(scale=0.1, shift=1.0), drawn(seed=9, scale=0.1, shift=1.0)[0]
     rng = np.random.default_rng(1)
-    vectors[1:] = {"all alike": rng.normal(size=10), "against": -100 * root}.get(lie, lie)
+    vectors[1:] = {"all alike": rng.normal(size=10), "against": -100 * root}.get(attack, attack)
     update, _, info = found(trusting(root), vectors)
     assert np.linalg.norm(update) <= np.linalg.norm(root) * (1 + 1e-5)
     assert update @ root >= 0
-    if lie in (-1e6, np.nan, np.inf, "against"):  # The only honest one is left.
+    if attack in (-1e6, np.nan, np.inf, "against"):  # The only honest one is left.
         own = vectors[0] / np.linalg.norm(vectors[0]) * np.linalg.norm(root)
         np.testing.assert_allclose(update, own, rtol=1e-5)
         np.testing.assert_allclose(info.weights, np.arange(NUM) == 0, atol=1e-6)
@@ -219,7 +219,7 @@ def round_with_root(features, labels):
     jax.eval_shape(round.step, jax.eval_shape(round.init, jax.random.key(0), data), data)
 
 
-LIARS = {  # Of seven, as many as the method withstands.
+BYZANTINE = {  # Of seven, as many as the method withstands.
     "median": (aggregators.Median(), 3),
     "trimmed_mean": (aggregators.TrimmedMean(0.43), 3),
     "krum": (aggregators.Krum(2), 2),
@@ -230,18 +230,22 @@ LIARS = {  # Of seven, as many as the method withstands.
 }
 
 
-@pytest.mark.parametrize("lie", [1e6, -1e6, np.nan, np.inf])
-@pytest.mark.parametrize("name", sorted(LIARS))
-def test_a_few_liars_do_not_matter(name, lie):
-    aggregator, count = LIARS[name]
+@pytest.mark.parametrize("attack", [1e6, -1e6, np.nan, np.inf])
+@pytest.mark.parametrize("name", sorted(BYZANTINE))
+def test_a_few_byzantine_clients_do_not_matter(name, attack):
+    aggregator, count = BYZANTINE[name]
     vectors = drawn(scale=0.1, shift=1.0)
-    vectors[:count] = lie
+    vectors[:count] = attack
     honest = vectors[count:]
     update, _, _ = found(aggregator, vectors)
     spread = np.linalg.norm(honest - honest.mean(axis=0), axis=1).max()
-    if "clipping" in name:  # A liar moves the mean by its weight times the bound, at most.
+    if (
+        "clipping" in name
+    ):  # A Byzantine client moves the mean by its weight times the bound, at most.
         spread = 2.0 * count / NUM + np.linalg.norm(honest.mean(axis=0))
-    if name == "geometric_median":  # Of so many liars in one place, far away (Pillutla et al.).
+    if (
+        name == "geometric_median"
+    ):  # Of so many Byzantine clients in one place, far away (Pillutla et al.).
         spread *= (1 - count / NUM) / (1 - 2 * count / NUM)
     assert np.linalg.norm(update - honest.mean(axis=0)) <= 2 * spread
     if name in ("median", "trimmed_mean"):

@@ -14,6 +14,7 @@ from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import build, memory_of, method_round
 from fedjax_fair.app.config import (
     AggregatorConfig,
+    CommunicationConfig,
     Config,
     DataConfig,
     FaultsConfig,
@@ -21,9 +22,8 @@ from fedjax_fair.app.config import (
     SelectorConfig,
     SolverConfig,
     TrainingConfig,
-    UploadConfig,
 )
-from fedjax_fair.app.variants import method_settings, relevant
+from fedjax_fair.app.variants import drop_unused_settings, method_settings
 from fedjax_fair.training.fingerprint import describe
 
 SMALL = presets.resolve(
@@ -42,13 +42,13 @@ PLANTED = replace(
 )
 
 
-FEDERATION = build(relevant(replace(PLANTED, methods=("fedavg",)))).data
+FEDERATION = build(drop_unused_settings(replace(PLANTED, methods=("fedavg",)))).data
 
 
 @cache
 def trained(config: Config, name: str):
     """Variables before and after a few rounds of one method."""
-    ready = build(relevant(replace(config, methods=(name,))))
+    ready = build(drop_unused_settings(replace(config, methods=(name,))))
     state = ready.rounds[name].init(jax.random.key(0), ready.data)
     end, info = jax.jit(simulate.run, static_argnums=(0, 3))(
         ready.rounds[name], state, ready.data, config.training.rounds
@@ -64,7 +64,7 @@ def distance(one, other) -> float:
 
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_every_method_trains(name):
-    # Of four members none may lie for Krum.
+    # Of four participants none may be Byzantine for Krum.
     written = "krum:byzantine=0" if name == "krum" else name
     before, after, info = trained(PLANTED if name == "gifair" else SMALL, written)
     assert distance(before, after) > 0
@@ -119,7 +119,9 @@ def test_methods_that_differ_in_different_roles_combine(config, combined, one, o
 
 
 def test_the_average_goes_with_the_selector_unless_another_is_given():
-    skewed = replace(SMALL, data=replace(SMALL.data, partition="quantity_skew", min_size=None))
+    skewed = replace(
+        SMALL, data=replace(SMALL.data, partition="quantity_skew", min_partition_size=None)
+    )
 
     def spread(name):
         return np.ptp(trained(skewed, name)[2].weights)
@@ -127,7 +129,7 @@ def test_the_average_goes_with_the_selector_unless_another_is_given():
     assert spread("fedavg") > 0.01
     assert spread("fedprox+power_of_choice") == 0
     assert spread("power_of_choice+fedprox") == 0
-    assert spread("power_of_choice:weights=size") > 0.01
+    assert spread("power_of_choice:weights=num_examples") > 0.01
 
 
 def test_the_pull_serves_every_method():
@@ -169,8 +171,11 @@ def test_cohorts_of_few_clients_need_no_other_setting():
         ("power_of_choice:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
         ("divfl:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
         ("unionfl:pool=11", "pool=11: expected an integer >= 1 and <= 10"),
-        ("divfl:points=5", "points=5: expected None where pool=None"),
-        ("unionfl:pool=5,points=11", "points=11: expected an integer >= 1 and <= 10"),
+        ("divfl:num_reference_clients=5", "num_reference_clients=5: expected None where pool=None"),
+        (
+            "unionfl:pool=5,num_reference_clients=11",
+            "num_reference_clients=11: expected an integer >= 1 and <= 10",
+        ),
         ("subtrunc:pool=5,candidates=6", "candidates=6: expected an integer >= 1 and <= 5"),
         ("divfl:candidates=0", "candidates=0: expected an integer >= 1"),
         ("fedavg:alpha=9", "setting='alpha': expected one of learning_rate, batch_size"),
@@ -183,7 +188,7 @@ def test_cohorts_of_few_clients_need_no_other_setting():
 )
 def test_a_bad_setting_in_a_name_is_named(name, message):
     with pytest.raises(ValueError, match=message):
-        build(relevant(replace(SMALL, methods=(name,))))
+        build(drop_unused_settings(replace(SMALL, methods=(name,))))
 
 
 def test_a_mixture_weighs_its_clients_and_a_cohort_drawn_from_it_does_not():
@@ -232,13 +237,13 @@ def test_a_learning_rate_of_zero_leaves_the_model_alone():
 
 @pytest.mark.parametrize("name", sorted(set(registry.PARTITIONERS) - {"planted_clusters"}))
 def test_every_partitioner_makes_as_many_clients(name):
-    data = replace(SMALL.data, partition=name, clients=8, min_size=1)
-    assert build(relevant(replace(SMALL, data=data))).data.num_clients == 8
+    data = replace(SMALL.data, partition=name, clients=8, min_partition_size=1)
+    assert build(drop_unused_settings(replace(SMALL, data=data))).data.num_clients == 8
 
 
 def test_the_flags_of_a_partitioner_reach_it():
     def classes(**settings):
-        config = relevant(replace(SMALL, data=replace(SMALL.data, **settings)))
+        config = drop_unused_settings(replace(SMALL, data=replace(SMALL.data, **settings)))
         federation = build(config).data
         owners = np.repeat(np.arange(federation.num_clients), federation.train.sizes)
         labels = federation.train.labels[federation.train.order]
@@ -249,7 +254,7 @@ def test_the_flags_of_a_partitioner_reach_it():
     assert max(classes(partition="shards", shards_per_client=1)) <= 3
     assert max(classes(partition="shards", shards_per_client=9)) > 3
     assert min(classes(partition="dirichlet", alpha=1000.0)) == 10
-    assert min(classes(partition="dirichlet", alpha=0.05, min_size=1)) < 10
+    assert min(classes(partition="dirichlet", alpha=0.05, min_partition_size=1)) < 10
 
 
 def test_the_seed_of_the_data_changes_who_owns_what():
@@ -311,13 +316,23 @@ def test_widths_of_the_mlp_are_those_of_the_configuration():
         ({"training": replace(SMALL.training, seeds=(1, 1))}, "training.seeds"),
         ({"training": replace(SMALL.training, seeds=(-1,))}, "training.seeds"),
         ({"training": replace(SMALL.training, clients_per_batch=0)}, "clients_per_batch=0"),
-        # What factories call otherwise.
-        ({"upload": UploadConfig(top_k=float("nan"))}, r"upload\.top_k: fraction=nan"),
+        # What constructors call otherwise.
         (
-            {"upload": UploadConfig(clip=-1.0, noise_multiplier=1.0, clip_quantile=0.5)},
-            r"upload\.clip .*initial_clip=-1\.0",
+            {"communication": CommunicationConfig(top_k=float("nan"))},
+            r"communication\.top_k: fraction=nan",
         ),
-        ({"faults": FaultsConfig(late=0.5, late_rounds=0)}, r"faults\.late_rounds: rounds=0"),
+        (
+            {
+                "communication": CommunicationConfig(
+                    clipping_norm=-1.0, noise_multiplier=1.0, target_unclipped_quantile=0.5
+                )
+            },
+            r"communication\.clipping_norm .*initial_clipping_norm=-1\.0",
+        ),
+        (
+            {"faults": FaultsConfig(staleness=0.5, max_staleness=0)},
+            r"faults\.max_staleness: max_staleness=0",
+        ),
     ],
 )
 def test_a_bad_setting_is_named(changed, message):
@@ -340,13 +355,13 @@ def test_every_setting_of_a_method_reaches_its_factory():
         for section, settings in method_settings(config, name).items():
             for key, setting in settings.items():
                 assert hasattr(getattr(config, section), key), (name, section, key)
-                assert setting.meaning, (name, section, key)
+                assert setting.help, (name, section, key)
 
 
 @pytest.mark.usefixtures("as_users_call")  # Their types are of what people write.
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_settings_that_are_annotated_as_traced_can_be_traced(name):
-    config = relevant(replace(PLANTED, methods=(name,)))
+    config = drop_unused_settings(replace(PLANTED, methods=(name,)))
     traced = {
         (section, key): setting
         for section, settings in method_settings(config, name).items()
@@ -361,7 +376,7 @@ def test_settings_that_are_annotated_as_traced_can_be_traced(name):
             own = replace(own, **{section: replace(getattr(own, section), **{setting: value})})
         return method_round(own, name, 10).init(key, FEDERATION)
 
-    values = [jnp.asarray(setting.kind(0.5)) for setting in traced.values()]
+    values = [jnp.asarray(setting.type(0.5)) for setting in traced.values()]
     values[list(traced).index(("solver", "learning_rate"))] = jnp.float32(0.1)
     jax.eval_shape(init, values, jax.random.key(0))
 
@@ -369,22 +384,22 @@ def test_settings_that_are_annotated_as_traced_can_be_traced(name):
 def test_what_a_preset_sets_for_other_methods_is_left_out():
     preset = presets.resolve(presets.PRESETS["equitable"].config)
     few = replace(preset, methods=("fedavg",), aggregator=AggregatorConfig(num_clusters=2, q=3.0))
-    assert relevant(few).aggregator == AggregatorConfig()
+    assert drop_unused_settings(few).aggregator == AggregatorConfig()
     # What differs from the preset was meant by somebody, who should hear of it.
-    assert relevant(few, base=preset).aggregator == AggregatorConfig(q=3.0)
+    assert drop_unused_settings(few, base=preset).aggregator == AggregatorConfig(q=3.0)
 
 
 @pytest.mark.parametrize(
-    ("name", "lanes"),
+    ("name", "batch_size"),
     [("fedavg", 7), ("fedavg:batch_size=1000000000", "largest"), ("fedavg:replacement=True", 7)],
 )
-def test_minibatches_are_not_larger_than_the_largest_client(name, lanes):
+def test_minibatches_are_not_larger_than_the_largest_client(name, batch_size):
     config = replace(SMALL, methods=(name,), solver=replace(SMALL.solver, batch_size=7))
     ready = build(config)
-    if lanes == "largest":
-        lanes = int(ready.data.train.sizes.max())
+    if batch_size == "largest":
+        batch_size = int(ready.data.train.sizes.max())
     made_of = describe(round=ready.rounds[name])
-    assert made_of["round.solver.batch_size"] == str(lanes)
+    assert made_of["round.solver.batch_size"] == str(batch_size)
 
 
 def test_minibatches_with_replacement_may_be_larger_than_any_client():
@@ -399,9 +414,9 @@ def test_what_a_run_needs_at_least_is_what_it_holds():
     runs = len(SMALL.training.seeds)
     # Models and clients, the number of the round, and what a client trains with.
     states = runs * (model + counts + 4) + 2 * model
-    steps, lanes = 1000, 3
-    minibatches = lanes * (steps * (4 + 4 + 1) + 64)
-    big = replace(SMALL.solver, steps=steps, batch_size=lanes, epochs=None)
+    steps, batch_size = 1000, 3
+    minibatches = batch_size * (steps * (4 + 4 + 1) + 64)
+    big = replace(SMALL.solver, steps=steps, batch_size=batch_size, epochs=None)
     for config, needed, message in (
         (SMALL, states, "runs of fedavg"),
         (replace(SMALL, solver=big), minibatches, "minibatches of a client of fedavg"),
@@ -415,7 +430,7 @@ def test_what_a_run_needs_at_least_is_what_it_holds():
 def test_a_device_needs_memory_for_its_share_of_the_runs():
     def states(seeds, mesh=None):
         config = replace(SMALL, training=replace(SMALL.training, seeds=tuple(range(seeds))))
-        experiment = build(relevant(replace(config, methods=("fedavg",))))
+        experiment = build(drop_unused_settings(replace(config, methods=("fedavg",))))
         return memory_of(experiment._replace(mesh=mesh))["fedavg"].runs
 
     devices = np.array(8 * jax.devices()[:1])  # Nothing runs on them.

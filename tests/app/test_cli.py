@@ -172,11 +172,17 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --model.hidden 5 wide", "--model.hidden 5 wide: expected integers."),
         ("run --distributed maybe", "--distributed maybe: expected no value"),
         ("run --faults.dropout nan", "faults.dropout=nan: expected a probability"),
-        ("run --faults.late 2 --faults.late-rounds 3", "faults.late=2.0: expected a probability"),
-        ("run --faults.late 0.5", "faults.late_rounds=None: expected it together with faults.late"),
+        (
+            "run --faults.staleness 2 --faults.max-staleness 3",
+            "faults.staleness=2.0: expected a probability",
+        ),
+        (
+            "run --faults.staleness 0.5",
+            "faults.max_staleness=None: expected it together with faults.staleness",
+        ),
         (
             "run --training.on-nonfinite skip",
-            "on-nonfinite skip: expected 'raise' or 'drop' or 'keep'",
+            "on-nonfinite skip: expected 'raise' or 'drop_client' or 'skip_round'",
         ),
         ("maximize exemplars --k ten", "--k ten: expected an integer."),
         ("run --training.rounds 1.5", "--training.rounds"),
@@ -195,8 +201,8 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --devices runs=1000,clients=2", "'runs=1000,clients=2': expected at most"),
         ("sweep --devices runs=1000,clients=2", "'runs=1000,clients=2': expected at most"),
         (
-            "run --devices all --data.per-run",
-            "devices='all': expected 1, 'auto' or 'runs=R,clients=1' with data.per_run.",
+            "run --devices all --data.partition-per-seed",
+            "devices='all': expected 1, 'auto' or 'runs=R,clients=1' with data.partition_per_seed.",
         ),
         ("run --devices all --methods centralized", "'runs=R,clients=1' for centralized."),
         ("run digits mnist", "mnist"),
@@ -224,27 +230,48 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("resume nowhere", "nowhere"),
         ("data", "data list"),
         ("data info mnits", "mnits"),
-        ("run --upload.aggregation secure --methods divfl", "divfl: selector: it sees vectors"),
-        ("run --upload.aggregation secure --methods krum", "krum: aggregator: it sees vectors"),
         (
-            "run --upload.limit 4 --methods fedavg",
-            "limit=4.0: expected upload.aggregation=",
+            "run --communication.aggregation secure --methods divfl",
+            "divfl: selector: it sees vectors",
         ),
         (
-            "run --upload.aggregation secure --upload.limit 0 --methods fedavg",
-            "limit=0.0: expected a number > 0",
+            "run --communication.aggregation secure --methods krum",
+            "krum: aggregator: it sees vectors",
         ),
-        ("run --upload.top-k 2 --methods fedavg", "fraction=2.0: expected a probability"),
-        ("run --upload.bits 40 --methods fedavg", "bits=40: expected an integer"),
-        ("run --upload.bits 4 --upload.top-k 0.1 --methods fedavg", "without upload.bits"),
-        ("run --upload.noise-multiplier 1 --methods fedavg", "expected upload.clip"),
-        ("run --upload.clip-quantile 0.5 --methods fedavg", "expected upload.clip"),
-        ("run --upload.clip 1 --methods fedavg", "fedavg: privacy: an aggregator whose weights"),
         (
-            "run --upload.aggregation secure --upload.bits 4 --methods fedavg",
+            "run --communication.max-abs-value 4 --methods fedavg",
+            "max_abs_value=4.0: expected communication.aggregation=",
+        ),
+        (
+            "run --communication.aggregation secure --communication.max-abs-value 0 --methods fedavg",
+            "max_abs_value=0.0: expected a number > 0",
+        ),
+        ("run --communication.top-k 2 --methods fedavg", "fraction=2.0: expected a probability"),
+        ("run --communication.bits 40 --methods fedavg", "bits=40: expected an integer"),
+        (
+            "run --communication.bits 4 --communication.top-k 0.1 --methods fedavg",
+            "without communication.bits",
+        ),
+        (
+            "run --communication.noise-multiplier 1 --methods fedavg",
+            "expected communication.clipping_norm",
+        ),
+        (
+            "run --communication.target-unclipped-quantile 0.5 --methods fedavg",
+            "expected communication.clipping_norm",
+        ),
+        (
+            "run --communication.clipping-norm 1 --methods fedavg",
+            "fedavg: privacy: an aggregator whose weights",
+        ),
+        (
+            "run --communication.aggregation secure --communication.bits 4 --methods fedavg",
             "fedavg: compression: masks",
         ),
-        ("run --upload.aggregation secure --methods centralized", "upload: expected none with"),
+        (
+            "run --communication.aggregation secure --methods centralized",
+            "communication: expected none with",
+        ),
         ("methods fedavg", "fedavg"),
     ],
 )
@@ -261,7 +288,7 @@ def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkey
 
 def test_what_may_be_written_is_said_in_words_of_people():
     commands = (Config, *COMMANDS.values())
-    said = {settings.described(kind) for command in commands for _, kind in options_of(command)}
+    said = {settings.describe_type(kind) for command in commands for _, kind in options_of(command)}
     assert {"an integer", "a number", "text", "integers", "words", "True or False"} < said
     for text in said:
         plain = re.sub(r"'\w+'", "", text)
@@ -345,15 +372,20 @@ def test_methods_are_listed(capsys):
     listed = dict(line.split(maxsplit=1) for line in lines)
     assert listed.keys() == registry.METHODS.keys()
     for name, method in registry.METHODS.items():
-        weights, sees = listed[name][:9].strip(), listed[name][9:22].strip()
-        assert listed[name][22:] == method.summary
-        assert (sees == "examples") == (method.pooled is not None)
-        assert (weights == method.average) != (weights in ("its own", "-")), name
+        weights, server_view = listed[name][:14].strip(), listed[name][14:27].strip()
+        assert listed[name][27:] == method.summary
+        assert (server_view == "examples") == (method.centralized_fn is not None)
+        assert (weights == method.weighting) != (weights in ("its own", "-")), name
     assert listed["power_of_choice"].startswith("uniform ")
-    assert listed["fedavg"].startswith("size ")
+    assert listed["fedavg"].startswith("num_examples ")
     assert listed["agnostic"].startswith("its own ")
-    sees = {"fedavg": "sum", "fairfed": "numbers", "drfa": "numbers", "krum": "vectors"}
-    assert all(listed[name][9:].startswith(f"{word} ") for name, word in sees.items())
+    server_view = {
+        "fedavg": "aggregate",
+        "fairfed": "scalars",
+        "drfa": "scalars",
+        "krum": "vectors",
+    }
+    assert all(listed[name][14:].startswith(f"{word} ") for name, word in server_view.items())
 
 
 def test_data_sets_are_listed(capsys):
@@ -385,7 +417,7 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
     assert alike[1]  # FedAvg does not read the weight of a bonus.
     assert len(rows) == sum(2 if same else 4 for same in alike)
     assert sum("any" in row for row in rows) == 2 * sum(alike)
-    assert f"The best {len(rows)} of {len(rows)} points" in shown
+    assert f"The best {len(rows)} of {len(rows)} configurations" in shown
     page = (tmp_path / "report.html").read_text("utf8")
     assert "What does each setting change?" in page
     assert "fedavg, learning_rate=0.1" in page  # Which does not read the other setting.
@@ -399,7 +431,7 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
 
 
 def sweep_of(**accuracies):
-    """Results over three points, in the order of accuracies of test and validation examples."""
+    """Results over three configurations, in the order of accuracies of test and validation examples."""
     shape = ("algorithm", "lam", "seed", "round")
     columns = {
         name: (shape, np.reshape(accuracies.get(name, [0.1, 0.2, 0.3]), (1, 3, 1, 1)))
@@ -409,7 +441,7 @@ def sweep_of(**accuracies):
     return xr.Dataset(columns, labels, {"data": "made"})
 
 
-def shown_points(dataset):
+def shown_configurations(dataset):
     (table,) = console.tables(dataset)
     return list(table.columns[1].cells), table.caption
 
@@ -417,11 +449,11 @@ def shown_points(dataset):
 def test_a_sweep_is_ranked_by_validation_or_not_at_all():
     test = {"accuracy_mean_clients": [0.9, 0.8, 0.7]}
     held = {"validation_accuracy_mean_clients": [0.5, 0.7, 0.6]}
-    points, caption = shown_points(sweep_of(**test, **held))
-    assert points == ["1.5", "2.5", "0.5"]
+    configurations, caption = shown_configurations(sweep_of(**test, **held))
+    assert configurations == ["1.5", "2.5", "0.5"]
     assert "ranked by validation" in caption
-    points, caption = shown_points(sweep_of(accuracy_mean_clients=[0.7, 0.9, 0.8]))
-    assert points == ["0.5", "1.5", "2.5"]
+    configurations, caption = shown_configurations(sweep_of(accuracy_mean_clients=[0.7, 0.9, 0.8]))
+    assert configurations == ["0.5", "1.5", "2.5"]
     assert "not ranked: no validation" in caption
 
 
@@ -435,9 +467,15 @@ def test_a_sweep_is_ranked_by_validation_or_not_at_all():
         (["seeds=1,1"], "seeds"),
         (["training.seeds=1,2"], "training.seeds"),
         (["prox=-1"], "prox=-1.0"),
-        (["lam=1", "--points-per-batch=0"], "points_per_batch=0"),
-        (["prox=1", "--data.validation=1"], "data.validation=1.0: expected a number in [0, 1)"),
-        (["prox=1", "--data.validation=0.001"], "validation=0.001: expected a larger part"),
+        (["lam=1", "--runs-per-batch=0"], "runs_per_batch=0"),
+        (
+            ["prox=1", "--data.validation-fraction=1"],
+            "data.validation_fraction=1.0: expected a number in [0, 1)",
+        ),
+        (
+            ["prox=1", "--data.validation-fraction=0.001"],
+            "validation_fraction=0.001: expected a larger part",
+        ),
     ],
 )
 def test_mistakes_in_a_sweep_end_in_one_line(words, message, tmp_path, capsys):

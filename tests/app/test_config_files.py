@@ -14,7 +14,7 @@ from fedjax_fair.app.dry_run import as_toml, num_programs
 from fedjax_fair.app.presets import PRESETS, resolve
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import load_into
-from fedjax_fair.app.variants import relevant
+from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.training import executables
 
 TINY = """
@@ -55,7 +55,7 @@ def dry_run(capsys, *words):
 def test_what_a_dry_run_prints_is_the_same_run(name, tmp_path, capsys):
     """Also of settings that differ from what a configuration would have without the file."""
     file = tmp_path / "same.toml"
-    config = relevant(resolve(PRESETS[name].config))
+    config = drop_unused_settings(resolve(PRESETS[name].config))
     file.write_text(as_toml(config))
     assert resolve(load_into(file, Config())) == config
     if name == "groups":
@@ -82,7 +82,7 @@ def test_a_file_is_laid_over_a_preset_and_options_over_the_file(tiny, tmp_path, 
 
 def test_groups_of_devices_are_written_as_text(tiny, tmp_path, capsys):
     # Groups of one device have room for a partition of each run, and for pooled examples.
-    words = ["--data.per-run", "--methods", "fedavg", "centralized"]
+    words = ["--data.partition-per-seed", "--methods", "fedavg", "centralized"]
     without_prox = TINY.replace("prox = 0.5", "")
     tiny.write_text("devices = 'runs=1,clients=1'" + without_prox)
     shown = dry_run(capsys, "run", "--config", tiny, *words, f"--output={tmp_path}")
@@ -92,7 +92,7 @@ def test_groups_of_devices_are_written_as_text(tiny, tmp_path, capsys):
 
 
 def test_the_configuration_of_a_run_is_such_a_file(tiny, tmp_path):
-    config = relevant(resolve(load_into(tiny, Config())))
+    config = drop_unused_settings(resolve(load_into(tiny, Config())))
     folder = RunFolder.create(replace(config, output=str(tmp_path)), "tiny")
     again = load_into(folder.path / "config.json", Config())
     assert again == folder.config()
@@ -154,7 +154,7 @@ def test_a_dry_run_of_a_sweep_counts_its_runs_and_programs(tiny, tmp_path, capsy
         "subtrunc 6 runs, 4 programs; steps=2; lam=0.0,0.5,1.0",
         "all 16 runs, 16 programs",
     ]
-    assert "validation = 0.1" in shown  # Which a sweep ranks by.
+    assert "validation_fraction = 0.1" in shown  # Which a sweep ranks by.
     assert not (tmp_path / "new").exists()
 
 

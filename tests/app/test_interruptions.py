@@ -51,7 +51,7 @@ def collect_garbage():
 def test_an_interruption_that_python_ignores_comes_again_unseen(cause, monkeypatch):
     shown = []
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
-    monkeypatch.setattr(termination, "_PATIENCE", 60)  # Longer than the test waits.
+    monkeypatch.setattr(termination, "_TIMEOUT_S", 60)  # Longer than the test waits.
     before = signal.getsignal(signal.SIGINT)  # Ignored, where tests run in the background.
     with pytest.raises(KeyboardInterrupt), interruptible():
         noticed_after(cause)
@@ -62,7 +62,7 @@ def test_an_interruption_that_python_ignores_comes_again_unseen(cause, monkeypat
 
 
 def test_an_interruption_that_a_library_ignores_comes_again(monkeypatch):
-    monkeypatch.setattr(termination, "_PATIENCE", 0.1)
+    monkeypatch.setattr(termination, "_TIMEOUT_S", 0.1)
 
     def library():
         with contextlib.suppress(KeyboardInterrupt):

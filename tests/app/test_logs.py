@@ -83,7 +83,7 @@ def test_values_that_are_not_finite_are_left_out(tmp_path):
             self.written.append("closed")
 
     kept = Kept()
-    logged = logs.Logged("tensorboard", tmp_path, "fedavg")
+    logged = logs.LoggerCallback("tensorboard", tmp_path, "fedavg")
     logged._open = lambda seed: kept
     logged.on_start(1, (0,))
     summaries = {"a": np.array([0.5]), "b": np.array([np.nan])}

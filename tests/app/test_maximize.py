@@ -26,7 +26,7 @@ SMALL = [
     "--rounds=3",
     "--local-steps=2",
     "--clients=10",
-    "--cohort=3",
+    "--cohort-size=3",
     "--seeds",
     "1",
     "5",
@@ -62,21 +62,21 @@ def test_the_folder_holds_its_settings_and_what_was_found(folder):
     assert found["algorithm"].values.tolist() == METHODS
     assert found["seed"].values.tolist() == [1, 5]
     assert (found["chosen"].sum("item") == 4).all()
-    best = found["found"].sel(algorithm="centralized", seed=1)
-    assert (found["found"] <= best * 1.02).all()
-    assert (found["found"].sel(algorithm="random") < 0.99 * best).all()
+    best = found["final_value"].sel(algorithm="centralized", seed=1)
+    assert (found["final_value"] <= best * 1.02).all()
+    assert (found["final_value"].sel(algorithm="random") < 0.99 * best).all()
 
 
 def test_show_prints_the_table(folder, capsys):
     assert main(["show", str(folder)]) == 0
     shown = capsys.readouterr().out
     found = results.open(folder).mean("seed")
-    greedy = found["found"].sel(algorithm="centralized")
+    greedy = found["final_value"].sel(algorithm="centralized")
     for method in METHODS:
         (row,) = (line for line in shown.splitlines() if line.split()[:1] == [method])
         own = found.sel(algorithm=method)
-        assert f"{own['found']:.4f}" in row
-        assert f"{100 * own['found'] / greedy:.1f}" in row
+        assert f"{own['final_value']:.4f}" in row
+        assert f"{100 * own['final_value'] / greedy:.1f}" in row
 
 
 def test_an_interrupted_one_is_resumed_from_the_start(folder, tmp_path, monkeypatch, capsys):
@@ -101,7 +101,7 @@ def test_every_set_is_worth_what_is_said_of_it(folder):
     found, task = results.open(folder), maximize.exemplars(10)
     for mask, said in zip(
         found["chosen"].values.reshape(-1, 355).astype(bool),
-        found["found"].values.ravel(),
+        found["final_value"].values.ravel(),
         strict=True,
     ):
         served = task.scores[:, :, mask].max(axis=2).sum(axis=1)
@@ -119,13 +119,15 @@ def test_no_exemplar_is_anybodys_own():
 
 @pytest.fixture(scope="module")
 def compared():
-    chosen = comparison.methods(rounds=6, local_steps=3, cohort=None, kappa=None)
+    chosen = comparison.methods(rounds=6, local_steps=3, cohort_size=None, kappa=None)
     chosen |= {
         f"{name}, few": method
-        for name, method in comparison.methods(rounds=6, local_steps=3, cohort=5, kappa=8.0).items()
+        for name, method in comparison.methods(
+            rounds=6, local_steps=3, cohort_size=5, kappa=8.0
+        ).items()
     }
     four = matroids.Uniform(4, 12)
-    ways = comparison.references() | chosen
+    ways = comparison.baselines() | chosen
     return comparison.compare(fed.facility_location(SCORES), four, ways, seeds=(0, 1))
 
 
@@ -143,8 +145,8 @@ def test_bits_are_counted_as_the_algorithms_send_them(compared):
     assert bits("fedcg-gradient") == [6 * 30 * floats, 6 * 30 * floats]
     assert bits("fedcg+") == [2 * 30 * floats, 2 * 30 * floats]
     # Factors once up and down; then all clients answer, and learn the items so far.
-    answers_up = 30 * 4 * (0 + 1 + 2 + 3)
-    assert bits("discrete-greedy") == [5 * 30 * floats, 30 * floats + answers_up]
+    responses_up = 30 * 4 * (0 + 1 + 2 + 3)
+    assert bits("discrete-greedy") == [5 * 30 * floats, 30 * floats + responses_up]
     assert int(last["rounds"].sel(algorithm="discrete-greedy").max()) == 4 + 2
 
 
@@ -156,23 +158,23 @@ def test_all_clients_answering_is_centralized_greedy(compared):
 
 
 def test_guarantees_hold(compared):
-    optimum = compared["found"].max()
+    optimum = compared["final_value"].max()
     reached = compared["extension_reached"] + compared["guaranteed_error"]
     slack = (reached - compared["guaranteed_factor"] * optimum).dropna("algorithm")
     assert slack.sizes["algorithm"] == 5  # All but greedy ones and fedcg+ with all clients.
     assert (slack >= 0).all()
-    at_most = compared["at_most"].sel(algorithm="fedcg-gradient")
-    assert (at_most >= optimum).all()
+    upper_bound = compared["upper_bound"].sel(algorithm="fedcg-gradient")
+    assert (upper_bound >= optimum).all()
 
 
-def test_numbers_of_answers_come_out_as_wanted():
+def test_numbers_of_responses_come_out_as_wanted():
     problem = fed.facility_location(SCORES)
     factors = np.asarray(fed.importance_factors(problem).factors)
-    for answers in (1, 7.5, 29, int(np.count_nonzero(factors))):
-        kappa = fed.kappa_of_answers(factors, answers)
-        np.testing.assert_allclose(np.minimum(kappa * factors, 1).sum(), answers, rtol=1e-5)
-    with pytest.raises(ValueError, match=r"answers=31: expected a number in \(0, 30\]"):
-        fed.kappa_of_answers(factors, 31)
+    for responses in (1, 7.5, 29, int(np.count_nonzero(factors))):
+        kappa = fed.kappa_for_responses(factors, responses)
+        np.testing.assert_allclose(np.minimum(kappa * factors, 1).sum(), responses, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"responses=31: expected a number in \(0, 30\]"):
+        fed.kappa_for_responses(factors, 31)
 
 
 def test_figures_show_the_numbers(folder):
@@ -201,7 +203,7 @@ def test_figures_show_the_numbers(folder):
         ("exemplars --k few", "--k"),
         ("exemplars --rounds 0", "rounds=0"),
         ("exemplars --rounds 3 --local-steps 4", "local_steps=4"),
-        ("exemplars --cohort 51", "cohort=51"),
+        ("exemplars --cohort-size 51", "cohort_size=51"),
         ("exemplars --clients 0", "num_clients=0"),
         ("exemplars --clients 2000", "1442 examples for num_clients=2000: expected at least 6000"),
         ("exemplars --seeds 1 1", "seeds"),
@@ -233,9 +235,9 @@ def test_ratings_are_those_of_the_set(tfds_folder):
 
 def test_movielens_end_to_end(tfds_folder):
     task = maximize.movielens("movielens/100k-ratings", str(tfds_folder))
-    found = maximize.solve(task, Maximize(k=5, rounds=4, local_steps=2, cohort=30, seeds=(0,)))
-    share = found["found"] / found["found"].sel(algorithm="centralized")
+    found = maximize.solve(task, Maximize(k=5, rounds=4, local_steps=2, cohort_size=30, seeds=(0,)))
+    share = found["final_value"] / found["final_value"].sel(algorithm="centralized")
     assert share.sel(algorithm="random") < 0.7 < share.sel(algorithm="fedcg")
     value = jax.jit(lambda scores, mask: task.make(scores).value(mask))
     own = value(task.scores, np.asarray(found["chosen"][0, 0], bool))
-    np.testing.assert_allclose(own, found["found"][0, 0], rtol=1e-6)
+    np.testing.assert_allclose(own, found["final_value"][0, 0], rtol=1e-6)

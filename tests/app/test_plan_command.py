@@ -28,11 +28,11 @@ def wide_terminal(monkeypatch):
 def test_a_run_is_planned_from_some_rounds_of_it(capsys):
     assert main(["plan", "digits", *SMALL, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["machine"] == "here"
+    assert found["machine"] == "local"
     (name, own), *others = found["plans"].items()
     assert (name, others, own["runs"], own["rounds"]) == ("fedavg", [], 2, 40)
     seconds = own["seconds"]
-    assert seconds["whole"] > 40 * seconds["round"] + 3 * seconds["evaluation"] > 0
+    assert seconds["total"] > 40 * seconds["round"] + 3 * seconds["evaluation"] > 0
 
 
 def test_a_sweep_is_planned_as_the_batches_that_it_runs(capsys):
@@ -47,9 +47,9 @@ def test_a_sweep_is_planned_as_the_batches_that_it_runs(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--for=v9"], "for='v9': expected v5e:1x1"),
-        (["--for=v5e:3x3"], "for='v5e:3x3': expected a shape as in v5e:1x1"),
-        (["--forr=here"], "unknown option --forr: did you mean --for?"),
+        (["--machine=v9"], "machine='v9': expected v5e:1x1"),
+        (["--machine=v5e:3x3"], "machine='v5e:3x3': expected a shape as in v5e:1x1"),
+        (["--machin=local"], "unknown option --machin: did you mean --machine?"),
         (["--devices=3"], "devices=3"),
         (["--methods=nothing"], "nothing"),
     ],
@@ -63,7 +63,7 @@ def test_a_mistake_is_one_line(options, message, capsys):
 
 def test_a_compiler_that_is_missing_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(machines.importlib.util, "find_spec", lambda module: None)
-    assert main(["plan", "digits", *SMALL, "--for=h200"]) == 2
+    assert main(["plan", "digits", *SMALL, "--machine=h200"]) == 2
     assert "pip install 'fedjax-fair[cuda12]'" in capsys.readouterr().err
 
 
@@ -71,17 +71,17 @@ def test_a_table_says_what_its_numbers_mean():
     work = Work(
         cycles=3e6,
         kernels=700,
-        operations=2e9,
-        full=5e8,
+        flops=2e9,
+        fp32_flops=5e8,
         bytes=5e6,
         collectives=2,
-        exchanged=1e6,
+        collective_bytes=1e6,
         unknown_loops=1,
     )
-    seconds = {"round": 0.002, "evaluation": 0.0001, "whole": 300.0}
+    seconds = {"round": 0.002, "evaluation": 0.0001, "total": 300.0}
     memory = {"data": 2_000_000_000, "states": 10**9, "temporaries": 10**9}
     own = Plan(3, 1000, memory, 12, seconds, 20.0, 10**6, work)
-    table, notes = plan.shown(machines.find("v5e:2x2"), {"fedavg": own})
+    table, notes = plan.format_plan(machines.find("v5e:2x2"), {"fedavg": own})
     cells = [next(iter(column.cells)) for column in table.columns]
     assert cells == ["fedavg", "3", "4.0 GB", "12", "2 ms", "100 us", "5.0 min", "20.0 s"]
     for said in (

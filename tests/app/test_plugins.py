@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_fair import results
 from fedjax_fair.app import plugins
-from fedjax_fair.app.commands.shared import resumable
+from fedjax_fair.app.commands.common import resumable
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.run_folder import RunFolder
@@ -75,7 +75,7 @@ def folder(tmp_path):
     (site / "their_package.py").write_text(
         "from fedjax_fair import selectors\n"
         "from fedjax_fair.app.method import Method\n"
-        'turn = Method("In turn", selector=selectors.RoundRobin, average="uniform")\n'
+        'turn = Method("In turn", selector=selectors.RoundRobin, weighting="uniform")\n'
     )
     return tmp_path
 

@@ -48,7 +48,7 @@ def test_examples_are_those_of_the_minibatches(batch_size):
 
 def test_a_pipe_gets_a_line_for_each_evaluation():
     file = io.StringIO()
-    with progress.watching(Console(file=file)) as show:
+    with progress.show_training(Console(file=file)) as show:
         bar = show("a [b]", 4)
         bar.on_start(10, (0, 1))
         bar.on_compiled(3 * 2**20)
@@ -109,11 +109,11 @@ def test_a_run_that_was_done_before_shows_its_end():
 @pytest.mark.parametrize("console", [on_terminal, lambda: Console(file=io.StringIO())])
 def test_quiet_shows_nothing(console):
     console = console()
-    with progress.watching(console, quiet=True) as show:
+    with progress.show_training(console, quiet=True) as show:
         bar = show("fedavg", 4)
         bar.on_start(10, (0, 1))
         bar.on_evaluation(evaluation(0, 5.0))
-    with progress.working(console, quiet=True) as step:
+    with progress.show_steps(console, quiet=True) as step:
         step("greedy")
     assert console.file.getvalue() == ""
 
@@ -121,6 +121,6 @@ def test_quiet_shows_nothing(console):
 @pytest.mark.parametrize("console", [on_terminal, lambda: Console(file=io.StringIO())])
 def test_steps_of_work_are_named(console):
     console = console()
-    with progress.working(console) as step:
+    with progress.show_steps(console) as step:
         step("gr[e]edy")
     assert "gr[e]edy" in console.file.getvalue()

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 from conftest import make_context, make_federation
 
-from fedjax_fair.app.registry import METHODS, factories
+from fedjax_fair.app.registry import METHODS, role_classes
 from fedjax_fair.base import Cohort, LocalResult, Variables
 
 SIZES = (60, 5, 33, 12, 5, 21, 48, 9)
 SHARES = np.array(SIZES) / sum(SIZES)
 AVERAGES = {
-    "fedavg": "size",  # McMahan et al., algorithm 1
+    "fedavg": "num_examples",  # McMahan et al., algorithm 1
     "power_of_choice": "uniform",  # Cho et al., algorithm 1
-    "divfl": "size",  # Balakrishnan et al., released code
+    "divfl": "num_examples",  # Balakrishnan et al., released code
     "subtrunc": "uniform",  # Castillo et al., algorithm 1
     "unionfl": "uniform",
     "clustered_by_size": "uniform",  # Fraboni et al., equation 4
     "clustered_by_similarity": "uniform",
-    "full": "size",
-    "round_robin": "size",
-    "fedprox": "size",
+    "full": "num_examples",
+    "round_robin": "num_examples",
+    "fedprox": "num_examples",
 }
 OWN = {
     "agnostic",
@@ -42,9 +42,9 @@ def context():
 
 def weights_of(name, clients):
     """What a method's aggregator makes of a cohort whose selector proposes something else."""
-    aggregator = factories(METHODS[name])["aggregator"]()
+    aggregator = role_classes(METHODS[name])["aggregator"]()
     proposed = jnp.linspace(0.1, 0.4, clients.shape[0])
-    return aggregator.weigh((), Cohort(clients, proposed), context())
+    return aggregator.compute_weights((), Cohort(clients, proposed), context())
 
 
 def test_every_method_is_here():
@@ -56,7 +56,7 @@ def test_every_method_is_here():
 def test_the_average_is_that_of_the_paper(name):
     clients = jnp.array([0, 4, 2, 2])
     sizes = np.array(SIZES)[np.asarray(clients)]
-    expected = {"uniform": np.full(4, 1 / 4), "size": sizes / sizes.sum()}[AVERAGES[name]]
+    expected = {"uniform": np.full(4, 1 / 4), "num_examples": sizes / sizes.sum()}[AVERAGES[name]]
     np.testing.assert_allclose(weights_of(name, clients), expected, rtol=1e-6)
 
 
@@ -66,7 +66,7 @@ UNBIASED = ["full", "clustered_by_size", "clustered_by_similarity"]
 @pytest.mark.parametrize("name", UNBIASED)
 def test_a_client_weighs_its_share_on_average(name):
     """E[weight] = p, with sizes of 5 to 60 (Fraboni et al., proposition 1)."""
-    selector = factories(METHODS[name])["selector"](*([4] if name != "full" else []))
+    selector = role_classes(METHODS[name])["selector"](*([4] if name != "full" else []))
     state = selector.init(context())
     if name == "clustered_by_similarity":  # Two directions, so that clusters are not by size.
         updates = np.eye(3)[np.arange(len(SIZES)) % 2] + 0.1

@@ -236,8 +236,10 @@ def test_models_are_those_that_the_results_are_of(ready, finished):
             np.testing.assert_allclose(measured[name], expected, rtol=1e-4, atol=1e-5)
         one = results.load_model(finished.path, method, seed=1)
         assert one.dataset.seed.values.tolist() == [1]
-        params = one.of(1).params["head"]
-        np.testing.assert_array_equal(params["kernel"], fitted.of(1).params["head"]["kernel"])
+        params = one.variables_for(1).params["head"]
+        np.testing.assert_array_equal(
+            params["kernel"], fitted.variables_for(1).params["head"]["kernel"]
+        )
         x = ready.data.test.features[:9]
         logits = x.reshape(9, -1) / np.float32(255) @ params["kernel"] + params["bias"]
         np.testing.assert_allclose(one.outputs(x)[0], logits, rtol=1e-4, atol=1e-4)
@@ -307,7 +309,7 @@ def test_sigterm_ends_after_the_checkpoint(ready, finished, tmp_path):
     only = ready._replace(config=config, rounds={"fedavg": ready.rounds["fedavg"]})
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated), Termination() as end:
-        experiment.execute(only, folder, lambda method: [end.watch(Kill(2))])
+        experiment.execute(only, folder, lambda method: [end.wrap(Kill(2))])
     assert signal.getsignal(signal.SIGTERM) is before
     assert not folder.results.exists()
     kept = [path.name for path in (folder.checkpoints / "fedavg").iterdir()]

@@ -14,7 +14,7 @@ from fedjax_fair import data, simulate
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config, ModelConfig
-from fedjax_fair.app.sweep import planned, sweep
+from fedjax_fair.app.sweep import plan_sweep, sweep
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit
 
 # The package has the function by this name.
@@ -33,10 +33,10 @@ def base():
 
 
 def one_by_one(base, name, seed, **settings):
-    """The same point as a run of its own."""
+    """The same configuration as a run of its own."""
     written = ",".join(f"{setting}={value}" for setting, value in settings.items())
     # A sweep holds out a tenth of training examples.
-    data = replace(base.data, validation=0.1)
+    data = replace(base.data, validation_fraction=0.1)
     config = replace(base, methods=(f"{name}:{written}",), data=data)
     experiment = build(presets.resolve(config))
     (round,) = experiment.rounds.values()
@@ -50,8 +50,8 @@ def test_every_point_is_what_it_is_alone(base):
     )  # fmt: skip
     for seed, lam, rate in ((0, 0.0, 0.1), (5, 2.0, 0.03)):
         alone = one_by_one(base, "subtrunc", seed, lam=lam, learning_rate=rate)
-        point = {"algorithm": "subtrunc", "seed": seed, "lam": lam, "learning_rate": rate}
-        own = together.sel(point)
+        configuration = {"algorithm": "subtrunc", "seed": seed, "lam": lam, "learning_rate": rate}
+        own = together.sel(configuration)
         np.testing.assert_array_equal(own["cohort_clients"], alone["cohort_clients"][0])
         for metric in ("test_loss", "validation_loss", "validation_accuracy_mean_clients"):
             np.testing.assert_allclose(own[metric], alone[metric][0], rtol=1e-4)
@@ -60,8 +60,10 @@ def test_every_point_is_what_it_is_alone(base):
     np.testing.assert_array_equal(fedprox.sel(lam=0.0), fedprox.sel(lam=2.0))
 
 
-def test_uploads_and_faults_can_be_varied(base):
-    config = replace(base, methods=("fedavg",), upload=replace(base.upload, clip=0.01))
+def test_communication_and_faults_can_be_varied(base):
+    config = replace(
+        base, methods=("fedavg",), communication=replace(base.communication, clipping_norm=0.01)
+    )
     config = replace(config, aggregator=replace(base.aggregator, weights="uniform"))
     assert not module._is_traced(config, module._axis(config, "dropout", [0.0, 0.5]))
     runs = sweep(config, seeds=(0,), noise_multiplier=[0.0, 5.0])
@@ -105,11 +107,11 @@ def test_data_is_read_once(base, monkeypatch):
 
 
 def test_batches_and_partitions_change_nothing(base, tmp_path):
-    config = replace(base, methods=("subtrunc",), data=replace(base.data, per_run=True))
+    config = replace(base, methods=("subtrunc",), data=replace(base.data, partition_per_seed=True))
     whole = sweep(config, lam=[0.0, 1.0, 2.0], folder=tmp_path)
     assert whole["train_examples"].dims == ("seed", "client", "class")
     assert (tmp_path / "report.html").exists()
-    parts = sweep(config, lam=[0.0, 1.0, 2.0], points_per_batch=4)
+    parts = sweep(config, lam=[0.0, 1.0, 2.0], runs_per_batch=4)
     np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
     assert (whole["train_examples"].sel(seed=0) != whole["train_examples"].sel(seed=5)).any()
 
@@ -123,17 +125,17 @@ def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
         def on_compiled(self, num_bytes):
             bytes_needed.append(num_bytes)
 
-    def watch(runs):
+    def callback_fn(runs):
         assert runs.startswith("fedprox, ")
         return Watch()
 
-    whole = sweep(config, watch=watch, **settings)
-    sweep(config, seeds=(0,), prox=[0.1], watch=watch)
+    whole = sweep(config, callback_fn=callback_fn, **settings)
+    sweep(config, seeds=(0,), prox=[0.1], callback_fn=callback_fn)
     all_runs, one = bytes_needed
     limit = (one + all_runs) // 2
     monkeypatch.setattr(module, "free_bytes", lambda: limit)
     bytes_needed.clear()
-    parts = sweep(config, watch=watch, **settings)
+    parts = sweep(config, callback_fn=callback_fn, **settings)
     assert 2 <= len(bytes_needed) <= 4
     assert max(bytes_needed) <= limit
     np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
@@ -150,7 +152,7 @@ def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
 def test_groups_of_devices_get_equally_many_runs(base, monkeypatch):
     """Ten runs among four groups, where memory suffices for two of each: eight, and then two."""
     config = replace(base, methods=("fedavg",))
-    _, _, (group,) = planned(config, {"learning_rate": [0.1]}, seeds=range(10))
+    _, _, (group,) = plan_sweep(config, {"learning_rate": [0.1]}, seeds=range(10))
     devices = np.array(8 * jax.devices()[:1]).reshape(4, 2)  # Nothing runs on them.
     group = group._replace(mesh=Mesh(devices, ("runs", "clients")))
     tried = []
@@ -185,7 +187,7 @@ def test_a_point_that_diverges_leaves_the_others_alone(base):
 
 def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
     config = replace(base, methods=("fedprox",))
-    whole = sweep(config, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+    whole = sweep(config, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
     runs, calls = module.fit_batch, []
 
     def interrupted(*arguments, **settings):
@@ -196,19 +198,19 @@ def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "fit_batch", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
-    again = sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
+    again = sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
     assert len(calls) == 4
     np.testing.assert_array_equal(whole["test_loss"], again["test_loss"])
     with pytest.raises(ValueError, match=r"found another one in sweep\.json"):
-        sweep(config, folder=tmp_path, prox=[0.0, 0.1], points_per_batch=2)
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1], runs_per_batch=2)
     foreign = next(iter(tmp_path.glob("000-*.nc")))
     whole.to_netcdf(foreign, engine="h5netcdf")
     with pytest.raises(ValueError, match=rf"{foreign.name}': expected runs of this sweep"):
-        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
     (tmp_path / "sweep.json").write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"found another one in sweep\.json"):
-        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], points_per_batch=2)
+        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
         ({"learning_rate": [-0.1]}, "learning_rate=-0.1"),
         ({"alpha": [0.1]}, "alpha"),
         ({"mu": [1.0]}, "mu: expected a setting that one of subtrunc, fedprox reads"),
-        ({"lam": [0.1], "points_per_batch": 0}, "points_per_batch=0"),
+        ({"lam": [0.1], "runs_per_batch": 0}, "runs_per_batch=0"),
     ],
 )
 def test_bad_settings_are_named_before_anything_is_compiled(base, settings, message):

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from fedjax_fair import data
 from fedjax_fair.data.class_partition import _draw_slots
-from fedjax_fair.data.ownership import equal_parts
+from fedjax_fair.data.partitioner import equal_parts
 
 LABELS = np.random.default_rng(0).integers(0, 10, 2000)
 WRITERS = np.random.default_rng(1).permutation(np.repeat(np.arange(40), 50))
 PARTITIONERS = [
     data.iid(30),
-    data.quantity_skew(30, "power", skew=1.2, min_size=2),
+    data.quantity_skew(30, "power", skew=1.2, min_partition_size=2),
     data.quantity_skew(30, "lognormal", skew=2.0),
     data.dirichlet(10, 0.5),
     data.shards(30, 2),
@@ -40,11 +40,11 @@ def split(partitioner, seed=0, labels=LABELS):
 @pytest.mark.parametrize("partitioner", PARTITIONERS, ids=named)
 def test_every_example_has_one_owner_or_is_reported(partitioner):
     partition = split(partitioner)
-    everything = np.concatenate([partition.order, partition.dropped])
+    everything = np.concatenate([partition.order, partition.unassigned])
     np.testing.assert_array_equal(np.sort(everything), np.arange(len(LABELS)))
     assert partition.sizes.min() >= 1
     assert partition.sizes.sum() == len(partition.order)
-    assert {a.dtype for a in (partition.order, partition.sizes, partition.dropped)} == {
+    assert {a.dtype for a in (partition.order, partition.sizes, partition.unassigned)} == {
         np.dtype("i4")
     }
     assert [len(indices) for indices in partition.client_indices] == partition.sizes.tolist()
@@ -61,7 +61,7 @@ def test_test_examples_are_split_like_training_examples(partitioner):
     partition = split(partitioner)
     test_labels = np.random.default_rng(2).integers(0, 10, 613)
     test = data.split_test(partition, LABELS, test_labels, seed=0)
-    assert len(np.unique(np.concatenate([test.order, test.dropped]))) == len(test_labels)
+    assert len(np.unique(np.concatenate([test.order, test.unassigned]))) == len(test_labels)
     for label in range(10):
         train = np.array([(LABELS[i] == label).sum() for i in partition.client_indices])
         given = np.array([(test_labels[i] == label).sum() for i in test.client_indices])
@@ -100,8 +100,8 @@ def test_three_classes_each_as_specified():
     assert Counter(label for counts in held for label in counts) == dict.fromkeys(range(10), 6)
     shard = np.bincount(labels) // 6
     assert all(n == shard[label] for counts in held for label, n in counts.items())
-    dropped = np.bincount(labels[partition.dropped], minlength=10)
-    assert dropped.tolist() == [1, 0, 0, 3, 0, 0, 5, 0, 0, 0]
+    unassigned = np.bincount(labels[partition.unassigned], minlength=10)
+    assert unassigned.tolist() == [1, 0, 0, 3, 0, 0, 5, 0, 0, 0]
 
 
 def test_many_clients_may_hold_all_classes():
@@ -118,8 +118,8 @@ def test_classes_are_used_as_equally_often_as_possible():
 @pytest.mark.parametrize("case", range(4))
 def test_dirichlet_equals_flwr_datasets(case):
     golden = np.load(Path(__file__).parent / "golden" / "dirichlet_flwr_0_6_1.npz")
-    num_clients, min_size, seed = golden[f"settings_{case}"].tolist()
-    partitioner = data.dirichlet(num_clients, golden[f"alpha_{case}"], min_size)
+    num_clients, min_partition_size, seed = golden[f"settings_{case}"].tolist()
+    partitioner = data.dirichlet(num_clients, golden[f"alpha_{case}"], min_partition_size)
     partition = partitioner.split(golden[f"labels_{case}"], seed)
     np.testing.assert_array_equal(partition.order, golden[f"order_{case}"])
     np.testing.assert_array_equal(partition.sizes, golden[f"sizes_{case}"])
@@ -214,7 +214,9 @@ def test_shards_hold_few_classes():
     assert max(len(np.unique(labels[i])) for i in partition.client_indices) == 2
     # 29 examples make ten shards of two with nine left over, which must not always be the last.
     labels = np.arange(29) // 10
-    lost = {labels[i] for seed in range(30) for i in data.shards(5, 2).split(labels, seed).dropped}
+    lost = {
+        labels[i] for seed in range(30) for i in data.shards(5, 2).split(labels, seed).unassigned
+    }
     assert lost == {0, 1, 2}
 
 
@@ -232,9 +234,9 @@ def test_natural_owners():
     partition = split(data.by_column("writer"))
     for writer, indices in enumerate(partition.client_indices):
         assert indices.tolist() == [i for i, owner in enumerate(WRITERS) if owner == writer]
-    test = data.follow_owners(WRITERS, np.array([3, 99, 0, 3]))
+    test = data.assign_by_owner(WRITERS, np.array([3, 99, 0, 3]))
     assert test.sizes[[0, 3]].tolist() == [1, 2]
-    assert test.dropped.tolist() == [1]
+    assert test.unassigned.tolist() == [1]
 
 
 FEW = np.arange(12) % 3
@@ -248,8 +250,8 @@ MANY = data.Cluster(10**30, [0], 5)
         (lambda: data.iid(0), "num_clients=0"),
         (lambda: data.iid(13).split(FEW, 0), "12 examples for num_clients=13"),
         (lambda: data.shards(5, 3).split(FEW, 0), "expected at least 15"),
-        (lambda: data.quantity_skew(5, min_size=3).split(FEW, 0), "expected at least 15"),
-        (lambda: data.quantity_skew(5, "zipf"), "law='zipf'"),
+        (lambda: data.quantity_skew(5, min_partition_size=3).split(FEW, 0), "expected at least 15"),
+        (lambda: data.quantity_skew(5, "zipf"), "distribution='zipf'"),
         (lambda: data.quantity_skew(5, skew=-1.0), "skew=-1.0"),
         (lambda: data.dirichlet(3, 0.0), "alpha=0.0"),
         (lambda: data.dirichlet(3, [1.0, 2.0]), r"alpha of shape \(2,\)"),

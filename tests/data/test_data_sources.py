@@ -13,8 +13,8 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from fedjax_fair import data
 from fedjax_fair.app.cli import main
 from fedjax_fair.data import cache, tfds_images
-from fedjax_fair.data.prepared import DamagedError
 from fedjax_fair.data.ratings import read_ratings
+from fedjax_fair.data.tfds_folder import DamagedError
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +156,7 @@ def damage(path):
         lambda kept: (kept / "test.image.npy").unlink(),
         lambda kept: (kept / "test.image.npy").write_bytes(b""),
         lambda kept: (kept / "manifest.json").unlink(),
-        lambda kept: (kept / "manifest.json").write_text('{"stamp"'),
+        lambda kept: (kept / "manifest.json").write_text('{"cache_key"'),
         lambda kept: (kept / "manifest.json").write_text("[]"),
         lambda kept: (kept.parent / "tiny-train.array_record-00000-of-00001").write_bytes(b"new"),
         lambda kept: os.utime(kept.parent / "features.json", (0, 0)),

@@ -60,10 +60,10 @@ def test_clients_own_what_a_foreign_partitioner_gives_them():
             np.flatnonzero(label == LABELS).tolist() for label in range(3)
         ]
     by_writer = as_partitioner(ByColumn("writer")).split(LABELS, 0, writer=WRITERS, image=[[0]])
-    np.testing.assert_array_equal(by_writer.dropped, np.flatnonzero(WRITERS > 2))
+    np.testing.assert_array_equal(by_writer.unassigned, np.flatnonzero(WRITERS > 2))
     federation = data.load("digits", ByColumn("label", 10))
     assert federation.num_clients == 10
-    assert not federation.label_skew
+    assert not federation.label_skew_only
     own = data.iid(3)
     assert as_partitioner(own) is own
 

@@ -19,7 +19,7 @@ def test_only_the_training_labels_of_the_liars_are_flipped():
     np.testing.assert_array_equal(flipped.test.labels, honest.test.labels)
     again = data.flip_labels(flipped, [7, 2])
     np.testing.assert_array_equal(again.train.labels, train.labels)
-    assert (honest.label_skew, flipped.label_skew) == (True, False)
+    assert (honest.label_skew_only, flipped.label_skew_only) == (True, False)
     data.validate(flipped)
 
 

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_fair import data
-from fedjax_fair.data.federated import moved
+from fedjax_fair.data.federated import map_arrays
 
 
 def owned_by(examples, client):
     return examples.order[examples.offsets[client] :][: examples.sizes[client]].tolist()
 
 
-def require_split(whole, held, fraction):
+def check_split(whole, held, fraction):
     """That each client's training examples are parted, and all else is as it was."""
     for client, size in enumerate(whole.train.sizes):
         kept, chosen = owned_by(held.train, client), owned_by(held.validation, client)
@@ -27,7 +27,7 @@ def require_split(whole, held, fraction):
     jax.tree.map(
         np.testing.assert_array_equal, (held.test, held.groups), (whole.test, whole.groups)
     )
-    assert held.label_skew == whole.label_skew
+    assert held.label_skew_only == whole.label_skew_only
     data.validate(held)
 
 
@@ -45,10 +45,10 @@ def test_every_client_parts_with_its_share(sizes, fraction, seed):
         groups=np.arange(len(sizes)) % 2, num_classes=3,
     )  # fmt: skip
     if max(sizes) * fraction < 1:
-        with pytest.raises(ValueError, match=r"validation=.*expected a larger part"):
+        with pytest.raises(ValueError, match=r"validation_fraction=.*expected a larger part"):
             data.hold_out(whole, fraction, seed)
     else:
-        require_split(whole, data.hold_out(whole, fraction, seed), fraction)
+        check_split(whole, data.hold_out(whole, fraction, seed), fraction)
 
 
 @pytest.mark.parametrize(
@@ -58,22 +58,24 @@ def test_every_client_parts_with_its_share(sizes, fraction, seed):
         data.classes_per_client(20),
         data.shards(20),
         data.dirichlet(20, 0.5),
-        data.quantity_skew(20, min_size=10),
+        data.quantity_skew(20, min_partition_size=10),
         data.planted_clusters("digits"),
     ],
     ids=lambda partition: partition.name.partition("(")[0],
 )
 def test_every_partition_supports_it(partition):
-    held = data.load("digits", partition, seed=3, validation=0.2)
-    require_split(data.load("digits", partition, seed=3), held, 0.2)
+    held = data.load("digits", partition, seed=3, validation_fraction=0.2)
+    check_split(data.load("digits", partition, seed=3), held, 0.2)
 
 
 def test_partitions_of_several_runs_stay_apart():
-    whole, held = (data.load("digits", data.iid(7), (0, 1), validation=v) for v in (0.0, 0.1))
+    whole, held = (
+        data.load("digits", data.iid(7), (0, 1), validation_fraction=v) for v in (0.0, 0.1)
+    )
     for run in range(2):
         mine, validation = whole.partition(run), held.partition(run)
-        require_split(mine, validation._replace(train=validation.train), 0.1)
-        alone = data.load("digits", data.iid(7), run, validation=0.1)
+        check_split(mine, validation._replace(train=validation.train), 0.1)
+        alone = data.load("digits", data.iid(7), run, validation_fraction=0.1)
         np.testing.assert_array_equal(validation.validation.order, alone.validation.order)
 
 
@@ -93,8 +95,10 @@ def test_files_and_arrays_hold_out_the_same(tmp_path):
     np.savez(tmp_path / "own.npz", **arrays, client=client)
     indices = [np.flatnonzero(client == i) for i in range(4)]
     made = [
-        data.from_npz(tmp_path / "own.npz", validation=0.25, seed=5),
-        data.from_arrays(**arrays, client_indices=indices, name="own", validation=0.25, seed=5),
+        data.from_npz(tmp_path / "own.npz", validation_fraction=0.25, seed=5),
+        data.from_arrays(
+            **arrays, client_indices=indices, name="own", validation_fraction=0.25, seed=5
+        ),
     ]
     jax.tree.map(np.testing.assert_array_equal, *made)
     # Of ten examples two are for testing, and a quarter of the other eight for validation.
@@ -105,15 +109,19 @@ def test_files_and_arrays_hold_out_the_same(tmp_path):
 def test_without_it_nothing_changes():
     plain = data.load("digits", seed=2)
     assert plain.validation is None
-    jax.tree.map(np.testing.assert_array_equal, plain, data.load("digits", seed=2, validation=0.0))
+    jax.tree.map(
+        np.testing.assert_array_equal, plain, data.load("digits", seed=2, validation_fraction=0.0)
+    )
 
 
 def test_what_can_not_be_held_out_is_refused():
     whole = data.load("digits", data.iid(7))
     for fraction in (1.0, -0.1, float("nan")):
-        with pytest.raises(ValueError, match=r"validation=.*expected a number in \[0, 1\)"):
+        with pytest.raises(
+            ValueError, match=r"validation_fraction=.*expected a number in \[0, 1\)"
+        ):
             data.hold_out(whole, fraction)
-    with pytest.raises(ValueError, match=r"validation=0: expected a larger part"):
+    with pytest.raises(ValueError, match=r"validation_fraction=0: expected a larger part"):
         data.hold_out(whole, 0)
     held = data.hold_out(whole, 0.1)
     with pytest.raises(ValueError, match="expected a federation without validation examples"):
@@ -127,10 +135,10 @@ def test_what_can_not_be_held_out_is_refused():
 
 def test_shared_examples_are_moved_once():
     held = data.hold_out(data.load("digits", data.iid(7)), 0.1)
-    there = moved(held, jax.device_put)
+    there = map_arrays(held, jax.device_put)
     jax.tree.map(np.testing.assert_array_equal, there, held)
     assert there.validation.features is there.train.features
     flipped = data.flip_labels(held, [0])  # Whose training labels are others.
-    there = moved(flipped, jax.device_put)
+    there = map_arrays(flipped, jax.device_put)
     np.testing.assert_array_equal(there.validation.labels, held.validation.labels)
     assert (np.asarray(there.train.labels) != held.train.labels).any()

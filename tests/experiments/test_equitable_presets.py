@@ -14,7 +14,7 @@ from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import ModelConfig
 from fedjax_fair.app.presets import PRESETS, Preset
-from fedjax_fair.app.variants import relevant
+from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.data import sources
 from fedjax_fair.metrics import paired
 from fedjax_fair.training.fit import fit
@@ -53,13 +53,13 @@ def generated(monkeypatch):
 @pytest.mark.usefixtures("generated")
 def test_every_preset_can_be_built(name):
     config = replace(ALL[name].config, model=ModelConfig(name="logistic"))
-    ready = build(relevant(presets.resolve(config)))
+    ready = build(drop_unused_settings(presets.resolve(config)))
     assert list(ready.rounds) == list(config.methods)
     assert ready.data.groups.max() + 1 == config.aggregator.num_clusters
     clients = {"emnist/byclass": (90, 18)}.get(config.data.name, (10, 4))
     assert (ready.data.num_clients, config.selector.cohort_size) == clients
     assert (config.solver.epochs, config.training.seeds) == (5, (0, 1, 2))
-    assert config.data.per_run == (name != "cross" and name != "equitable")
+    assert config.data.partition_per_seed == (name != "cross" and name != "equitable")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_networks_of_the_paper_train(name):
     config = ALL[name].config
     config = replace(config, methods=("equitable:epochs=1",))
     config = replace(config, training=replace(config.training, seeds=(0,)))
-    ready = build(relevant(presets.resolve(config)))
+    ready = build(drop_unused_settings(presets.resolve(config)))
     (round,) = ready.rounds.values()
     run = fit(round, ready.data, rounds=1, train_loss=False)
     assert np.isfinite(run.cohort_loss).all()
@@ -109,7 +109,7 @@ def test_a_table_of_runs_shows_what_they_measured(tmp_path, monkeypatch):
     assert kept["round"].values.tolist() == [0, 2, 4]
 
     own = replace(config, training=replace(config.training, seeds=(1,)))
-    ready = build(relevant(presets.resolve(own)))
+    ready = build(drop_unused_settings(presets.resolve(own)))
     run = fit(ready.rounds["equitable"], ready.data, rounds=4, seeds=(1,), eval_every=2)
     info = run.aggregation_nmi.values[0]
     np.testing.assert_allclose(
@@ -146,7 +146,7 @@ def test_the_grid_gives_every_method_the_same_budget():
         name.partition(":")[0] for name in PRESETS["equitable"].config.methods
     } - {"centralized"}
     assert set(count.values()) == {len(grid.rates) + 4}
-    ready = build(relevant(presets.resolve(small(tuple(names)))))
+    ready = build(drop_unused_settings(presets.resolve(small(tuple(names)))))
     assert len(ready.rounds) == len(names)
 
 
@@ -174,7 +174,7 @@ def test_ablations_vary_one_tuned_setting(tmp_path):
     for name, (_, varied) in ABLATIONS.items():
         ((setting, values),) = varied.items()
         config = PAPERS[f"equitable-{name}-mnist"].config
-        assert (config.training.rounds, config.data.per_run) == (50, True)
+        assert (config.training.rounds, config.data.partition_per_seed) == (50, True)
         for method, value in zip(config.methods, values, strict=True):
             own = dict(pair.split("=") for pair in method.partition(":")[2].split(","))
             assert own == tuned | {setting: str(value)}

@@ -17,9 +17,9 @@ def small(monkeypatch):
     def few(instance):
         for name in ("centralized", "popular", "random"):
             yield script.Setting(name)
-        yield script.Setting("fedcg", rounds=4, cohort=5)
+        yield script.Setting("fedcg", rounds=4, cohort_size=5)
         yield script.Setting("fedcg", rounds=4)
-        yield script.Setting("discrete-greedy", answers=6)
+        yield script.Setting("discrete-greedy", responses=6)
 
     monkeypatch.setattr(script, "settings", few)
     return fed.facility_location(scores)
@@ -46,8 +46,8 @@ def test_what_was_run_is_not_run_again(small, tmp_path, monkeypatch):
     assert table.loc["centralized", "ratio"] == 1
     assert table.loc["popular", "beyond_popular"] == 0
     assert (table.loc["fedcg", "slack"] >= 0).all()
-    own = runs[runs["method"] == "random"]["found"].mean()
-    best = runs[runs["method"] == "centralized"]["found"].iloc[0]
+    own = runs[runs["method"] == "random"]["final_value"].mean()
+    best = runs[runs["method"] == "centralized"]["final_value"].iloc[0]
     np.testing.assert_allclose(table.loc["random", "ratio"], own / best, rtol=1e-4)
     written = (tmp_path / "federated-maximization-tables.md").read_text()
     assert "### small, k = 3" in written
@@ -60,7 +60,7 @@ def test_communities_are_harder_for_popular_groups():
     assert (problem.num_clients, problem.size) == (2000, 600)
     matroid = matroids.Uniform(10, 600)
     best = fed.centralized_greedy(problem, matroid).values[-1]
-    popular = problem.value(fed.popular_base(problem, matroid))
+    popular = problem.value(fed.top_singletons(problem, matroid))
     assert popular < 0.6 * best
 
 

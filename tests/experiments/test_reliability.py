@@ -148,7 +148,7 @@ def test_readers_that_take_anything_are_caught(case, said, monkeypatch):
     [
         lambda part: part._replace(order=np.append(part.order[:-1], part.order[0])),
         lambda part: part._replace(sizes=part.sizes + 1),
-        lambda part: part._replace(dropped=np.array([0], np.int32)),
+        lambda part: part._replace(unassigned=np.array([0], np.int32)),
         lambda part: part._replace(
             sizes=part.sizes - np.array([1, -1, 0]), groups=np.zeros(3, np.int32)
         ),
@@ -164,7 +164,7 @@ def test_wrong_partitions_are_caught(wrong, monkeypatch):
         return made._replace(split=lambda *given, **more: wrong(made.split(*given, **more)))
 
     monkeypatch.setitem(fuzz_partitions.PARTITIONERS, "iid", spoiled)
-    monkeypatch.setattr(fuzz_partitions, "settings_of", lambda factory: settings_of(data.iid))
+    monkeypatch.setattr(fuzz_partitions, "settings_of", lambda constructor: settings_of(data.iid))
     with pytest.raises(AssertionError):
         fuzz_partitions.judge(case)
 

@@ -27,7 +27,7 @@ def test_every_table_compares_methods_for_which_the_paper_has_numbers(data, name
     assert name.startswith("sensitivity") or set(config.methods) <= reported
     assert {"fedavg", "divfl"} < set(config.methods)
     assert PAPERS[name].config == config
-    assert (config.data.name, config.data.per_run) == (data, True)
+    assert (config.data.name, config.data.partition_per_seed) == (data, True)
     # Algorithm 1 averages with 1 / kappa; the rest was chosen on random selection alone.
     assert config.aggregator.weights == "uniform"
     rate, rounds = {"mnist": (0.01, 21), "cifar10": (0.03, 31)}[data]
@@ -46,7 +46,7 @@ def smaller(config):
     """The same comparison, on data that is always at hand."""
     return replace(
         config,
-        data=DataConfig(clients=20, per_run=True),
+        data=DataConfig(clients=20, partition_per_seed=True),
         model=ModelConfig(name="logistic"),
         solver=SolverConfig(learning_rate=0.1, batch_size=10, steps=2),
         training=TrainingConfig(rounds=6, eval_every=1, seeds=(0, 1, 2)),
@@ -102,7 +102,7 @@ def made_up(accuracy, dissimilarity):
             "accuracy_mean_clients": (shape, accuracy),
             "client_dissimilarity": (shape, dissimilarity),
             "client_dissimilarity_class_based": (shape, 0.75 * dissimilarity),
-            "other_picks": (shape, np.full((2, 3, 6), 0.5)),
+            "other_selections": (shape, np.full((2, 3, 6), 0.5)),
             "bonus_open": (shape, np.full((2, 3, 6), np.nan)),
             "accuracy_standard_deviation": (shape, dissimilarity / 2),
             "cohort_loss": (shape, np.full((2, 3, 6), 0.25)),
@@ -165,9 +165,9 @@ def test_what_the_bonus_did_is_counted():
             coords={"algorithm": ["divfl", "subtrunc"], "seed": [0], "round": [0, 1, 2]},
         )
     )
-    # The same cohort in another order is no other pick; then two of four are others.
-    np.testing.assert_array_equal(measured.other_picks.isel(seed=0, round=0), [0, 0.25])
-    # Only in the second round could more than the first of four picks add to the bonus.
+    # The same cohort in another order is no other selection; then two of four are others.
+    np.testing.assert_array_equal(measured.other_selections.isel(seed=0, round=0), [0, 0.25])
+    # Only in the second round could more than the first of four selections add to the bonus.
     np.testing.assert_array_equal(measured.bonus_open.isel(seed=0, round=0), [np.nan, 0.5])
 
 
@@ -185,7 +185,7 @@ def test_what_is_calibrated_on_is_tested_by_no_table():
             ]
             assert sorted([*own[0], *own[1]]) == sorted(own[2])
     np.testing.assert_array_equal(held.test.features, data.train.features)
-    assert held.label_skew
+    assert held.label_skew_only
 
 
 def test_the_calibrated_rounds_are_closest_to_the_reported_accuracy(tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 import fedjax_fair as ff
-from fedjax_fair import aggregators, data, faults, models, selectors, solvers, uploads
+from fedjax_fair import aggregators, communication, data, faults, models, selectors, solvers
 from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.config import (
@@ -25,7 +25,7 @@ from fedjax_fair.app.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.app.variants import relevant
+from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.submodular import Modular, Scaled, Sum, facility_location_from_features
 
@@ -33,7 +33,9 @@ SEEDS = (0, 1)
 ROUNDS, EVAL_EVERY = 6, 3
 CONFIG = presets.resolve(
     Config(
-        data=DataConfig(name="digits", partition="dirichlet", alpha=0.5, clients=12, min_size=20),
+        data=DataConfig(
+            name="digits", partition="dirichlet", alpha=0.5, clients=12, min_partition_size=20
+        ),
         model=ModelConfig(hidden=(4,)),
         solver=SolverConfig(learning_rate=0.1, batch_size=10, steps=3),
         selector=SelectorConfig(cohort_size=5),
@@ -49,7 +51,7 @@ PLANTED = replace(
 @cache
 def federation(config=CONFIG):
     """Twelve clients of unequal sizes; ten clients in known groups for ``PLANTED``."""
-    return build(relevant(replace(config, methods=("fedavg",)))).data
+    return build(drop_unused_settings(replace(config, methods=("fedavg",)))).data
 
 
 @cache  # Runs of one model share the program of the evaluation.
@@ -90,7 +92,7 @@ def trained(round, config=CONFIG, summaries=False, **settings):
 
 def method(name, config=CONFIG):
     """A run of a method by its name, with the settings of ``config``."""
-    own = relevant(replace(config, methods=(name,)))
+    own = drop_unused_settings(replace(config, methods=(name,)))
     owners = federation(config)
     round = method_round(own, name, owners.num_classes, largest_client(owners), network())
     return trained(round, config, summaries=True)
@@ -160,14 +162,18 @@ SELECTORS = {
         selectors.DivFL(5, gradients=selectors.gradients.Updates(0.1, CountSketch(16)))
     ),
     "divfl-pool": lambda: roles(selectors.DivFL(5, pool=8)),
-    "divfl-points": lambda: roles(
-        selectors.DivFL(5, pool=6, points=4, gradients=selectors.gradients.Stale(CountSketch(16)))
+    "divfl-reference_clients": lambda: roles(
+        selectors.DivFL(
+            5, pool=6, num_reference_clients=4, gradients=selectors.gradients.Stale(CountSketch(16))
+        )
     ),
     "subtrunc-identity": lambda: roles(
         selectors.SubTrunc(5, 0.8, 2.0, phi="identity", candidates="all")
     ),
     "subtrunc-phi": lambda: roles(selectors.SubTrunc(5, 0.8, 2.0, phi=jnp.sqrt, scale="sum")),
-    "subtrunc-points": lambda: roles(selectors.SubTrunc(5, pool=7, points=4, candidates=6)),
+    "subtrunc-reference_clients": lambda: roles(
+        selectors.SubTrunc(5, pool=7, num_reference_clients=4, candidates=6)
+    ),
     "unionfl-pool": lambda: roles(
         selectors.UnionFL(5, 0.5, 2, pool=8, gradients="stale", candidates="all")
     ),
@@ -178,7 +184,7 @@ SELECTORS = {
     "submodular-candidates": lambda: roles(
         selectors.Submodular(represented_losses, 5, candidates=4)
     ),
-    "agnostic": lambda: roles(selectors.Agnostic(0.3), aggregator=aggregators.Mean("cohort")),
+    "agnostic": lambda: roles(selectors.Agnostic(0.3), aggregator=aggregators.Mean("selector")),
     "drfa": lambda: roles(selectors.DRFA(0.3, cohort_size=4, local_steps=3)),
     "drfa-epochs": lambda: roles(
         selectors.DRFA(0.3, cohort_size=4, local_steps=2), solvers.SGD(0.1, 10, epochs=1)
@@ -208,12 +214,12 @@ def trusted():
 
 
 AGGREGATORS = {
-    "mean-size": lambda: roles(aggregator=aggregators.Mean("size")),
+    "mean-size": lambda: roles(aggregator=aggregators.Mean("num_examples")),
     "mean-cohort": lambda: roles(
-        selectors.DivFL(5, candidates="all"), aggregator=aggregators.Mean("cohort")
+        selectors.DivFL(5, candidates="all"), aggregator=aggregators.Mean("selector")
     ),
     "mean-server_optimizer": lambda: roles(
-        aggregator=aggregators.Mean("size", server_optimizer=optax.sgd(0.5, momentum=0.9))
+        aggregator=aggregators.Mean("num_examples", server_optimizer=optax.sgd(0.5, momentum=0.9))
     ),
     "mean-server_adam": lambda: with_promotion(
         lambda: roles(aggregator=aggregators.Mean(server_optimizer=optax.adam(0.01)))
@@ -230,7 +236,7 @@ AGGREGATORS = {
     "q_fedavg": lambda: roles(aggregator=aggregators.QFedAvg(2.0, learning_rate=0.1)),
     "tilted-uniform": lambda: roles(aggregator=aggregators.Tilted(0.5, "uniform")),
     "tilted-cohort": lambda: roles(
-        selectors.BySize(5), aggregator=aggregators.Tilted(-1.0, "cohort")
+        selectors.BySize(5), aggregator=aggregators.Tilted(-1.0, "selector")
     ),
     "fltrust": lambda: roles(
         aggregator=aggregators.FLTrust(trusted(), solvers.SGD(0.1, 10, epochs=1), seed=2)
@@ -238,9 +244,9 @@ AGGREGATORS = {
     "trimmed_mean": lambda: roles(aggregator=aggregators.TrimmedMean(0.25)),
     "krum-several": lambda: roles(aggregator=aggregators.Krum(1, selected=2)),
     "geometric_median-size": lambda: roles(
-        aggregator=aggregators.GeometricMedian("size", iterations=3)
+        aggregator=aggregators.GeometricMedian("num_examples", iterations=3)
     ),
-    "norm_clipping-size": lambda: roles(aggregator=aggregators.NormClipping(0.2, "size")),
+    "norm_clipping-size": lambda: roles(aggregator=aggregators.NormClipping(0.2, "num_examples")),
     "centered_clipping": lambda: roles(aggregator=aggregators.CenteredClipping(0.2, iterations=3)),
 }
 
@@ -251,52 +257,60 @@ FAULTS = {
         selectors.UnionFL(5, 0.5, 2), faults=faults.Dropout(np.linspace(0, 0.9, 12))
     ),
     "stragglers": lambda: roles(faults=faults.Stragglers(0.5, deadline_steps=1)),
-    "late": lambda: roles(faults=faults.Late(0.6, rounds=2)),
+    "staleness": lambda: roles(faults=faults.Staleness(0.6, max_staleness=2)),
     "byzantine-sign_flip": lambda: roles(faults=faults.Byzantine(0.4, "sign_flip", seed=1)),
     "byzantine-scaling": lambda: roles(faults=faults.Byzantine([0, 3, 7], "scaling", 3.0)),
     "byzantine-noise": lambda: roles(faults=faults.Byzantine(0.4, "noise")),
-    "byzantine-nan-drop": lambda: roles(faults=faults.Byzantine(0.3, "nan"), on_nonfinite="drop"),
+    "byzantine-nan-drop": lambda: roles(
+        faults=faults.Byzantine(0.3, "nan"), on_nonfinite="drop_client"
+    ),
     "byzantine-nan-keep": lambda: roles(
-        selectors.DivFL(5), faults=faults.Byzantine([2], "nan"), on_nonfinite="keep"
+        selectors.DivFL(5), faults=faults.Byzantine([2], "nan"), on_nonfinite="skip_round"
     ),
-    "byzantine-little": lambda: roles(
-        aggregator=aggregators.Median(), faults=faults.Byzantine(0.4, "little")
+    "byzantine-alie": lambda: roles(
+        aggregator=aggregators.Median(), faults=faults.Byzantine(0.4, "alie")
     ),
-    "byzantine-inner_product": lambda: roles(
-        aggregator=aggregators.Krum(1), faults=faults.Byzantine(0.4, "inner_product", 0.5)
+    "byzantine-ipm": lambda: roles(
+        aggregator=aggregators.Krum(1), faults=faults.Byzantine(0.4, "ipm", 0.5)
     ),
-    "diurnal": lambda: roles(faults=faults.Diurnal(4, lowest=0.2, highest=0.9)),
+    "diurnal": lambda: roles(faults=faults.Diurnal(4, min_availability=0.2, max_availability=0.9)),
     "trace": lambda: roles(selectors.DivFL(3), faults=faults.Trace(AVAILABLE)),
     "trace-power_of_choice": lambda: roles(
         selectors.PowerOfChoice(3, 5), faults=faults.Trace(AVAILABLE)
     ),
     "several-faults": lambda: roles(
         faults=[
-            faults.Diurnal(4, lowest=0.5),
-            faults.Late(0.5, rounds=2),
+            faults.Diurnal(4, min_availability=0.5),
+            faults.Staleness(0.5, max_staleness=2),
             faults.Stragglers(0.5, deadline_steps=2),
             faults.Dropout(0.2),
         ]
     ),
 }
 
-UPLOADS = {
-    "top_k": lambda: roles(compression=uploads.TopK(0.1)),
-    "quantized": lambda: roles(
-        aggregator=aggregators.Mean("size"), compression=uploads.Quantized(4)
+COMMUNICATION = {
+    "top_k": lambda: roles(compression=communication.TopK(0.1)),
+    "stochastic_quantization": lambda: roles(
+        aggregator=aggregators.Mean("num_examples"),
+        compression=communication.StochasticQuantization(4),
     ),
-    "secure": lambda: roles(aggregator=aggregators.Mean("size"), aggregation="secure"),
-    "secure-limit-dropout": lambda: roles(
-        aggregation=uploads.Secure(4.0), faults=faults.Dropout(0.3)
+    "secure": lambda: roles(aggregator=aggregators.Mean("num_examples"), aggregation="secure"),
+    "secure-max_abs_value-dropout": lambda: roles(
+        aggregation=communication.SecureAggregation(4.0), faults=faults.Dropout(0.3)
     ),
-    "privacy": lambda: roles(privacy=uploads.Privacy(0.1, 0.5)),
-    "adaptive_privacy": lambda: roles(
-        privacy=uploads.AdaptivePrivacy(0.5, initial_clip=0.2, quantile=0.6, count_noise=0.3)
+    "privacy": lambda: roles(privacy=communication.DifferentialPrivacy(0.1, 0.5)),
+    "adaptive_clipping": lambda: roles(
+        privacy=communication.AdaptiveClipping(
+            0.5, initial_clipping_norm=0.2, target_unclipped_quantile=0.6, clipped_count_stddev=0.3
+        )
     ),
-    "privacy-quantized": lambda: roles(
-        privacy=uploads.Privacy(0.1, 0.5), compression=uploads.Quantized(6)
+    "privacy-stochastic_quantization": lambda: roles(
+        privacy=communication.DifferentialPrivacy(0.1, 0.5),
+        compression=communication.StochasticQuantization(6),
     ),
-    "privacy-secure": lambda: roles(privacy=uploads.Privacy(0.1, 0.5), aggregation="secure"),
+    "privacy-secure": lambda: roles(
+        privacy=communication.DifferentialPrivacy(0.1, 0.5), aggregation="secure"
+    ),
 }
 
 
@@ -322,7 +336,7 @@ def run_by_rounds():
 
 
 def sweep(name, **varied):
-    own = relevant(replace(CONFIG, methods=(name,)))
+    own = drop_unused_settings(replace(CONFIG, methods=(name,)))
     own = replace(own, training=replace(own.training, rounds=4, eval_every=2))
     return numeric(ff.sweep(own, seeds=SEEDS, **varied))
 
@@ -367,5 +381,5 @@ OTHERS = {
 GROUPS = {
     "methods": METHODS,
     "roles": SELECTORS | SOLVERS | AGGREGATORS,
-    "conditions": FAULTS | UPLOADS | OTHERS,
+    "conditions": FAULTS | COMMUNICATION | OTHERS,
 }

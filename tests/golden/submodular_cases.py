@@ -114,7 +114,7 @@ def found(chosen):
         "items": chosen.items,
         "gains": chosen.gains,
         "value": chosen.value,
-        "calls": chosen.calls,
+        "num_evaluations": chosen.num_evaluations,
     }
 
 
@@ -182,11 +182,11 @@ def settings_of(maximize):
 
     def solve():
         function = FUNCTIONS["facility_location"]()
-        arrays = named("available", found(maximize(function, K, available=INCLUDED)))
-        arrays |= named("start", found(maximize(function, K, start=[5, 1])))
+        arrays = named("candidate_mask", found(maximize(function, K, candidate_mask=INCLUDED)))
+        arrays |= named("initial_items", found(maximize(function, K, initial_items=[5, 1])))
         arrays |= named("budget", found(maximize(function, costs=COSTS, budget=7.0)))
         arrays |= named("budget-k", found(maximize(function, 2, costs=COSTS, budget=8.0)))
-        arrays |= named("stop", found(maximize(function, 6, stop=0.8)))
+        arrays |= named("min_gain", found(maximize(function, 6, min_gain=0.8)))
         return arrays
 
     return both(solve)
@@ -197,7 +197,7 @@ def swaps():
 
     def solve():
         arrays = named("all", found(sm.best_swap(function, [0, 1, 2])))
-        arrays |= named("one", found(sm.best_swap(function, [0, 1, 2], most=1)))
+        arrays |= named("one", found(sm.best_swap(function, [0, 1, 2], max_swaps=1)))
         partition = LIMITS["partition"]
         return arrays | named(
             "matroid", found(sm.best_swap(function, [0, 1, 6], matroid=partition))
@@ -267,13 +267,13 @@ def of_matroid(matroid):
     def solve(masks, weights):
         return {
             "independent": jax.vmap(matroid.independent)(masks),
-            "addable": jax.vmap(matroid.addable)(masks),
+            "feasible_items": jax.vmap(matroid.feasible_items)(masks),
             "base": jax.vmap(matroid.max_weight_base)(weights),
         }
 
     eager = {
         "independent": matroid.independent(jnp.asarray(masks[9])),
-        "addable": matroid.addable(jnp.asarray(masks[9])),
+        "feasible_items": matroid.feasible_items(jnp.asarray(masks[9])),
         "base": matroid.max_weight_base(jnp.asarray(weights[0])),
     }
     return named("jit", jax.jit(solve)(masks, weights)) | named("eager", eager)
@@ -340,7 +340,9 @@ PROBLEMS = {
     "max_coverage-sparse": lambda: fed.max_coverage(listed((RATINGS > 1).astype(int))),
     "combinatorial_public_projects": lambda: fed.combinatorial_public_projects(NEEDS),
     "welfare": lambda: fed.Welfare(fed.combinatorial_public_projects(VALUES)),
-    "feature_selection": lambda: fed.feature_selection(EXAMPLES, LABELS, samples=20, drawn=50),
+    "feature_selection": lambda: fed.feature_selection(
+        EXAMPLES, LABELS, samples=20, num_examples=50
+    ),
     "custom": lambda: fed.custom(square_root, SCORES, size=N),
     "custom-sampled": lambda: fed.custom(square_root, SCORES, size=N, samples=15),
 }
@@ -359,9 +361,9 @@ def continuous(run):
         "extension": run.extension,
         "rounded": run.rounded,
         "spread": run.spread,
-        "promised": run.promised,
+        "client_base_gain": run.client_base_gain,
         "progress": run.progress,
-        "reach": run.reach,
+        "max_base_gain": run.max_base_gain,
         "lipschitz": run.lipschitz,
     }
 
@@ -398,7 +400,7 @@ def federated(problem):
             )
             | named("importance_factors", importance(fed.importance_factors(own)))
             | {
-                "popular_base": fed.popular_base(own, matroid),
+                "top_singletons": fed.top_singletons(own, matroid),
                 "random_base": fed.random_base(one, matroid),
                 "values": own.values(jnp.asarray(MASKS[3])),
                 "value": own.value(jnp.asarray(MASKS[3])),
@@ -420,10 +422,10 @@ def federated_settings():
     def solve():
         one = key(1)
         runs = {
-            "fedcg-cohort": fed.fedcg(one, own, uniform, 4, cohort=3, **weighted),
+            "fedcg-cohort": fed.fedcg(one, own, uniform, 4, cohort_size=3, **weighted),
             "fedcg-gradient": fed.fedcg(one, own, uniform, 4, send="gradient", step=0.2),
             "fedcg-secure": fed.fedcg(one, own, uniform, 4, aggregation="secure"),
-            "fedcg_plus-cohort": fed.fedcg_plus(one, own, uniform, 2, 3, cohort=3, **weighted),
+            "fedcg_plus-cohort": fed.fedcg_plus(one, own, uniform, 2, 3, cohort_size=3, **weighted),
             "fedcg_plus-scaled": fed.fedcg_plus(one, own, uniform, 2, 3, local="scaled"),
             "fedcg_plus-sampled": fed.fedcg_plus(
                 one, own, uniform, 2, 2, gradient="sampled", sigma=0.5
@@ -438,7 +440,7 @@ def federated_settings():
                 one, own, uniform, kappa=3.0, resample=False, **weighted
             ),
             "discrete_greedy-secure": fed.discrete_greedy(
-                one, own, uniform, kappa=5.0, aggregation=fed.Secure(8.0)
+                one, own, uniform, kappa=5.0, aggregation=fed.SecureAggregation(8.0)
             ),
             "centralized_greedy": fed.centralized_greedy(own, uniform, **weighted),
         }
@@ -446,7 +448,7 @@ def federated_settings():
             "importance_factors-secure",
             importance(fed.importance_factors(own, CLIENT_WEIGHTS, aggregation="secure", key=one)),
         )
-        arrays["popular_base"] = fed.popular_base(own, uniform, **weighted)
+        arrays["top_singletons"] = fed.top_singletons(own, uniform, **weighted)
         for name, run in runs.items():
             arrays |= named(name, continuous(run))
         for name, run in sets.items():

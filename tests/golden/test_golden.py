@@ -21,7 +21,7 @@ QUICK = {
     "method-unionfl",
     "method-equitable",
     "method-centralized",
-    "divfl-points",
+    "divfl-reference_clients",
     "fltrust",
     "sgd-adam",
     "several-faults",
@@ -42,7 +42,13 @@ QUICK = {
 """One case of each kind, for every run of the tests."""
 
 
-ROUNDED = {"drfa", "privacy", "adaptive_privacy", "privacy-quantized", "privacy-secure"}
+ROUNDED = {
+    "drfa",
+    "privacy",
+    "adaptive_clipping",
+    "privacy-stochastic_quantization",
+    "privacy-secure",
+}
 """Cases whose settings are multiplied in single precision since they are arguments of the program.
 
 They were constants when the results were recorded, and DRFA's step size times its steps, the noise

@@ -39,7 +39,9 @@ def test_a_class_without_examples_does_not_spread():
 
 def test_with_many_examples_it_is_the_accuracy_on_a_clients_own():
     class_accuracy, own = drawn(np.random.default_rng(1), 100_000 * EXAMPLES)
-    found = class_based.class_based_accuracy(jnp.asarray(class_accuracy), jnp.asarray(100_000 * EXAMPLES))
+    found = class_based.class_based_accuracy(
+        jnp.asarray(class_accuracy), jnp.asarray(100_000 * EXAMPLES)
+    )
     np.testing.assert_allclose(found, own, atol=1e-3)
 
 
@@ -48,7 +50,9 @@ def test_the_standard_error_is_what_repeated_test_sets_show(summary):
     examples = jnp.asarray(40 * EXAMPLES)
     rng = np.random.default_rng(2)
     measured = jnp.asarray([drawn(rng, 40 * EXAMPLES)[0] for _ in range(4000)])
-    values = jax.jit(jax.vmap(lambda a: summary(class_based.class_based_accuracy(a, examples))))(measured)
+    values = jax.jit(jax.vmap(lambda a: summary(class_based.class_based_accuracy(a, examples))))(
+        measured
+    )
     errors = jax.jit(jax.vmap(lambda a: class_based.standard_error(summary, a, examples)))(measured)
     # A standard deviation of 4,000 numbers is known to 1.1 %; the rest is the first order.
     np.testing.assert_allclose(errors.mean(), values.std(), rtol=0.05)
@@ -140,6 +144,6 @@ def test_partitions_by_label_say_so_and_others_do_not():
         ff.data.iid(4), ff.data.quantity_skew(4), ff.data.classes_per_client(4, 2),
         ff.data.dirichlet(4, 1.0), ff.data.shards(4, 2), ff.data.planted_clusters("mnist"),
     ]  # fmt: skip
-    assert all(partitioner.label_skew for partitioner in by_label)
-    assert not ff.data.by_column("writer").label_skew
-    assert not ff.data.from_indices([range(3), range(3, len(labels))]).label_skew
+    assert all(partitioner.label_skew_only for partitioner in by_label)
+    assert not ff.data.by_column("writer").label_skew_only
+    assert not ff.data.from_indices([range(3), range(3, len(labels))]).label_skew_only

@@ -126,7 +126,9 @@ def test_an_evaluation_measures_them_on_the_examples_of_each_client():
         "margin", "Mean largest output", "1", lambda p: p.mean(jnp.max(p.outputs, axis=1))
     )
     own = [top, predictions.macro_f1(3)]
-    found = evaluate(model, variables, data, jnp.zeros(6, int), jnp.zeros(0, int), own=own).own
+    found = evaluate(
+        model, variables, data, jnp.zeros(6, int), jnp.zeros(0, int), custom=own
+    ).custom
     assert found.keys() == {
         f"{kind}_{name}" for kind in ("test", "validation") for name in ("margin", "macro_f1")
     }

@@ -1,4 +1,4 @@
-"""The sum is right, what a member sends says nothing, and nothing wraps."""
+"""The sum is right, what a participant sends says nothing, and nothing wraps."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_fair.numerics.secure_sum import (
-    Secure,
+    SecureAggregation,
     as_secure,
     masked,
     quantization_step,
@@ -17,18 +17,22 @@ from fedjax_fair.numerics.secure_sum import (
 )
 
 KEY = jax.random.key(7)
-MEMBERS = 5
-LIMIT = 4.0
-VALUES = np.random.default_rng(0).uniform(-LIMIT, LIMIT, (MEMBERS, 33)).astype(np.float32)
-ALL = [True] * MEMBERS
+PARTICIPANTS = 5
+MAX_ABS_VALUE = 4.0
+VALUES = (
+    np.random.default_rng(0)
+    .uniform(-MAX_ABS_VALUE, MAX_ABS_VALUE, (PARTICIPANTS, 33))
+    .astype(np.float32)
+)
+ALL = [True] * PARTICIPANTS
 
-add = jax.jit(secure_sum, static_argnames="limit")
+add = jax.jit(secure_sum, static_argnames="max_abs_value")
 
 
 def plain(values, answered):
     """The sum, and how far rounding of numbers and of their sum may move it."""
     kept = np.asarray(values, np.float64)[np.asarray(answered)]
-    step = quantization_step(LIMIT * len(values), len(values))
+    step = quantization_step(MAX_ABS_VALUE * len(values), len(values))
     return kept.sum(axis=0), len(kept) * step / 2 + np.abs(kept.sum(axis=0)) * 2**-24
 
 
@@ -39,34 +43,39 @@ def plain(values, answered):
 )  # fmt: skip
 def test_the_sum_is_that_of_those_who_answered_to_the_step(answered):
     expected, error = plain(VALUES, answered)
-    found = np.asarray(add(KEY, VALUES, np.array(answered), limit=LIMIT), np.float64)
+    found = np.asarray(
+        add(KEY, VALUES, np.array(answered), max_abs_value=MAX_ABS_VALUE), np.float64
+    )
     assert (np.abs(found - expected) <= error).all()
 
 
 def test_without_dropouts_nothing_has_to_be_recovered():
     np.testing.assert_array_equal(
-        add(KEY, VALUES, limit=LIMIT), add(KEY, VALUES, np.array(ALL), limit=LIMIT)
+        add(KEY, VALUES, max_abs_value=MAX_ABS_VALUE),
+        add(KEY, VALUES, np.array(ALL), max_abs_value=MAX_ABS_VALUE),
     )
 
 
-STEP = quantization_step(LIMIT * MEMBERS, MEMBERS)
+STEP = quantization_step(MAX_ABS_VALUE * PARTICIPANTS, PARTICIPANTS)
 
 
 @partial(jax.jit, static_argnums=(2, 3))
-def sent(key, values, members=MEMBERS, limit=LIMIT):
-    """What each member sends, ``[members, width]``."""
-    step = quantization_step(limit * members, members)
-    numbers = jnp.arange(members, dtype=jnp.int32)
-    return jax.vmap(lambda i, own: masked(key, i, members, own, limit, step))(numbers, values)
+def sent(key, values, participants=PARTICIPANTS, max_abs_value=MAX_ABS_VALUE):
+    """What each participant sends, ``[participants, width]``."""
+    step = quantization_step(max_abs_value * participants, participants)
+    numbers = jnp.arange(participants, dtype=jnp.int32)
+    return jax.vmap(lambda i, own: masked(key, i, participants, own, max_abs_value, step))(
+        numbers, values
+    )
 
 
 def test_what_is_sent_follows_the_protocol():
     """A second implementation, with whole numbers of any size."""
     encoded = np.round(VALUES.astype(np.float64) / STEP).astype(object)
     words = np.asarray(sent(KEY, VALUES).words).astype(object)
-    for one in range(MEMBERS):
+    for one in range(PARTICIPANTS):
         expected = encoded[one].copy()
-        for other in range(MEMBERS):
+        for other in range(PARTICIPANTS):
             if other != one:
                 low, high = sorted((one, other))
                 pair = jax.random.fold_in(jax.random.fold_in(KEY, low), high)
@@ -78,8 +87,8 @@ def test_what_is_sent_follows_the_protocol():
 WIDTH = 2**14
 INPUTS = {
     "zeros": np.zeros(WIDTH),
-    "the limit": np.full(WIDTH, LIMIT),
-    "alternating": np.where(np.arange(WIDTH) % 2, LIMIT, -LIMIT),
+    "the limit": np.full(WIDTH, MAX_ABS_VALUE),
+    "alternating": np.where(np.arange(WIDTH) % 2, MAX_ABS_VALUE, -MAX_ABS_VALUE),
     "small": np.full(WIDTH, 1e-7),
 }
 
@@ -98,19 +107,23 @@ def assert_uniform(words):
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_what_each_member_sends_is_uniform_whatever_it_has(name):
-    values = np.tile(INPUTS[name].astype(np.float32), (MEMBERS, 1))
+def test_what_each_participant_sends_is_uniform_whatever_it_has(name):
+    values = np.tile(INPUTS[name].astype(np.float32), (PARTICIPANTS, 1))
     words = np.asarray(sent(KEY, values).words)
     for own in words:
         assert_uniform(own)
         assert_uniform(np.diff(own))  # Coordinates differ in their masks.
-    # Members together say no more, unless they are all.
+    # Participants together say no more, unless they are all.
     for some in ([0, 1], [1, 3, 4], [0, 1, 2, 3]):
         assert_uniform(words[some].sum(axis=0, dtype=np.uint32))
 
 
-def test_what_a_member_sends_is_independent_of_what_it_has():
-    values = np.random.default_rng(1).uniform(-LIMIT, LIMIT, (2, 2**15)).astype(np.float32)
+def test_what_a_participant_sends_is_independent_of_what_it_has():
+    values = (
+        np.random.default_rng(1)
+        .uniform(-MAX_ABS_VALUE, MAX_ABS_VALUE, (2, 2**15))
+        .astype(np.float32)
+    )
     words = np.asarray(sent(KEY, values, 2).words)
     for own, seen in zip(values, words, strict=True):
         had = np.digitize(own, np.quantile(own, np.arange(1, 16) / 16))
@@ -123,39 +136,41 @@ def test_another_key_masks_otherwise():
     assert (one != other).mean() > 0.99
 
 
-@pytest.mark.parametrize("members", [1, 2, 7, 100])
+@pytest.mark.parametrize("participants", [1, 2, 7, 100])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_largest_values_of_all_members_do_not_wrap(members, sign):
-    values = np.full((members, 2), sign * LIMIT, np.float32)
-    found = add(KEY, values, limit=LIMIT)
-    np.testing.assert_allclose(found, sign * members * LIMIT, rtol=1e-6)
+def test_the_largest_values_of_all_participants_do_not_wrap(participants, sign):
+    values = np.full((participants, 2), sign * MAX_ABS_VALUE, np.float32)
+    found = add(KEY, values, max_abs_value=MAX_ABS_VALUE)
+    np.testing.assert_allclose(found, sign * participants * MAX_ABS_VALUE, rtol=1e-6)
 
 
 @pytest.mark.parametrize("total", [1e-6, 0.3, 1.0, 16.0, 1e9])
-@pytest.mark.parametrize("members", [1, 3, 1000, 2**15])
-def test_the_step_is_the_least_with_which_nothing_wraps(total, members):
-    step = quantization_step(total, members)
-    assert total / step + members / 2 < 2**31
+@pytest.mark.parametrize("participants", [1, 3, 1000, 2**15])
+def test_the_step_is_the_least_with_which_nothing_wraps(total, participants):
+    step = quantization_step(total, participants)
+    assert total / step + participants / 2 < 2**31
     assert np.log2(step) == round(np.log2(step))
-    assert 2 * total * 1.001 / step + members > 2**31 - members
+    assert 2 * total * 1.001 / step + participants > 2**31 - participants
 
 
 @pytest.mark.parametrize("value", [4.01, -4.01, 1e30, np.inf, -np.inf, np.nan])
 def test_a_number_beyond_the_limit_is_refused(value):
     values = VALUES.copy()
     values[2, 5] = value
-    assert np.isnan(add(KEY, values, limit=LIMIT)).all()
+    assert np.isnan(add(KEY, values, max_abs_value=MAX_ABS_VALUE)).all()
     # Not if it is of one that dropped out.
-    answered = np.arange(MEMBERS) != 2
+    answered = np.arange(PARTICIPANTS) != 2
     expected, error = plain(VALUES, answered)
-    assert (np.abs(add(KEY, values, answered, limit=LIMIT) - expected) <= error).all()
+    assert (
+        np.abs(add(KEY, values, answered, max_abs_value=MAX_ABS_VALUE) - expected) <= error
+    ).all()
 
 
 def test_masks_are_not_held_all_at_once():
-    width, members = 2**16, 40
-    vectors = jax.ShapeDtypeStruct((members, width), np.float32)
-    answered = jax.ShapeDtypeStruct((members,), bool)
-    compiled = add.lower(KEY, vectors, answered, limit=1.0).compile()
+    width, participants = 2**16, 40
+    vectors = jax.ShapeDtypeStruct((participants, width), np.float32)
+    answered = jax.ShapeDtypeStruct((participants,), bool)
+    compiled = add.lower(KEY, vectors, answered, max_abs_value=1.0).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 16 * 4 * width
 
 
@@ -175,8 +190,8 @@ def test_recovery_takes_away_just_the_masks_of_pairs_with_one_answer():
     [
         (lambda: as_secure("masked"), "aggregation='masked': expected one of 'plain', 'secure'"),
         (lambda: as_secure(None), "aggregation=None"),
-        (lambda: Secure(0.0), r"limit=0\.0: expected a number > 0"),
-        (lambda: Secure(np.inf), "limit=inf"),
+        (lambda: SecureAggregation(0.0), r"max_abs_value=0\.0: expected a number > 0"),
+        (lambda: SecureAggregation(np.inf), "max_abs_value=inf"),
     ],
 )
 def test_what_is_no_aggregation_is_refused(call, said, as_users_call):
@@ -186,10 +201,12 @@ def test_what_is_no_aggregation_is_refused(call, said, as_users_call):
 
 def test_words_stand_for_aggregations():
     assert as_secure("plain") is None
-    assert as_secure("secure").limit > 0
-    assert as_secure(Secure(2.0)).limit == 2
+    assert as_secure("secure").max_abs_value > 0
+    assert as_secure(SecureAggregation(2.0)).max_abs_value == 2
 
 
-def test_too_many_members_are_refused():
-    with pytest.raises(ValueError, match="members=32769: expected an integer >= 1 and <= 32768"):
+def test_too_many_participants_are_refused():
+    with pytest.raises(
+        ValueError, match="participants=32769: expected an integer >= 1 and <= 32768"
+    ):
         quantization_step(1.0, 2**15 + 1)

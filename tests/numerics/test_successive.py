@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from fedjax_fair.numerics.successive import draw_successively
+from fedjax_fair.numerics.successive import sample_successively
 
 SIZES = {
     "alike": (3, 3, 2, 4, 3),
@@ -22,9 +22,11 @@ OTHERS = (0, 500)
 
 
 def draw(sizes, count, draws, others=0):
-    ends = jnp.cumsum(jnp.asarray([*sizes, *[0] * others], jnp.int32))
+    cumulative_sizes = jnp.cumsum(jnp.asarray([*sizes, *[0] * others], jnp.int32))
     keys = jax.random.split(jax.random.key(3), draws)
-    return np.asarray(jax.jit(jax.vmap(lambda key: draw_successively(key, ends, count)))(keys))
+    return np.asarray(
+        jax.jit(jax.vmap(lambda key: sample_successively(key, cumulative_sizes, count)))(keys)
+    )
 
 
 @pytest.mark.parametrize("others", OTHERS)
@@ -68,7 +70,7 @@ def test_a_key_draws_the_same_items_alone_and_beside_others():
     """Under a vmap a pass is made for all as long as one of them needs it."""
     sizes = (1, 5000, 2, 1, 2)
     together = draw(sizes, 3, 20, others=500)
-    ends = jnp.cumsum(jnp.asarray([*sizes, *[0] * 500], jnp.int32))
+    cumulative_sizes = jnp.cumsum(jnp.asarray([*sizes, *[0] * 500], jnp.int32))
     keys = jax.random.split(jax.random.key(3), 20)
-    alone = jnp.stack([draw_successively(key, ends, 3) for key in keys])
+    alone = jnp.stack([sample_successively(key, cumulative_sizes, 3) for key in keys])
     np.testing.assert_array_equal(alone, together)

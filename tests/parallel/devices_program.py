@@ -27,13 +27,13 @@ from experiments.benchmarks.devices import collective_bytes
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.client_evaluation import evaluate
-from fedjax_fair.data.federated import ownership, stack, with_ownership
+from fedjax_fair.data.federated import partition_arrays, stack, with_partition_arrays
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
-from fedjax_fair.training.batch import Batch
-from fedjax_fair.training.programs import Programs
+from fedjax_fair.training.batch import RunBatch
+from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.split import split
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
@@ -51,8 +51,8 @@ METHODS = (
     ("divfl, greedy and stale", "sgd", "equitable"),
     ("divfl, every other round", "sgd", "mean by size"),
     ("unionfl", "sgd", "mean by size"),
-    ("divfl, of points", "sgd", "mean by cohort"),
-    ("subtrunc, of points", "sgd", "mean"),
+    ("divfl, of reference clients", "sgd", "mean by cohort"),
+    ("subtrunc, of reference clients", "sgd", "mean"),
     ("agnostic", "sgd", "mean by cohort"),
     ("drfa", "sgd, momentum, decay and prox", "mean"),
     ("uniform", "sgd", "fltrust"),
@@ -69,25 +69,25 @@ METHODS = (
 )
 """Every aggregator, every selector that measures clients, and what hides updates."""
 SEEDS = np.arange(3, 11, dtype=np.uint32)
-UPLOADS = {
+COMMUNICATION = {
     "secure": {"aggregation": "secure"},
-    "private": {"privacy": ff.uploads.AdaptivePrivacy(0.1), "aggregation": "secure"},
-    "top_k": {"compression": ff.uploads.TopK(0.3)},
+    "private": {"privacy": ff.communication.AdaptiveClipping(0.1), "aggregation": "secure"},
+    "top_k": {"compression": ff.communication.TopK(0.3)},
 }
-FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "little")]
+FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "alie")]
 """What goes wrong with clients whose selector measures nothing."""
 
 
 def run(names, data, mesh=None):
     """Six rounds of every seed: the states without keys, the info of the rounds; the program."""
-    selector, solver, aggregator, *upload = names
+    selector, solver, aggregator, *communication = names
     round = ff.Round(
         linear_model(),
         SELECTORS[selector](),
         SOLVERS[solver](),
         AGGREGATORS[aggregator](),
-        faults=FAULTS[: 1 if upload else 2] if selector == "uniform" else (),
-        **(UPLOADS[upload[0]] if upload else {}),
+        faults=FAULTS[: 1 if communication else 2] if selector == "uniform" else (),
+        **(COMMUNICATION[communication[0]] if communication else {}),
     )
 
     def one_run(seed, data):
@@ -156,7 +156,7 @@ def make_subtrunc():
         linear_model(),
         ff.selectors.SubTrunc(3, 0.5),
         ff.solvers.SGD(0.1, 2, epochs=1),
-        ff.aggregators.Mean("size"),
+        ff.aggregators.Mean("num_examples"),
     )
 
 
@@ -168,7 +168,7 @@ def runs(name, *cases):
         # Two runs for three cores share each other's work; of four, one core makes two.
         data = FEDERATION
         if own:
-            data = stack([with_ownership(data, rolled(data, by)) for by in range(count)])
+            data = stack([with_partition_arrays(data, rolled(data, by)) for by in range(count)])
         options = {"rounds": 4, "eval_every": 2, "seeds": range(count)}
         one = ff.fit(method, data, **options)
         with tracing_for("gpu", 3) if "gpu" in case else nullcontext():
@@ -190,13 +190,13 @@ def measured(*meshes):
 
     def program(variables, data):
         def one_run(variables):
-            return evaluate(model, variables, data, idle, idle[:3], own=own)
+            return evaluate(model, variables, data, idle, idle[:3], custom=own)
 
         return jax.lax.map(one_run, variables)
 
     one = jax.jit(program)(variables, data)
-    assert len(one.own) == 4
-    assert not np.isnan(one.own["validation_auc"]).all()
+    assert len(one.custom) == 4
+    assert not np.isnan(one.custom["validation_auc"]).all()
     for name in meshes:
         mesh = mesh_named(name)
         sharded, own_variables = shard_federation(data, mesh), jax.device_get(variables)
@@ -248,9 +248,9 @@ def held():
     rates = np.linspace(0.05, 0.2, 8, dtype=np.float32)
     for runs, devices in ((2, "2"), (7, "runs=4,clients=2")):
         mesh, seeds = mesh_named(devices), tuple(range(runs))
-        with Batch(FEDERATION, seeds, mesh) as batch:
+        with RunBatch(FEDERATION, seeds, mesh) as batch:
             methods = split([make_fedavg(rate) for rate in rates[:runs].tolist()])
-            programs = Programs(methods, batch, 2, True)
+            programs = CompiledFunctions(methods, batch, 2, True)
             with tracing_for("gpu"):  # Where what is recorded goes to a host.
                 num_bytes = programs.num_bytes(4)
         first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]
@@ -265,8 +265,8 @@ def held():
 
 def rolled(data, by):
     """Who owns what if examples go round by some places."""
-    owned = ownership(data)
-    return owned._replace(train=(np.roll(owned.train[0], by), *owned.train[1:]))
+    arrays = partition_arrays(data)
+    return arrays._replace(train=(np.roll(arrays.train[0], by), *arrays.train[1:]))
 
 
 def fit(folder, rounds):

@@ -276,7 +276,7 @@ def assert_processes_did_what_one_does(folder, count):
         linear_model(),
         ff.selectors.SubTrunc(3, 0.5),
         ff.solvers.SGD(0.1, 2, epochs=1),
-        ff.aggregators.Mean("size"),
+        ff.aggregators.Mean("num_examples"),
     )
     expected = ff.fit(method, FEDERATION, rounds=4, eval_every=2, seeds=(0, 1))
     for number in range(count):

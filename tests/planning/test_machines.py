@@ -35,7 +35,7 @@ def test_a_name_says_how_many_devices_of_what_kind(name, platform, devices, memo
     ],
 )
 def test_other_names_are_told_the_right_ones(name, expected):
-    with pytest.raises(ValueError, match=f"for='{name}': expected .*{expected}"):
+    with pytest.raises(ValueError, match=f"machine='{name}': expected .*{expected}"):
         machines.find(name)
 
 

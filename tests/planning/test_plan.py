@@ -11,8 +11,8 @@ import pytest
 
 import fedjax_fair as ff
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.measured import measured
-from fedjax_fair.planning.plan import plan, whole_seconds
+from fedjax_fair.planning.measurement import measure_plan
+from fedjax_fair.planning.plan import plan, total_seconds
 
 HERE = Machine("cpu", "cpu", (1,), 1e9, 1e10, 1e11, 1e10, 1e9, None, "", "jax")
 BATCH = 10
@@ -50,7 +50,7 @@ def planned(digits):
 
 def test_a_round_has_the_products_of_its_local_steps(planned):
     local = 2 * 5 * 4 * OF_A_STEP
-    assert local <= planned.work.operations < 1.05 * local
+    assert local <= planned.work.flops < 1.05 * local
 
 
 def test_local_steps_that_follow_from_the_sizes_are_counted(digits, planned):
@@ -61,7 +61,7 @@ def test_local_steps_that_follow_from_the_sizes_are_counted(digits, planned):
     own = plan(HERE, [round], (0, 1), digits, **SCHEDULE, local_steps=steps)
     mean = np.mean(steps(digits.train.sizes))
     assert own.work.unknown_loops == planned.work.unknown_loops == 0
-    assert own.work.operations / planned.work.operations == pytest.approx(mean / 4, rel=0.05)
+    assert own.work.flops / planned.work.flops == pytest.approx(mean / 4, rel=0.05)
 
 
 def test_memory_is_that_of_data_states_and_what_programs_take_besides(digits, planned):
@@ -80,12 +80,12 @@ def test_memory_is_that_of_data_states_and_what_programs_take_besides(digits, pl
 def test_as_many_runs_fit_as_leave_a_tenth_of_the_memory(planned):
     each = (planned.memory["states"] + planned.memory["temporaries"]) / 2
     free = 0.9 * HERE.memory - planned.memory["data"]
-    assert planned.most_runs * each <= free < (planned.most_runs + 1) * each
+    assert planned.max_parallel_runs * each <= free < (planned.max_parallel_runs + 1) * each
 
 
 def test_a_round_takes_no_less_than_its_products_and_what_it_moves(planned):
     work = planned.work
-    bound = max(work.operations / HERE.operations, work.bytes / HERE.bandwidth)
+    bound = max(work.flops / HERE.peak_flops, work.bytes / HERE.bandwidth)
     assert planned.seconds["round"] >= bound
     assert planned.seconds["round"] >= 1e-6 * work.kernels
     assert work.cycles is None
@@ -95,7 +95,7 @@ def test_a_round_takes_no_less_than_its_products_and_what_it_moves(planned):
 def test_the_whole_is_its_rounds_and_evaluations():
     # Before training, after 3 and 6 rounds, and after the last.
     seconds = {"round": 2.0, "evaluation": 10.0}
-    assert whole_seconds(1.0, seconds, rounds=7, eval_every=3) == 1 + 7 * 2 + 4 * 10
+    assert total_seconds(1.0, seconds, rounds=7, eval_every=3) == 1 + 7 * 2 + 4 * 10
 
 
 def test_records_are_what_the_host_keeps(digits, planned):
@@ -106,9 +106,9 @@ def test_records_are_what_the_host_keeps(digits, planned):
 
 def test_the_machine_at_hand_is_measured(digits):
     round = fedavg(steps=4)
-    here = measured([round], (0, 1), digits, **SCHEDULE, free=10**9)
-    assert here.seconds["whole"] > 7 * here.seconds["round"] + 4 * here.seconds["evaluation"] > 0
-    assert here.most_runs > 2
+    here = measure_plan([round], (0, 1), digits, **SCHEDULE, free=10**9)
+    assert here.seconds["total"] > 7 * here.seconds["round"] + 4 * here.seconds["evaluation"] > 0
+    assert here.max_parallel_runs > 2
     assert here.work is None
 
 
@@ -120,7 +120,7 @@ def test_the_digits_are_planned_for_a_machine_that_is_not_there(machine, module)
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"needs {module}")
     code = "from fedjax_fair.app.cli import program; program()"
-    command = ["plan", "digits", "--methods", "fedavg", "--for", machine, "--json"]
+    command = ["plan", "digits", "--methods", "fedavg", "--machine", machine, "--json"]
     done = subprocess.run(
         [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True
     )

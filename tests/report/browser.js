@@ -58,7 +58,7 @@ const uses = {
     did.chosen = words(frame, "#client h3") + "; " + words(frame, "#client p");
     did.chosenRounds = Number(one(frame, "#client [data-rounds]").dataset.rounds);
     did.classes = [...frame.document.querySelectorAll("#client .bars .number")].map((cell) => cell.textContent);
-    did.owners = many(frame, "#ownership path[data-owner]");
+    did.owners = many(frame, "#partition path[data-owner]");
     did.groups = many(frame, "#groups svg");
     did.settings = many(frame, "#settings svg");
     did.points = many(frame, "#settings [data-point]");

@@ -49,5 +49,5 @@ def make_results(
     return xr.Dataset(
         columns,
         {"algorithm": list(methods), "seed": range(seeds), "round": at},
-        {"data": "made up", "label_skew": 0},
+        {"data": "made up", "label_skew_only": 0},
     )

@@ -49,7 +49,7 @@ def maximization_results(pictures):
         "bits_up": (over, np.cumsum(rng.uniform(1e3, 1e6, shape), axis=2)),
         "bits_down": (over, np.cumsum(rng.uniform(1e3, 1e6, shape), axis=2)),
         "contacted": (over, np.ones(shape)),
-        "found": (over[:2], rng.uniform(0.8, 1, shape[:2])),
+        "final_value": (over[:2], rng.uniform(0.8, 1, shape[:2])),
         "rounded": (over[:2], rng.uniform(0.8, 1, shape[:2])),
         "rounds": ("algorithm", [0, 1, 4]),
         "chosen": ((*over[:2], "item"), chosen),
@@ -131,8 +131,8 @@ def test_a_client_is_described(seen):
     )
     accuracy = 100 * results["test_accuracy"].values
     assert did["pointed"].endswith(f": {accuracy[0, 0, -1, 1]:.1f} %")
-    members = results["cohort_clients"].values
-    assert did["pointedRounds"] == (members[0, 0] == 1).any(axis=-1).sum()
+    participants = results["cohort_clients"].values
+    assert did["pointedRounds"] == (participants[0, 0] == 1).any(axis=-1).sum()
     assert did["moved"].startswith("Client 3, ")
     assert did["focused"] == "3"
     assert did["stops"] == 1
@@ -140,8 +140,8 @@ def test_a_client_is_described(seen):
     assert did["chosen"].startswith("Client 3, group {}: {:.1f} %; {}, seed 1, round 2".format(
         results["group"].values[1, 3], accuracy[1, 1, 1, 3], "x" * 60
     ))  # fmt: skip
-    assert did["chosenRounds"] == (members[1, 1] == 3).any(axis=-1).sum()
-    assert did["chosenRounds"] != (members[1, 0] == 3).any(axis=-1).sum()  # The seed decides.
+    assert did["chosenRounds"] == (participants[1, 1] == 3).any(axis=-1).sum()
+    assert did["chosenRounds"] != (participants[1, 0] == 3).any(axis=-1).sum()  # The seed decides.
     owned = sorted(filter(None, results["train_examples"].values[1, 3]), reverse=True)
     assert did["classes"] == [str(count) for count in owned]
 

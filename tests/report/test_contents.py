@@ -113,13 +113,13 @@ def test_a_page_of_a_large_run_leaves_out_and_says_so():
     assert len(text.encode()) < 5e6
     place = {client: place for place, client in enumerate(found["ids"])}
     trained = unpacked(found["trained"], 2, 1, 400, 2)
-    members = results["cohort_clients"].values[:, :1]
-    expected = np.vectorize(lambda client: place.get(client, np.nan))(members)
+    participants = results["cohort_clients"].values[:, :1]
+    expected = np.vectorize(lambda client: place.get(client, np.nan))(participants)
     np.testing.assert_array_equal(trained, expected)
 
 
 def test_evaluations_are_left_out_until_all_fits(monkeypatch):
-    monkeypatch.setattr(module, "_MOST_VALUES", 200)
+    monkeypatch.setattr(module, "_MAX_VALUES", 200)
     found = contents(make_results(seeds=1, evaluations=21, rounds=20))["clients"]
     assert 2 * 6 * len(found["rounds"]) + 2 * 20 * 2 in range(180, 201)
     assert (found["rounds"][0], found["rounds"][-1]) == (0, 20)

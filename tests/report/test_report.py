@@ -204,7 +204,7 @@ def test_items_of_a_maximization_may_have_any_name():
             "value": (over, values),
             "bits_up": (over, bits),
             "bits_down": (over, bits),
-            "found": (over[:2], values[..., 1]),
+            "final_value": (over[:2], values[..., 1]),
             "chosen": (("algorithm", "seed", "item"), np.array([[[False, True]], [[True, False]]])),
             "picture": (("item", "height", "width"), np.arange(8).reshape(2, 2, 2)),
         },

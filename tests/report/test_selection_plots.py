@@ -9,7 +9,12 @@ from scipy import stats
 
 from fedjax_fair.report.drawing import MOST_POINTS, points_as_methods
 from fedjax_fair.report.plots import learning_curves
-from fedjax_fair.report.selection import selected_clients, participation, participation_lorenz, tradeoff
+from fedjax_fair.report.selection import (
+    participation,
+    participation_lorenz,
+    selected_clients,
+    tradeoff,
+)
 
 RNG = np.random.default_rng(0)
 COHORTS = np.array([[[0, 1], [1, 2], [1, 1]], [[3, 4], [3, 4], [3, 4]]])

@@ -64,7 +64,7 @@ CASES = {
     "Submodular": (
         lambda: selectors.Submodular(sizes_of, 3),
         None,
-        "Submodular(function_of_context=sizes_of, cohort_size=3)",
+        "Submodular(set_function_fn=sizes_of, cohort_size=3)",
     ),
     "Uniform": (lambda: selectors.Uniform(3), None, "Uniform(cohort_size=3)"),
     "UnionFL": (lambda mu=0.2: selectors.UnionFL(3, mu), 0.3, "UnionFL(cohort_size=3, mu=0.2)"),
@@ -153,7 +153,9 @@ def test_settings_of_sources_are_their_arguments_in_order(kind):
     assert issubclass(kind, GradientSource)
 
 
-@pytest.mark.parametrize("source", [GradientSource, selectors.representatives.Representatives])
+@pytest.mark.parametrize(
+    "source", [GradientSource, selectors.representative_selector.RepresentativeSelector]
+)
 def test_interfaces_are_not_made(source):
     with pytest.raises(ValueError, match="expected a method"):
         source() if source is GradientSource else source(3)

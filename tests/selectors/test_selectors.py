@@ -195,10 +195,10 @@ def test_full_takes_all_clients_and_round_robin_goes_round():
 
 @pytest.mark.parametrize("candidates", ["all", 6])
 def test_any_set_function_selects(candidates):
-    def worth(context):
+    def utility(context):
         return Modular(context.losses(context.variables))
 
-    selector = selectors.Submodular(worth, 2, candidates=candidates)
+    selector = selectors.Submodular(utility, 2, candidates=candidates)
     chosen, info = choose(selector, losses_context([3, 9, 1, 7, 8, 2]))
     assert chosen == [1, 4]
     assert info["objective"] == 17

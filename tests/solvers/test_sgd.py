@@ -47,8 +47,8 @@ def solve(solver, federation, model, index=1, key=0, round=0, **instructions):
 def numpy_solve(federation, variables, index, steps, rate, momentum=0.0, decay=0.0, prox=0.0):
     """Full-batch descent on softmax regression, from the formulas."""
     train = federation.train
-    rows = train.order[train.offsets[index] :][: train.sizes[index]]
-    x, y = train.features[rows].astype(np.float64), np.eye(3)[train.labels[rows]]
+    indices = train.order[train.offsets[index] :][: train.sizes[index]]
+    x, y = train.features[indices].astype(np.float64), np.eye(3)[train.labels[indices]]
     start = {name: np.asarray(value, np.float64) for name, value in variables.params.items()}
     weights = dict(start)
     velocity = {name: np.zeros_like(value) for name, value in start.items()}
@@ -282,11 +282,11 @@ def test_the_last_minibatch_is_reported(model, federation):
     solver = sgd(0.1, 4, epochs=1)
     for index, size in enumerate(sizes):
         result, _ = solve(solver, federation, model, index)
-        lanes = np.asarray(result.reports["last_batch"])
+        last_batch = np.asarray(result.reports["last_batch"])
         own = order[federation.train.offsets[index] :][:size]
         # What an epoch leaves for its last batch, and nothing else.
-        assert (lanes >= 0).sum() == (size - 1) % 4 + 1
-        assert np.isin(lanes[lanes >= 0], own).all()
+        assert (last_batch >= 0).sum() == (size - 1) % 4 + 1
+        assert np.isin(last_batch[last_batch >= 0], own).all()
 
 
 @pytest.mark.parametrize("length", [{"steps": 3}, {"epochs": 2}])

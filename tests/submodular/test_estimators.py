@@ -89,7 +89,7 @@ ESTIMATORS = {
 
 
 def check_greedy(model, value, size=12):
-    """Every pick is the best by definition, and gains what it says."""
+    """Every selection is the best by definition, and gains what it says."""
     items = []
     for item, gain in zip(model.ranking_.tolist(), model.gains_, strict=True):
         gains = np.array([value([*items, j]) - value(items) for j in range(size)])
@@ -120,9 +120,9 @@ def test_rows_are_picked_by_the_definition(name):
 def test_sparse_rows_are_picked_as_dense_ones(name):
     model, data, _ = ESTIMATORS[name]
     dense, thin = clone(model).fit(data), clone(model)
-    picked = thin.fit_transform(sparse.coo_array(data))
+    selected = thin.fit_transform(sparse.coo_array(data))
     assert thin.ranking_.tolist() == dense.ranking_.tolist()
-    np.testing.assert_array_equal(picked.toarray(), data[dense.ranking_])
+    np.testing.assert_array_equal(selected.toarray(), data[dense.ranking_])
 
 
 def test_metrics_are_those_of_scipy():
@@ -241,7 +241,7 @@ OTHERWISE = (
     )
     | dict.fromkeys(
         ["check_n_features_in_after_fitting", "check_estimators_nan_inf"],
-        "transform picks rows of anything that has a row for each item",
+        "transform selects rows of anything that has a row for each item",
     )
     | dict.fromkeys(
         [

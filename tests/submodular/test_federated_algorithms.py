@@ -69,9 +69,9 @@ def plain_fedcg(rounds, weights):
             {
                 "extension": weights @ expected(x),
                 "spread": np.abs(own - mean).max(),
-                "promised": weights @ (votes * own).sum(axis=1),
+                "client_base_gain": weights @ (votes * own).sum(axis=1),
                 "progress": weights @ votes @ mean,
-                "reach": mean[top_two(mean)].sum(),
+                "max_base_gain": mean[top_two(mean)].sum(),
             }
         )
         x = x + weights @ votes / rounds
@@ -96,7 +96,7 @@ def few_clients():
 
     @partial(jax.vmap, in_axes=(0, None))
     def run(key, problem):
-        return fed.fedcg(key, problem, PARTITION, 2, cohort=3, client_weights=WEIGHTS)
+        return fed.fedcg(key, problem, PARTITION, 2, cohort_size=3, client_weights=WEIGHTS)
 
     runs = solve(lambda key, problem: run(jax.random.split(key, 4000), problem))
     return jax.tree.map(np.asarray, runs)
@@ -156,7 +156,7 @@ def test_sparse_problems_run_as_dense_ones_do():
         return (
             fed.fedcg(key, problem, uniform, 3),
             fed.fedcg(key, problem, uniform, 3, send="gradient"),
-            fed.fedcg(key, problem, uniform, 3, cohort=4),
+            fed.fedcg(key, problem, uniform, 3, cohort_size=4),
             fed.centralized_greedy(problem, PARTITION),
             fed.discrete_greedy(key, problem, PARTITION, kappa=9.0),
         )
@@ -168,13 +168,13 @@ def test_sparse_problems_run_as_dense_ones_do():
 
 def test_one_local_step_is_fedcg():
     def runs(key, problem):
-        settings = [{"cohort": cohort, "client_weights": WEIGHTS} for cohort in (None, 3)]
+        settings = [{"cohort_size": cohort, "client_weights": WEIGHTS} for cohort in (None, 3)]
         plain = [fed.fedcg(key, problem, PARTITION, 4, **own) for own in settings]
         return plain, [fed.fedcg_plus(key, problem, PARTITION, 4, 1, **own) for own in settings]
 
     for plain, plus in zip(*solve(runs), strict=True):
         np.testing.assert_allclose(plus.x, plain.x, atol=1e-6)
-        np.testing.assert_allclose(plus.promised, plain.promised, atol=1e-6)
+        np.testing.assert_allclose(plus.client_base_gain, plain.client_base_gain, atol=1e-6)
         assert (plus.communication.bits_up() == plain.communication.bits_up()).all()
 
 
@@ -192,8 +192,8 @@ def plain_fedcg_plus(rounds, local_steps, local_step):
                     slopes.append(bend)
                 y = np.minimum(y + local_step * top_two(gains), 1)
                 changes[client] += top_two(gains) / local_steps
-        promised = WEIGHTS @ (changes * start).sum(axis=1)
-        rounds_measured.append({"promised": promised, "lipschitz": max(slopes)})
+        client_base_gain = WEIGHTS @ (changes * start).sum(axis=1)
+        rounds_measured.append({"client_base_gain": client_base_gain, "lipschitz": max(slopes)})
         x = x + WEIGHTS @ changes / rounds
     return x, rounds_measured
 
@@ -214,7 +214,9 @@ def test_fedcg_plus_is_algorithm_2():
         x, measured = plain_fedcg_plus(rounds, local_steps, local_step)
         np.testing.assert_allclose(run.x, x, atol=1e-5)
         for number, values in enumerate(measured):
-            np.testing.assert_allclose(run.promised[number], values["promised"], atol=1e-5)
+            np.testing.assert_allclose(
+                run.client_base_gain[number], values["client_base_gain"], atol=1e-5
+            )
             np.testing.assert_allclose(run.lipschitz[number], values["lipschitz"], rtol=1e-4)
 
 
@@ -244,7 +246,7 @@ def test_there_are_samples_for_every_gradient_of_a_run(problem, cohort, monkeypa
         return x
 
     monkeypatch.setattr(module, "sampled_gradient", record)
-    settings = {"gradient": "sampled", "sigma": 0.02, "delta": 0.1, "cohort": cohort}
+    settings = {"gradient": "sampled", "sigma": 0.02, "delta": 0.1, "cohort_size": cohort}
     jax.eval_shape(lambda key: fed.fedcg_plus(key, problem, PARTITION, 3, 5, **settings), KEY)
     gradients = 3 * 5 * (cohort or CLIENTS)
     assert set(sizes) == {np.ceil(np.log(2 * N * gradients / 0.1) / (2 * 0.02**2))}
@@ -389,8 +391,8 @@ def test_bits_are_counted_as_in_the_paper():
     def runs(key, problem):
         every = (
             fed.fedcg(key, problem, matroid, 2),
-            fed.fedcg(key, problem, matroid, 2, send="gradient", cohort=2),
-            fed.fedcg_plus(key, problem, matroid, 2, 3, cohort=2),
+            fed.fedcg(key, problem, matroid, 2, send="gradient", cohort_size=2),
+            fed.fedcg_plus(key, problem, matroid, 2, 3, cohort_size=2),
             fed.discrete_greedy(key, problem, matroid, kappa=100.0),
         )
         return [run.communication for run in every]
@@ -424,7 +426,7 @@ def sealed(gains):
 
     def bases(matroid):
         chosen = gains.bases(matroid)
-        return Bases(chosen.worth, lambda weights: Opaque(chosen.messages(weights)))
+        return Bases(chosen.utility, lambda weights: Opaque(chosen.messages(weights)))
 
     return Gains(lambda weights: Opaque(gains.messages(weights)), bases, gains.spread, gains.shares)
 
@@ -451,7 +453,7 @@ class Inexact(fed.FacilityLocation):
 ALGORITHMS = {
     "fedcg": lambda key, p: fed.fedcg(key, p, PARTITION, 3).x,
     "fedcg gradient": lambda key, p: fed.fedcg(key, p, PARTITION, 3, send="gradient").x,
-    "fedcg cohort": lambda key, p: fed.fedcg(key, p, PARTITION, 3, cohort=2).x,
+    "fedcg cohort": lambda key, p: fed.fedcg(key, p, PARTITION, 3, cohort_size=2).x,
     "fedcg_plus": lambda key, p: fed.fedcg_plus(key, p, PARTITION, 3, 2).x,
     "discrete_greedy": lambda key, p: fed.discrete_greedy(key, p, PARTITION, kappa=3.0).items,
     "importance_factors": lambda key, p: fed.importance_factors(p).singles,
@@ -497,7 +499,7 @@ def test_the_order_of_clients_does_not_matter():
 
 def test_references():
     def runs(key, problem):
-        popular = fed.popular_base(problem, PARTITION, client_weights=WEIGHTS)
+        popular = fed.top_singletons(problem, PARTITION, client_weights=WEIGHTS)
         singles = PARTITION.max_weight_base(jnp.asarray(WEIGHTS @ SCORES))
         random = jax.vmap(lambda key: fed.random_base(key, PARTITION))
         drawn = random(jax.random.split(key, 3000))
@@ -529,7 +531,7 @@ def test_datasets(few_clients):
         (lambda p: fed.fedcg(KEY, p, PARTITION, 4, step=0.3), "step=0.3, rounds=4.*got 1.2"),
         (lambda p: fed.fedcg(KEY, p, PARTITION, 4, step=0.0), "step=0.0"),
         (lambda p: fed.fedcg(KEY, p, PARTITION, 0), "rounds=0"),
-        (lambda p: fed.fedcg(KEY, p, PARTITION, 4, cohort=0), "cohort=0"),
+        (lambda p: fed.fedcg(KEY, p, PARTITION, 4, cohort_size=0), "cohort_size=0"),
         (lambda p: fed.fedcg(KEY, p, PARTITION, 4, send="vote"), "send='vote'"),
         (lambda p: fed.fedcg(KEY, p, matroids.Uniform(2, 5), 4), "6 items.*got 5"),
         (lambda p: fed.fedcg(KEY, p, PARTITION, 4, client_weights=2 * WEIGHTS), "sum of 1, got 2"),
@@ -538,7 +540,7 @@ def test_datasets(few_clients):
             "client_weights",
         ),
         (lambda p: fed.fedcg_plus(KEY, p, PARTITION, 4, 0), "local_steps=0"),
-        (lambda p: fed.fedcg_plus(KEY, p, PARTITION, 4, 2, cohort=0), "cohort=0"),
+        (lambda p: fed.fedcg_plus(KEY, p, PARTITION, 4, 2, cohort_size=0), "cohort_size=0"),
         (lambda p: fed.fedcg_plus(KEY, p, PARTITION, 4, 2, local="cut"), "local='cut'"),
         (lambda p: fed.fedcg_plus(KEY, p, PARTITION, 4, 2, sigma=0.0), "sigma=0.0"),
         (
@@ -551,7 +553,7 @@ def test_datasets(few_clients):
         (lambda p: fed.discrete_greedy(KEY, p, PARTITION, epsilon=1.0), "epsilon=1.0"),
         (lambda p: fed.discrete_greedy(KEY, p, PARTITION, epsilon=0.0), "epsilon=0"),
         (lambda p: fed.centralized_greedy(p, matroids.Uniform(1, 2)), "got 2"),
-        (lambda p: fed.popular_base(p, matroids.Uniform(1, 2)), "got 2"),
+        (lambda p: fed.top_singletons(p, matroids.Uniform(1, 2)), "got 2"),
     ],
 )
 def test_bad_input(problem, call, message):
@@ -560,9 +562,9 @@ def test_bad_input(problem, call, message):
 
 
 SECURE = {
-    "fedcg": lambda p, **how: fed.fedcg(KEY, p, PARTITION, 3, cohort=2, **how).x,
+    "fedcg": lambda p, **how: fed.fedcg(KEY, p, PARTITION, 3, cohort_size=2, **how).x,
     "fedcg gradient": lambda p, **how: fed.fedcg(KEY, p, PARTITION, 3, send="gradient", **how).x,
-    "fedcg_plus": lambda p, **how: fed.fedcg_plus(KEY, p, PARTITION, 3, 2, cohort=3, **how).x,
+    "fedcg_plus": lambda p, **how: fed.fedcg_plus(KEY, p, PARTITION, 3, 2, cohort_size=3, **how).x,
     "discrete_greedy": lambda p, **how: (
         fed.discrete_greedy(KEY, p, PARTITION, kappa=0.8, **how).values
     ),
@@ -572,14 +574,14 @@ SECURE = {
 
 @pytest.mark.parametrize("name", SECURE)
 def test_masked_messages_have_the_same_sum(name):
-    """And one too large for the limit is noticed."""
+    """And one too large for max_abs_value is noticed."""
     run = SECURE[name]
 
     def runs(_, problem):
         return (
             run(problem),
             run(problem, aggregation="secure"),
-            run(problem, aggregation=fed.Secure(1e-4)),
+            run(problem, aggregation=fed.SecureAggregation(1e-4)),
         )
 
     plain, secure, beyond = solve(runs)
@@ -603,7 +605,7 @@ def test_messages_name_their_owners(of, sparse):
         gains = problem.gains(jnp.zeros(N, bool))
         own = gains if of == "gains" else gains.bases(matroids.Uniform(2, N))
         messages = own.messages(weights)
-        hidden = fed.Protocol(KEY, CLIENTS, limit=8.0)
+        hidden = fed.Protocol(KEY, CLIENTS, max_abs_value=8.0)
         return fed.secure_aggregate(messages, N), fed.secure_aggregate(messages, N, hidden)
 
     plain, secure = jax.jit(jax.vmap(sums))(jnp.eye(CLIENTS))

@@ -134,7 +134,7 @@ def test_theorem_3_2_and_the_bounds_of_the_optimum_that_a_run_measures(instances
     optimum, largest, base, gradient, greedy = instances
     for run in (base, gradient):
         assert float(slack_of_theorem_3_2(run, optimum, largest).min()) >= -TOLERANCE
-        assert (run.extension[:, :-1] + run.reach >= optimum[:, None] - TOLERANCE).all()
+        assert (run.extension[:, :-1] + run.max_base_gain >= optimum[:, None] - TOLERANCE).all()
         assert (run.extension <= optimum[:, None] + TOLERANCE).all()
         assert (run.rounded <= optimum[:, None] + TOLERANCE).all()
     assert (greedy >= 0.5 * optimum - TOLERANCE).all()
@@ -163,10 +163,10 @@ def test_theorems_with_few_clients_hold_as_often_as_they_say():
     def solve(key):
         problem = fed.facility_location(scores)
         largest = bounds.largest_single(problem)
-        run = fed.fedcg(key, problem, matroid, 20, cohort=3)
-        guarantee = bounds.theorem_3_5(run, largest, cohort=3, delta=delta)
-        plus = fed.fedcg_plus(key, problem, matroid, 5, 4, cohort=3)
-        guarantee_plus = bounds.theorem_4_3(plus, largest, cohort=3, delta=delta, sigma=0.0)
+        run = fed.fedcg(key, problem, matroid, 20, cohort_size=3)
+        guarantee = bounds.theorem_3_5(run, largest, cohort_size=3, delta=delta)
+        plus = fed.fedcg_plus(key, problem, matroid, 5, 4, cohort_size=3)
+        guarantee_plus = bounds.theorem_4_3(plus, largest, cohort_size=3, delta=delta, sigma=0.0)
         return (
             guarantee.slack(run.extension[-1], optimum),
             guarantee_plus.slack(plus.extension[-1], optimum),
@@ -184,8 +184,8 @@ RUN = fed.ContinuousRun(
     x=np.zeros(4, np.float32), step=np.float32(0.5), rank=np.float32(4),
     directions=np.zeros((2, 4), np.float32), extension=np.array([0, 1, 2], np.float32),
     rounded=np.zeros(3, np.float32), spread=np.array([1, 2], np.float32),
-    promised=np.array([5, 4], np.float32), progress=np.array([3, 2], np.float32),
-    reach=np.array([6, 4], np.float32), lipschitz=np.array([0.5, 0.25], np.float32),
+    client_base_gain=np.array([5, 4], np.float32), progress=np.array([3, 2], np.float32),
+    max_base_gain=np.array([6, 4], np.float32), lipschitz=np.array([0.5, 0.25], np.float32),
     communication=fed.Communication(*[np.zeros(2, np.int32)] * 4),
 )  # fmt: skip
 
@@ -193,19 +193,19 @@ RUN = fed.ContinuousRun(
 def test_formulas_by_hand():
     run = RUN
     found = bounds.per_round(run, 4.0, 0.125)
-    assert found.promised.tolist() == [1.0, 1.0]
+    assert found.client_base_gain.tolist() == [1.0, 1.0]
     assert found.direction.tolist() == [3.0, 7.0]
     assert found.ascent.tolist() == [-0.25, 0.25]  # 1 - 0.5 * (3, 2) + 0.25 * 16 * 0.125 / 2
     full = bounds.theorem_3_2(run, 0.125)
     assert (float(full.factor), float(full.error)) == (0.75, 0.5 * 4 * 3 + 0.5)
     # Root of 2 / (2 * 0.25) is 2.
-    part = bounds.theorem_3_5(run, 0.125, cohort=2, delta=0.25)
+    part = bounds.theorem_3_5(run, 0.125, cohort_size=2, delta=0.25)
     assert float(part.error) == 6.5 + 6 * 0.5 * 4 * 3 * 2
-    plus = bounds.theorem_4_3(run, 0.125, cohort=2, delta=0.25, sigma=0.5)
+    plus = bounds.theorem_4_3(run, 0.125, cohort_size=2, delta=0.25, sigma=0.5)
     local = 2 * 2 * 0.5 * 4 + 2 * 8 * 0.75
     assert float(plus.error) == 6.5 + 0.5 * (local + 2 * (6 * 4 * 3 + local))
     said = bounds.report(run, full, value=1.5, greedy=3.0)
-    assert said["optimum_at_most"] == 5.0
+    assert said["optimum_upper_bound"] == 5.0
     assert said["ratio"] == 0.5
     assert said["guaranteed"] == 0.75 * 3 - 6.5
     assert said["slack"] == 2 - said["guaranteed"]
@@ -244,15 +244,19 @@ def test_theorem_4_3_says_nothing_where_gradients_are_estimated():
         )  # fmt: skip
 
     assert np.isnan(solve(2).lipschitz).all()
-    plus = bounds.theorem_4_3(solve(2), 1.0, cohort=3, delta=0.5, sigma=0.1)
+    plus = bounds.theorem_4_3(solve(2), 1.0, cohort_size=3, delta=0.5, sigma=0.1)
     assert np.isnan(plus.error)
     assert (solve(1).lipschitz == 0).all()
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"cohort": 0}, "cohort=0"), ({"delta": 0.0}, "delta=0.0"), ({"sigma": -1.0}, "sigma=-1.0")],
+    [
+        ({"cohort_size": 0}, "cohort_size=0"),
+        ({"delta": 0.0}, "delta=0.0"),
+        ({"sigma": -1.0}, "sigma=-1.0"),
+    ],
 )
 def test_bad_input(settings, message):
     with pytest.raises(ValueError, match=message):
-        bounds.theorem_4_3(RUN, 1.0, **{"cohort": 2, "delta": 0.1, "sigma": 0.0, **settings})
+        bounds.theorem_4_3(RUN, 1.0, **{"cohort_size": 2, "delta": 0.1, "sigma": 0.0, **settings})

@@ -30,7 +30,7 @@ def drawn(request):
 
     @jax.jit
     def runs(keys, scores, weights):
-        few = partial(run, cohort=COHORT, client_weights=weights)
+        few = partial(run, cohort_size=COHORT, client_weights=weights)
         return (
             jax.vmap(few, in_axes=(0, None))(keys, scores),
             run(keys[0], scores, client_weights=weights),

@@ -59,7 +59,7 @@ def features(seed, width):
     rng = np.random.default_rng(seed)
     own = [rng.integers(0, 2, (9, width)) for _ in range(CLIENTS)]
     labels = [np.arange(9) % 2 for _ in own]
-    return fed.feature_selection(own, labels, drawn=10, samples=2)
+    return fed.feature_selection(own, labels, num_examples=10, samples=2)
 
 
 # name: a problem of a seed, whose shapes are the same for all seeds
@@ -86,14 +86,14 @@ PROBLEMS = {
 
 ALGORITHMS = {
     "fedcg": lambda p, m: fed.fedcg(KEY, p, m, 2),
-    "fedcg cohort": lambda p, m: fed.fedcg(KEY, p, m, 2, cohort=2, send="gradient", step=0.3),
+    "fedcg cohort": lambda p, m: fed.fedcg(KEY, p, m, 2, cohort_size=2, send="gradient", step=0.3),
     "fedcg secure": lambda p, m: fed.fedcg(KEY, p, m, 2, aggregation="secure"),
     "fedcg_plus": lambda p, m: fed.fedcg_plus(KEY, p, m, 2, 2),
     "discrete_greedy": lambda p, m: fed.discrete_greedy(KEY, p, m, kappa=2.0),
     "centralized_greedy": fed.centralized_greedy,
     "centralized_continuous_greedy": lambda p, m: fed.centralized_continuous_greedy(KEY, p, m, 2),
     "importance_factors": lambda p, m: fed.importance_factors(p),
-    "popular_base": fed.popular_base,
+    "top_singletons": fed.top_singletons,
     "random_base": lambda p, m: fed.random_base(KEY, m),
     "value": lambda p, m: p.value(np.arange(N) < 2),
     "largest_single": lambda p, m: bounds.largest_single(p),
@@ -183,12 +183,12 @@ def test_stacked_problems_are_mapped():
 
 
 def test_a_comparison_runs_again_without_compiling(compiled):
-    every = cmp.references() | cmp.methods(rounds=2, local_steps=1, cohort=2, kappa=None)
+    every = cmp.baselines() | cmp.methods(rounds=2, local_steps=1, cohort_size=2, kappa=None)
     ways = {name: every[name] for name in ("random", "fedcg")}
 
     def run(seed):
         found = cmp.compare(fed.facility_location(scores(seed)), PARTITION, ways, seeds=(seed,))
-        return found["found"].values
+        return found["final_value"].values
 
     first = run(0)
     assert compiled(lambda: run(1)) == 0

@@ -60,7 +60,7 @@ def _without_levels(scores):
     """As for scores that take many values."""
     module = importlib.import_module("fedjax_fair.submodular.federated.sparse")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MOST_LEVELS", 0)
+        patch.setattr(module, "_MAX_LEVELS", 0)
         return listed(scores)
 
 
@@ -146,7 +146,7 @@ class Case:
         def at_point(x):
             values, gradients = problem.extensions(key, x)
             bases = {name: gradients.bases(matroid) for name, matroid in MATROIDS.items()}
-            votes = {name: (matrix(own.messages), own.worth) for name, own in bases.items()}
+            votes = {name: (matrix(own.messages), own.utility) for name, own in bases.items()}
             mean = jnp.mean(matrix(gradients.messages), axis=0)
             return {
                 "extension": values,
@@ -270,12 +270,12 @@ def test_functions_are_monotone_and_submodular(case):
 
 @pytest.mark.parametrize("name", MATROIDS)
 def test_every_client_votes_for_its_heaviest_base(case, name):
-    votes, worth = case.found["points"]["votes"][name]
+    votes, utility = case.found["points"]["votes"][name]
     gradients = case.found["points"]["gradient"]
     heaviest = jax.jit(jax.vmap(jax.vmap(MATROIDS[name].max_weight_base)))
     # Of equal gains the first: the same base even where a client has nothing left to gain.
     np.testing.assert_array_equal(votes, heaviest(gradients))
-    np.testing.assert_allclose(worth, (votes * gradients).sum(axis=2), atol=1e-6)
+    np.testing.assert_allclose(utility, (votes * gradients).sum(axis=2), atol=1e-6)
 
 
 def test_spread_and_shares(case):
@@ -367,7 +367,7 @@ def test_many_features_are_drawn_from_the_model():
     labels = [own[:, 0] // 2 for own in wide]
     padded = [np.concatenate([own, np.zeros((40, 4), int)], axis=1) for own in wide]
     few = fed.feature_selection([own[:, :6] for own in wide], labels, num_values=3)
-    drawn = fed.feature_selection(padded, labels, num_values=3, drawn=20_000)
+    drawn = fed.feature_selection(padded, labels, num_values=3, num_examples=20_000)
     assert not drawn.exact
 
     @jax.jit

@@ -61,15 +61,15 @@ def thresholded(similarity, k, epsilon):
 def threshold_reference(similarity, k, epsilon):
     """Item by item; the gain of each is looked at once a pass."""
     singles = [value_of(similarity, [j]) for j in range(N)]
-    items, calls, threshold = [], N, max(singles)
+    items, num_evaluations, threshold = [], N, max(singles)
     while threshold >= epsilon / N * max(singles) and len(items) < k:
         for j in range(N):
             if j not in items and len(items) < k:
-                calls += 1
+                num_evaluations += 1
                 if value_of(similarity, [*items, j]) - value_of(similarity, items) >= threshold:
                     items.append(j)
         threshold *= 1 - epsilon
-    return items, calls
+    return items, num_evaluations
 
 
 @pytest.mark.parametrize(("k", "epsilon"), [(3, 0.1), (6, 0.4)])
@@ -77,11 +77,11 @@ def test_threshold_greedy_is_the_loop_over_items(k, epsilon):
     for seed in range(20):
         similarity = random_location(seed)
         chosen = thresholded(similarity, k, epsilon)
-        items, calls = threshold_reference(similarity, k, epsilon)
+        items, num_evaluations = threshold_reference(similarity, k, epsilon)
         # The first threshold is the largest gain itself, which rounding may miss.
         np.testing.assert_allclose(chosen.value, value_of(similarity, items), rtol=0.02)
         if check(similarity, chosen) == items:
-            assert chosen.calls == calls
+            assert chosen.num_evaluations == num_evaluations
         assert chosen.value >= (1 - 1 / math.e - epsilon) * best_of(similarity, k)
 
 
@@ -94,7 +94,7 @@ def test_threshold_greedy_by_hand():
     # Of 8: 1; of 4: 2 and 3; of 2: 0.
     assert chosen.items.tolist() == [1, 2, 3, 0]
     # Five to begin with, five at 8, four at 4, the first at 2.
-    assert chosen.calls == 5 + 5 + 4 + 1
+    assert chosen.num_evaluations == 5 + 5 + 4 + 1
     # Its gain is below 0.5 / 5 of the largest.
     assert solve(jnp.array([0.0, 0.0, 8.0, 0.0, 0.125])).items.tolist() == [2, -1, -1, -1]
     assert solve(jnp.full(5, -1.0)).items.tolist() == [-1] * 4
@@ -108,9 +108,9 @@ def sifted(similarity, order, k, epsilon):
 
 def sieve_reference(similarity, order, k, epsilon):
     """A set for every power in the window, made when the power comes in."""
-    sieves, largest, calls = {}, 0.0, 0
+    sieves, largest, num_evaluations = {}, 0.0, 0
     for item in order:
-        calls += 1
+        num_evaluations += 1
         largest = max(largest, value_of(similarity, [item]))
         if largest == 0:
             continue
@@ -119,12 +119,12 @@ def sieve_reference(similarity, order, k, epsilon):
         sieves = {power: sieves.get(power, []) for power in range(first, first + count)}
         for power, items in sieves.items():
             if len(items) < k:
-                calls += 1
+                num_evaluations += 1
                 value = value_of(similarity, items)
                 missing = ((1 + epsilon) ** power / 2 - value) / (k - len(items))
                 if value_of(similarity, [*items, item]) - value >= missing:
                     items.append(item)
-    return max(value_of(similarity, items) for items in sieves.values()), calls
+    return max(value_of(similarity, items) for items in sieves.values()), num_evaluations
 
 
 @pytest.mark.parametrize(("k", "epsilon"), [(3, 0.1), (1, 0.5), (6, 0.3)])
@@ -137,9 +137,9 @@ def test_one_pass_in_any_order_is_worth_nearly_half(k, epsilon):
         chosen = sifted(similarity, order, k, epsilon)
         places = np.argsort(order)[check(similarity, chosen)]
         assert (np.diff(places) > 0).all()
-        value, calls = sieve_reference(similarity, order.tolist(), k, epsilon)
+        value, num_evaluations = sieve_reference(similarity, order.tolist(), k, epsilon)
         np.testing.assert_allclose(chosen.value, value, rtol=1e-5)
-        assert chosen.calls == calls
+        assert chosen.num_evaluations == num_evaluations
         assert chosen.value >= (1 / 2 - epsilon) * best_of(similarity, k)
 
 
@@ -173,7 +173,7 @@ def test_batches_are_one_stream(k, epsilon, sizes):
         whole = sifted(similarity, order, k, epsilon)
         np.testing.assert_array_equal(chosen.items, whole.items)
         np.testing.assert_allclose(chosen.gains, whole.gains, rtol=1e-6)
-        assert chosen.calls == whole.calls
+        assert chosen.num_evaluations == whole.num_evaluations
     compiled = sieve_module._next._cache_size()
     sm.sieve_batches(location_of_batch, batches, k, epsilon)
     assert sieve_module._next._cache_size() == compiled
@@ -196,7 +196,7 @@ def test_a_stream_of_some_items_and_of_nothing_worth_having():
     assert set(check(random_location(0), chosen)) <= {2, 5}
     nothing = sifted(np.zeros((9, N), np.float32), np.arange(N, dtype=np.int32), 3, 0.1)
     assert nothing.items.tolist() == [-1] * 3
-    assert nothing.calls == N
+    assert nothing.num_evaluations == N
 
 
 @partial(jax.jit, static_argnames=("k", "parts"))
@@ -206,12 +206,12 @@ def distributed(similarity, k, parts):
 
 
 def greedy_among(similarity, k, some):
-    items, calls = [], 0
+    items, num_evaluations = [], 0
     for _ in range(min(k, len(some))):
         left = [j for j in some if j not in items]
-        calls += len(left)
+        num_evaluations += len(left)
         items.append(max(left, key=lambda j: (value_of(similarity, [*items, j]), -j)))
-    return items, calls
+    return items, num_evaluations
 
 
 @pytest.mark.parametrize(("k", "parts"), [(2, 2), (3, 4), (2, 8), (4, 1)])
@@ -222,12 +222,12 @@ def test_two_rounds_are_the_best_of_the_parts_and_of_what_they_chose(k, parts):
         chosen, central = distributed(similarity, k, parts)
         found = [greedy_among(similarity, k, range(part, N, parts)) for part in range(parts)]
         union = sorted(set().union(*(items for items, _ in found)))
-        merged, calls = greedy_among(similarity, k, union)
+        merged, num_evaluations = greedy_among(similarity, k, union)
         values = [value_of(similarity, items) for items, _ in found]
         value = value_of(similarity, merged)
         check(similarity, chosen)
         np.testing.assert_allclose(chosen.value, max(*values, value), rtol=1e-5)
-        assert chosen.calls == calls + sum(own for _, own in found)
+        assert chosen.num_evaluations == num_evaluations + sum(own for _, own in found)
         assert chosen.value >= (1 - 1 / math.e) / min(parts, k) * best_of(similarity, k) - 1e-5
         if parts == 1:
             assert chosen.items.tolist() == central.items.tolist()
@@ -271,10 +271,10 @@ def test_random_parts_expect_their_share():
         parts = [np.flatnonzero(owners == part).tolist() for part in range(3)]
         own = [greedy_among(similarity, 3, part) for part in parts]
         union = sorted(set().union(*(items for items, _ in own)))
-        merged, calls = greedy_among(similarity, 3, union)
+        merged, num_evaluations = greedy_among(similarity, 3, union)
         best = max(value_of(similarity, items) for items in (merged, *(items for items, _ in own)))
         np.testing.assert_allclose(values[place], best, rtol=1e-5)
-        assert found.calls[place] == calls + sum(number for _, number in own)
+        assert found.num_evaluations[place] == num_evaluations + sum(number for _, number in own)
 
 
 @pytest.mark.usefixtures("as_users_call")

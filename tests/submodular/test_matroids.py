@@ -96,7 +96,7 @@ def test_independence_agrees_with_the_definition(case):
 
 def test_addable_items_are_those_that_keep_a_set_independent(case):
     matroid, independent, _ = case
-    found = np.asarray(jax.jit(jax.vmap(matroid.addable))(SETS))
+    found = np.asarray(jax.jit(jax.vmap(matroid.feasible_items))(SETS))
     expected = independent[number(SETS[:, None] | UNIT)] & ~SETS
     np.testing.assert_array_equal(found[independent], expected[independent])
 

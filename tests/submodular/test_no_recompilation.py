@@ -128,15 +128,15 @@ def a_point(seed):
 
 
 LIMITS = {
-    "start": [3],
-    "available": np.arange(N) < 5,
-    "stop": 0.01,
+    "initial_items": [3],
+    "candidate_mask": np.arange(N) < 5,
+    "min_gain": 0.01,
     "costs": np.ones(N),
     "budget": 3.5,
 }
 CALLS = {
     "greedy": lambda seed: sm.greedy(location(seed), 3),
-    "greedy under limits": lambda seed: sm.greedy(
+    "greedy under constraints": lambda seed: sm.greedy(
         location(seed), matroid=MATROIDS["partition"](seed), **LIMITS
     ),
     "lazy_greedy": lambda seed: sm.lazy_greedy(location(seed), 3, **LIMITS),
@@ -149,7 +149,7 @@ CALLS = {
     "partial_enumeration": lambda seed: sm.partial_enumeration(
         location(seed), np.full(N, 1.0 + seed), 3.0 + seed, seed_size=2
     ),
-    "best_swap": lambda seed: sm.best_swap(location(seed), [seed, 3], most=1 + seed),
+    "best_swap": lambda seed: sm.best_swap(location(seed), [seed, 3], max_swaps=1 + seed),
     "distorted_greedy": lambda seed: sm.distorted_greedy(location(seed), numbers(seed, N), 3),
     "random_greedy": lambda seed: sm.random_greedy(a_key(seed), location(seed), 3),
     "double_greedy": lambda seed: sm.double_greedy(a_key(seed), location(seed)),
@@ -197,7 +197,7 @@ def test_a_second_call_compiles_nothing(name):
     assert not found
 
 
-@pytest.mark.parametrize("name", ["greedy of feature_based", "greedy under limits", "kmeans"])
+@pytest.mark.parametrize("name", ["greedy of feature_based", "greedy under constraints", "kmeans"])
 def test_the_second_object_compiles_nothing(name):
     jax.block_until_ready(CALLS[name](0))
     with compilations() as found:

@@ -87,7 +87,7 @@ def test_double_greedy_decides_by_what_it_decided_before_and_by_new_draws():
 def test_double_greedy_of_a_monotone_function_takes_everything():
     graph = random_graph(0)
     assert (np.asarray(halved(graph, np.float32(2.5)).items) == np.arange(N)).all()
-    assert (halved(graph, np.float32(2.5)).calls == 2 * N).all()
+    assert (halved(graph, np.float32(2.5)).num_evaluations == 2 * N).all()
 
 
 @pytest.mark.parametrize("tradeoff", [1.0, 1.5, 2.0])
@@ -114,7 +114,7 @@ def test_random_greedy_draws_evenly_from_the_items_with_the_largest_gains():
     shares = np.bincount(second, minlength=N) / len(second)
     error = 4 * np.sqrt(2 / 9 / len(second))
     np.testing.assert_allclose(shares, np.isin(np.arange(N), [3, 4, 5]) / 3, atol=error)
-    assert (found.calls == 6 + 5 + 4).all()
+    assert (found.num_evaluations == 6 + 5 + 4).all()
 
 
 def test_random_greedy_adds_nothing_that_gains_nothing():

@@ -1,7 +1,7 @@
-"""What apricot-select 0.6.1 and submodlib-py 0.0.3 pick, and what they say that it gains.
+"""What apricot-select 0.6.1 and submodlib-py 0.0.3 select, and what they say that it gains.
 
-The scripts in ``golden`` made the numbers. A pick of theirs has to be a best one of ours, by gains
-in double precision, and to gain what they say. Greedy has to pick the same, up to a first
+The scripts in ``golden`` made the numbers. A selection of theirs has to be a best one of ours, by gains
+in double precision, and to gain what they say. Greedy has to select the same, up to a first
 difference between items that gain the same.
 """
 
@@ -26,9 +26,9 @@ def recorded(name):
 
 
 @partial(jax.jit, static_argnames=("make", "count", "k"))
-def picked(make, arrays, count, k):
+def selected(make, arrays, count, k):
     function = make(*arrays)
-    return sm.greedy(function, k, available=np.arange(function.size) < count).items
+    return sm.greedy(function, k, candidate_mask=np.arange(function.size) < count).items
 
 
 @partial(jax.jit, static_argnames="make")
@@ -43,7 +43,7 @@ def gains_before(make, arrays, items):
 
 
 def agreed(make, arrays, count, theirs, gains, accuracy):
-    """How many picks among the first items are the same; what differs first gains the same."""
+    """How many selections among the first items are the same; what differs first gains the same."""
     with jax.enable_x64(True):
         doubles = tuple(a.astype(float) if a.dtype == np.float32 else a for a in arrays)
         all_gains = np.asarray(gains_before(make, doubles, theirs.astype(np.int32)))[:, :count]
@@ -56,7 +56,7 @@ def agreed(make, arrays, count, theirs, gains, accuracy):
     np.testing.assert_allclose(own, gains, rtol=0, atol=slack)
     assert (np.where(taken, -np.inf, all_gains).max(axis=1) <= own + slack).all()
 
-    ours = np.asarray(picked(make, arrays, count, len(theirs)))
+    ours = np.asarray(selected(make, arrays, count, len(theirs)))
     same = int(np.append(ours != theirs, True).argmax())
     if same < len(theirs):
         assert abs(all_gains[same, ours[same]] - own[same]) <= slack
@@ -129,7 +129,7 @@ def test_apricot(case, optimizers):
         make, data = BASED[setting], digits()
     else:
         make, data = sm.Coverage, np.unpackbits(found["members"]).reshape(300, 1000).astype(bool)
-    # Most of the time all optimizers pick the same.
+    # Most of the time all optimizers select the same.
     rankings = {found[f"{case}:{by}"].tobytes(): f"{case}:{by}" for by in optimizers}
     for key in rankings.values():
         same = agreed(make, (data,), len(data), found[key], found[f"gains:{key}"], 1e-9)

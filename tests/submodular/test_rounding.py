@@ -97,9 +97,9 @@ def test_points_that_fill_blocks_unevenly():
     chosen = jax.jit(jax.vmap(lambda key: rounding.pipage(key, two, x_two)))(KEYS)
     # No item becomes more than certain.
     np.testing.assert_allclose(np.mean(chosen, axis=0), [1, 0.7, 0.3], atol=NEAR)
-    worth = jnp.array([0.0, 5.0, 0.0, 0.0])
-    best = rounding.deterministic_pipage(halves, x, lambda y: worth @ y)
-    assert worth[np.asarray(best)].sum() >= worth @ x
+    weights = jnp.array([0.0, 5.0, 0.0, 0.0])
+    best = rounding.deterministic_pipage(halves, x, lambda y: weights @ y)
+    assert weights[np.asarray(best)].sum() >= weights @ x
 
 
 def test_a_point_after_many_uneven_steps_is_decomposed():

@@ -50,7 +50,7 @@ def maximized(similarity, name, maximize, k):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("maximize", [sm.greedy, sm.lazy_greedy])
-def test_greedy_picks_as_of_the_dense_matrix(name, maximize):
+def test_greedy_selects_as_of_the_dense_matrix(name, maximize):
     for seed in range(3):
         dense = FUNCTIONS[name][1](seed)
         lists = sm.sparse_similarity(sparse.coo_array(dense))

@@ -376,7 +376,10 @@ def test_items_near_a_query_but_not_known_are_chosen():
         location = sm.FacilityLocation(near)
         asked = sm.ConditionalMutualInformation(location, query=[0, 4], private=[5])
         avoiding = sm.ConditionalGain(location, private=[0, 4])
-        found = sm.greedy(asked, 1, available=others), sm.greedy(avoiding, 1, available=others)
+        found = (
+            sm.greedy(asked, 1, candidate_mask=others),
+            sm.greedy(avoiding, 1, candidate_mask=others),
+        )
         return [chosen.items[0] for chosen in found]
 
     asked, avoiding = solve(near)

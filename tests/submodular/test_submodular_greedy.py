@@ -65,7 +65,7 @@ def test_greedy_keeps_its_promise_and_lazy_and_stochastic_greedy_agree(k):
         assert plain.value == location_values(similarity, mask_of(plain.items)[None])[0]
         assert plain.value >= (1 - 1 / math.e) * values[MASKS.sum(axis=1) == k].max()
         chex.assert_trees_all_equal(lazy[:3], plain[:3])
-        assert 7 <= lazy.calls <= plain.calls == sum(7 - i for i in range(k))
+        assert 7 <= lazy.num_evaluations <= plain.num_evaluations == sum(7 - i for i in range(k))
         chex.assert_trees_all_equal(stochastic, plain)
 
 
@@ -86,7 +86,7 @@ def test_stochastic_greedy_keeps_its_promise_on_average():
     values = np.asarray(chosen.value)
     error = values.std() / np.sqrt(values.size)
     assert values.mean() - 3 * error >= (1 - 1 / math.e - epsilon) * all_values.max()
-    assert (chosen.calls == k * math.ceil(12 / k * math.log(1 / epsilon))).all()
+    assert (chosen.num_evaluations == k * math.ceil(12 / k * math.log(1 / epsilon))).all()
     # It is neither greedy nor a random choice.
     assert values.std() > 0
     assert values.mean() > all_values.mean() + 3 * error
@@ -127,7 +127,7 @@ EXACT = ["greedy", "lazy", "stochastic, all"]
 @partial(jax.jit, static_argnames=("name", "k"))
 def maximized(name, weights, available, k):
     """The sum of six weights, whatever they are, since values are not checked inside of jit."""
-    return MAXIMIZERS[name](sm.Modular(weights), k=k, available=available)
+    return MAXIMIZERS[name](sm.Modular(weights), k=k, candidate_mask=available)
 
 
 def maximize(name, weights, k, available=(True,) * 6):
@@ -176,7 +176,7 @@ def test_a_warm_start_goes_on_where_it_was(name):
     def solve(similarity):
         function = sm.FacilityLocation(similarity)
         whole = MAXIMIZERS[name](function, k=4)
-        return whole, MAXIMIZERS[name](function, k=2, start=whole.items[:2])
+        return whole, MAXIMIZERS[name](function, k=2, initial_items=whole.items[:2])
 
     whole, rest = solve(random_location(4, items=6))
     chex.assert_trees_all_equal(rest.items, whole.items[2:])
@@ -184,7 +184,7 @@ def test_a_warm_start_goes_on_where_it_was(name):
     assert rest.value == whole.value
 
 
-def test_many_picks_agree_with_double_precision():
+def test_many_selections_agree_with_double_precision():
     # Large enough for gains to be cached rather than recomputed.
     points = np.random.default_rng(0).normal(size=(400, 5))
     distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
@@ -225,17 +225,17 @@ CONCAVE = {
 
 @pytest.mark.parametrize("alike", [False, True])
 @pytest.mark.parametrize("name", CONCAVE)
-def test_no_pick_is_worse_than_in_double_precision(name, alike):
+def test_no_selection_is_worse_than_in_double_precision(name, alike):
     """By more than rounding errors of single terms; the sums are much larger than the gains."""
     make, concave = CONCAVE[name]
     amounts = np.random.default_rng(0).gamma(1.0, size=(200, 2000)).astype(np.float32)
     if alike:  # Rounding errors that are the same everywhere do not cancel.
         amounts[:] = amounts[:, :1]
     chosen = jax.jit(lambda amounts: sm.greedy(make(amounts), 100))(amounts)
-    worth, exact = concave(amounts.astype(float)), amounts.astype(float)
+    evaluate, exact = concave(amounts.astype(float)), amounts.astype(float)
     sums, total, left = np.zeros(2000), 0.0, np.ones(200, bool)
     for item, gain in zip(np.asarray(chosen.items), np.asarray(chosen.gains), strict=True):
-        gains = (worth(sums + exact) - worth(sums)).sum(axis=1)
+        gains = (evaluate(sums + exact) - evaluate(sums)).sum(axis=1)
         total = total + gains[item]
         assert gains[item] >= gains[left].max() - 2e-7 * total
         assert abs(gain - gains[item]) <= 2e-7 * total
@@ -269,9 +269,9 @@ def test_distorted_greedy_keeps_its_promise():
         costs = np.random.default_rng(seed).uniform(0, 40, 7).astype(np.float32)
         chosen = distorted(similarity, costs)
         items = np.asarray(chosen.items)
-        picked = items[items >= 0]
-        assert len(set(picked.tolist())) == len(picked)
-        mask = mask_of(picked)
+        selected = items[items >= 0]
+        assert len(set(selected.tolist())) == len(selected)
+        mask = mask_of(selected)
         value = location_values(similarity, mask[None])[0] - costs[mask].sum()
         np.testing.assert_allclose(chosen.value, value, rtol=1e-5, atol=1e-4)
         assert (np.asarray(chosen.gains)[items < 0] == 0).all()
@@ -299,7 +299,7 @@ def test_swaps_end_where_no_swap_helps():
     @jax.jit
     def solve(similarity, start):
         function = sm.FacilityLocation(similarity)
-        return sm.best_swap(function, start), sm.best_swap(function, start, most=1)
+        return sm.best_swap(function, start), sm.best_swap(function, start, max_swaps=1)
 
     improved = 0
     for seed in range(15):
@@ -327,7 +327,7 @@ def test_swaps_end_where_no_swap_helps():
 def test_swaps_are_counted():
     """All exchanges are looked at once more after the last one that helps."""
     swap = jax.jit(lambda weights: sm.best_swap(sm.Modular(weights), np.array([0, 1])))
-    assert swap(np.arange(5.0)).calls == (2 + 1) * 2 * 3
+    assert swap(np.arange(5.0)).num_evaluations == (2 + 1) * 2 * 3
 
 
 def test_swaps_are_made_for_any_difference_but_a_rounding_error():
@@ -344,14 +344,35 @@ def test_swaps_are_made_for_any_difference_but_a_rounding_error():
     [
         (lambda f: sm.greedy(f, 4), "k=4: expected an integer >= 1 and <= 3"),
         (lambda f: sm.greedy(f, 0), "k=0"),
-        (lambda f: sm.greedy(f, 2, start=[0, 1]), "k=2: expected an integer >= 1 and <= 1"),
-        (lambda f: sm.greedy(f, 1, start=[0, 3]), r"start=\[0, 3\]: expected items in \[0, 3\)"),
-        (lambda f: sm.greedy(f, 1, start=[1, 1]), r"start=\[1, 1\]: expected different items"),
-        (lambda f: sm.greedy(f, 1, available=[True]), r"available: expected shape \(3,\)"),
-        (lambda f: sm.greedy(f, 1, available=[0, 1, 2]), r"available\[2\]=2.0: expected 0 or 1"),
-        (lambda f: sm.greedy(f, 1, start=[0.7]), r"start=\[0.7\]: expected integers"),
-        (lambda f: sm.greedy(f, 1, start=[True, False, False]), "start=.*: expected integers"),
-        (lambda f: sm.greedy(f, 1, start=[[0]]), r"start: expected a vector of items, got .*1, 1"),
+        (lambda f: sm.greedy(f, 2, initial_items=[0, 1]), "k=2: expected an integer >= 1 and <= 1"),
+        (
+            lambda f: sm.greedy(f, 1, initial_items=[0, 3]),
+            r"initial_items=\[0, 3\]: expected items in \[0, 3\)",
+        ),
+        (
+            lambda f: sm.greedy(f, 1, initial_items=[1, 1]),
+            r"initial_items=\[1, 1\]: expected different items",
+        ),
+        (
+            lambda f: sm.greedy(f, 1, candidate_mask=[True]),
+            r"candidate_mask: expected shape \(3,\)",
+        ),
+        (
+            lambda f: sm.greedy(f, 1, candidate_mask=[0, 1, 2]),
+            r"candidate_mask\[2\]=2.0: expected 0 or 1",
+        ),
+        (
+            lambda f: sm.greedy(f, 1, initial_items=[0.7]),
+            r"initial_items=\[0.7\]: expected integers",
+        ),
+        (
+            lambda f: sm.greedy(f, 1, initial_items=[True, False, False]),
+            "initial_items=.*: expected integers",
+        ),
+        (
+            lambda f: sm.greedy(f, 1, initial_items=[[0]]),
+            r"initial_items: expected a vector of items, got .*1, 1",
+        ),
         (lambda f: sm.best_swap(f, [0.7]), r"items=\[0.7\]: expected integers"),
         (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1), "candidates=None, epsilon=None"),
         (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1, 4), "candidates=4: .* <= 3"),
@@ -360,7 +381,7 @@ def test_swaps_are_made_for_any_difference_but_a_rounding_error():
         (lambda f: sm.distorted_greedy(f, [1.0], 1), "costs: expected 3 items, got 1"),
         (lambda f: sm.distorted_greedy(f, [1.0, -1.0, 0.0], 1), r"costs\[1\]=-1.0"),
         (lambda f: sm.best_swap(f, [0, 0]), r"items=\[0, 0\]: expected different"),
-        (lambda f: sm.best_swap(f, [0], most=0), "most=0"),
+        (lambda f: sm.best_swap(f, [0], max_swaps=0), "max_swaps=0"),
         (lambda f: sm.best_swap(f, []), r"items=\[\]: expected at least one item"),
     ],
 )

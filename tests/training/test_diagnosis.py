@@ -13,7 +13,7 @@ from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import Cohort, Selector, empty_state
 from fedjax_fair.data.federated import stack
 from fedjax_fair.simulate import Round, run
-from fedjax_fair.training.diagnosis import Doubts, is_constant, require_members
+from fedjax_fair.training.diagnosis import TrainingMonitor, check_participants, is_constant
 from fedjax_fair.training.fit import fit
 
 SOLVER = solvers.SGD(0.1, 2, epochs=1)
@@ -91,10 +91,10 @@ def test_a_client_that_does_not_exist_is_named_with_its_round_and_seed(model, fe
 
 def test_the_first_round_counts_and_then_the_first_seed():
     clients = np.zeros((3, 4, 2), int)
-    require_members(clients, 1, 0, (5, 6, 7))
+    check_participants(clients, 1, 0, (5, 6, 7))
     clients[0, 3, 0], clients[2, 1, 1], clients[1, 1, 0] = 8, 9, -1
     with pytest.raises(ValueError, match=r"round 11, seed 6, names client -1: .* \[0, 1\)"):
-        require_members(clients, 1, 10, (5, 6, 7))
+        check_participants(clients, 1, 10, (5, 6, 7))
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_a_cohort_of_numpy_arrays_and_lists_is_one(model, federation, as_users_c
 
 def warned(data, rounds, evaluations, seeds=(7,)):
     """What is said of evaluations: round, test loss and accuracy, each for all seeds or one."""
-    doubts = Doubts(data, rounds, seeds)
+    monitor = TrainingMonitor(data, rounds, seeds)
     tested = np.asarray(data.test.sizes) > 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for done, *numbers in evaluations:
             loss, accuracy = (np.broadcast_to(np.float32(n), len(seeds)) for n in numbers)
             summaries = {"test_loss_mean_examples": loss, "accuracy_mean_examples": accuracy}
-            doubts.see(done, summaries, np.where(tested, loss[:, None], np.float32(np.nan)))
+            monitor.update(done, summaries, np.where(tested, loss[:, None], np.float32(np.nan)))
     return [str(warning.message) for warning in caught]
 
 
@@ -201,8 +201,8 @@ def test_the_seed_that_does_not_learn_is_named(federation):
 def test_partitions_are_guessed_each_by_its_own_classes(federation):
     one = jax.tree.map(np.array, federation)
     other = one._replace(test=one.test._replace(order=one.test.order[::-1].copy()))
-    doubts = Doubts(stack([one, other]), 20, (0, 1))
-    assert doubts._guessed.tolist() == [SHARE, SHARE]
+    monitor = TrainingMonitor(stack([one, other]), 20, (0, 1))
+    assert monitor._guessed.tolist() == [SHARE, SHARE]
 
 
 def test_targets_are_not_guessed(federation):

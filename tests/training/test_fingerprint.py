@@ -13,7 +13,7 @@ from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.variants import method_settings, relevant
+from fedjax_fair.app.variants import drop_unused_settings, method_settings
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.fingerprint import describe, differences
 from fedjax_fair.training.fit import fit
@@ -56,14 +56,14 @@ CONFIG = replace(
 
 @pytest.mark.parametrize("name", sorted(set(registry.METHODS) - {"centralized"}))
 def test_every_number_of_every_method_counts(name):
-    config = relevant(replace(CONFIG, methods=(name,)))
+    config = drop_unused_settings(replace(CONFIG, methods=(name,)))
     for section, settings in method_settings(config, name).items():
         for key, setting in settings.items():
             if not setting.traced:
                 continue
             one, other = (
                 describe(round=method_round(config, f"{name}:{section}.{key}={value}", 10))
-                for value in ((2, 3) if setting.kind is int else (0.25, 0.375))
+                for value in ((2, 3) if setting.type is int else (0.25, 0.375))
             )
             assert one != other, (section, key)
 

@@ -18,7 +18,7 @@ from fedjax_fair.data.federated import stack
 from fedjax_fair.metrics.predictions import macro_f1
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.training.centralized import Centralized
-from fedjax_fair.training.fit import Callback, SimulationError, fit, fit_batch, train
+from fedjax_fair.training.fit import Callback, DivergenceError, fit, fit_batch, train
 
 
 def make(model, solver=None, **settings):
@@ -26,7 +26,7 @@ def make(model, solver=None, **settings):
         model,
         selectors.Uniform(3),
         solver or solvers.SGD(0.1, 2, epochs=1),
-        aggregators.Mean(weights="size"),
+        aggregators.Mean(weights="num_examples"),
         **settings,
     )
 
@@ -201,13 +201,13 @@ def test_divergence_is_reported_with_its_round(model, federation, tmp_path):
     diverging = make(model, solvers.SGD(rate, 2, steps=2))
     settings = {"rounds": 6, "eval_every": 2, "checkpoints": tmp_path / "kept"}
     expected = r"round 3 is not finite for seeds \[0, 1\].*last checkpoint is of round 2"
-    with pytest.raises(SimulationError, match=expected):
+    with pytest.raises(DivergenceError, match=expected):
         fit(diverging, federation, seeds=(0, 1), **settings)
     with pytest.raises(ValueError, match=r"drop_nonfinite=True: .* of a run with False"):
-        fit(diverging, federation, seeds=(0, 1), on_nonfinite="drop", **settings)
+        fit(diverging, federation, seeds=(0, 1), on_nonfinite="drop_client", **settings)
     # Who is warned by the error can go on from the checkpoint before it.
     with pytest.warns(UserWarning, match="round 3, seed 0: .* 3 of 6 rounds .* 1 other run"):
-        kept = fit(diverging, federation, seeds=(0, 1), on_nonfinite="keep", **settings)
+        kept = fit(diverging, federation, seeds=(0, 1), on_nonfinite="skip_round", **settings)
     assert kept.update_nonfinite.values.tolist() == [[0, 0, 0, 1, 1, 1]] * 2
     assert kept.cohort_nonfinite.values[:, 3:].all()
     assert not kept.cohort_nonfinite.values[:, :3].any()
@@ -222,7 +222,7 @@ class OneLiar(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def one_liar():
+def one_byzantine():
     round = Round(
         linear_model(),
         selectors.RoundRobin(3),
@@ -231,45 +231,47 @@ def one_liar():
         faults=[faults.Byzantine([4], "nan")],
     )
     settings = {"rounds": 4, "seeds": (5, 8), "eval_every": 2}
-    with pytest.raises(SimulationError) as raised:
+    with pytest.raises(DivergenceError) as raised:
         fit(round, make_federation(), **settings)
     with pytest.warns(UserWarning, match="the update is not finite"):
-        kept = fit(round, make_federation(), on_nonfinite="keep", **settings)
-    dropped = fit(round, make_federation(), on_nonfinite="drop", **settings)
+        kept = fit(round, make_federation(), on_nonfinite="skip_round", **settings)
+    dropped = fit(round, make_federation(), on_nonfinite="drop_client", **settings)
     return OneLiar(kept, dropped, str(raised.value))
 
 
-def test_the_error_names_round_seeds_and_clients(one_liar):
-    bad = one_liar.keep.update_nonfinite.values
+def test_the_error_names_round_seeds_and_clients(one_byzantine):
+    bad = one_byzantine.keep.update_nonfinite.values
     first = int(bad.any(axis=0).argmax())
     seeds = [seed for seed, own in zip((5, 8), bad[:, first], strict=True) if own]
-    assert f"round {first} is not finite for seeds {seeds}, of clients [4]" in one_liar.error
+    assert f"round {first} is not finite for seeds {seeds}, of clients [4]" in one_byzantine.error
 
 
-def test_a_round_that_is_kept_leaves_the_model_as_it_was(one_liar):
-    kept = one_liar.keep
-    lied = (kept.cohort_clients == 4).values
-    np.testing.assert_array_equal(kept.cohort_nonfinite, lied)
-    np.testing.assert_array_equal(kept.update_nonfinite, lied.any(axis=2))
-    np.testing.assert_array_equal(kept.diverged, lied.any(axis=2).argmax(axis=1))
+def test_a_round_that_is_kept_leaves_the_model_as_it_was(one_byzantine):
+    kept = one_byzantine.keep
+    byzantine = (kept.cohort_clients == 4).values
+    np.testing.assert_array_equal(kept.cohort_nonfinite, byzantine)
+    np.testing.assert_array_equal(kept.update_nonfinite, byzantine.any(axis=2))
+    np.testing.assert_array_equal(kept.diverged, byzantine.any(axis=2).argmax(axis=1))
     # It answered all the same.
-    assert kept.cohort_answers.values.all()
+    assert kept.cohort_responded.values.all()
 
 
-def test_a_client_that_is_dropped_has_no_weight(one_liar):
-    dropped = one_liar.drop
-    lied = (dropped.cohort_clients == 4).values
-    assert lied.any()
-    np.testing.assert_array_equal(dropped.cohort_nonfinite, lied)
-    np.testing.assert_array_equal(dropped.cohort_answers, ~lied)
-    assert (dropped.cohort_weights.values[lied] == 0).all()
+def test_a_client_that_is_dropped_has_no_weight(one_byzantine):
+    dropped = one_byzantine.drop
+    byzantine = (dropped.cohort_clients == 4).values
+    assert byzantine.any()
+    np.testing.assert_array_equal(dropped.cohort_nonfinite, byzantine)
+    np.testing.assert_array_equal(dropped.cohort_responded, ~byzantine)
+    assert (dropped.cohort_weights.values[byzantine] == 0).all()
     np.testing.assert_allclose(dropped.cohort_weights.sum("slot"), 1, rtol=1e-6)
     assert (dropped.diverged == -1).all()
     assert not dropped.update_nonfinite.values.any()
 
 
 def test_what_happens_to_infinite_updates_is_one_of_three(model, federation, as_users_call):
-    with pytest.raises(ValueError, match=r"on_nonfinite='skip': .*'raise', 'drop', 'keep'"):
+    with pytest.raises(
+        ValueError, match=r"on_nonfinite='skip': .*'raise', 'drop_client', 'skip_round'"
+    ):
         fit(make(model), federation, rounds=1, on_nonfinite="skip")
 
 
@@ -277,7 +279,9 @@ def test_centralized_training_pools_the_examples(model, federation):
     """One full-batch step moves the model as FedAvg by size over all clients does."""
     solver = solvers.SGD(0.5, 100, steps=1)
     pooled = fit(Centralized(model, solver), federation, rounds=3, eval_every=3)
-    all_clients = Round(model, selectors.Uniform(6), solver, aggregators.Mean(weights="size"))
+    all_clients = Round(
+        model, selectors.Uniform(6), solver, aggregators.Mean(weights="num_examples")
+    )
     averaged = fit(all_clients, federation, rounds=3, eval_every=3)
     np.testing.assert_allclose(pooled.test_loss, averaged.test_loss, rtol=1e-5)
     np.testing.assert_allclose(pooled.train_loss, averaged.train_loss, rtol=1e-5)
@@ -405,7 +409,7 @@ def test_what_a_selector_tells_is_recorded_for_every_round(model, federation, tm
 
 
 def test_a_client_that_could_not_be_judged_is_named(model, federation):
-    round = make_telling(model, not_finite=jnp.int32(2), first_not_finite=jnp.int32(4))
+    round = make_telling(model, num_nonfinite=jnp.int32(2), first_nonfinite_client=jnp.int32(4))
     with pytest.warns(UserWarning, match="round 0, seed 7: .* 2 clients .* first of client 4"):
         fit(round, federation, rounds=1, seeds=(7,))
 
@@ -455,7 +459,7 @@ def test_the_round_to_keep_is_chosen_by_validation(model, federation):
 
 
 def spread(metrics):
-    return jnp.nanmax(metrics.own["test_macro_f1"]) - jnp.nanmin(metrics.own["test_macro_f1"])
+    return jnp.nanmax(metrics.custom["test_macro_f1"]) - jnp.nanmin(metrics.custom["test_macro_f1"])
 
 
 OWN = [

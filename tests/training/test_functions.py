@@ -38,7 +38,7 @@ def worst(clients):
 
 def test_functions_of_code_that_may_change_are_made_anew(rounds):
     own = Metric("worst", "the worst accuracy", "1", "clients", "uniform", worst)
-    one, other = evaluations(rounds[0], rounds[0], own_metrics=[own])
+    one, other = evaluations(rounds[0], rounds[0], custom_metrics=[own])
     assert one is not other
     assert evaluations(rounds[0])[0] is not one
 

@@ -129,12 +129,12 @@ class Loudest(Selector):
     """The selector of somebody's own of the guides."""
 
     cohort_size: int
-    price: Number = 0.0
+    penalty: Number = 0.0
 
     def select(self, key, state, context):
         sizes = context.sizes.astype(jnp.float32)
         _, clients = jax.lax.top_k(
-            context.losses(context.variables) - self.price * sizes, self.cohort_size
+            context.losses(context.variables) - self.penalty * sizes, self.cohort_size
         )
         weights = jnp.full(self.cohort_size, 1 / self.cohort_size, jnp.float32)
         return Cohort(clients, weights), state, {}
@@ -255,11 +255,13 @@ def test_which_code_is_installed():
 def test_a_python_if_on_a_number_is_explained():
     class Cheap(Loudest):
         def select(self, key, state, context):
-            if self.price > 0:
+            if self.penalty > 0:
                 return super().select(key, state, context)
             return selectors.Uniform(self.cohort_size).select(key, state, context)
 
-    with pytest.raises(ValueError, match=r"`if self\.price > 0:` needs .*Cheap\.price.*jnp\.where"):
+    with pytest.raises(
+        ValueError, match=r"`if self\.penalty > 0:` needs .*Cheap\.penalty.*jnp\.where"
+    ):
         run(of(Cheap(2, 0.5)))
 
 

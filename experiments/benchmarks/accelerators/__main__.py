@@ -6,9 +6,9 @@ kernels and bytes are counted, and the time is a bound from the device's peaks. 
 environments of their own (0.5 GB for TPUs, 6 GB for CUDA), made at the first call. Compiling a
 chunk of rounds takes minutes.
 
-A local step, a round and the whole of a chunk are those of all members of the cohort together. A
+A local step, a round and the whole of a chunk are those of all participants of the cohort together. A
 loop whose length the program does not say counts once, and the number of such loops is printed. On
-several devices, figures are those of one with a single batch of members; in the end stand the sums
+several devices, figures are those of one with a single batch of participants; in the end stand the sums
 over devices, how long they take, and what all devices compute alike, in a round.
 """
 
@@ -25,7 +25,7 @@ from experiments.benchmarks.accelerators.workloads import FORMS, ROUNDS, WORKLOA
 from experiments.benchmarks.peers.environment import environment
 from experiments.benchmarks.timing import without_settings
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compiled import roofline
+from fedjax_fair.planning.compilation import roofline
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.reading import Cost
 
@@ -89,12 +89,12 @@ def row(machine: Machine, name: str, form: str, said: dict[str, Any]) -> None:
     one, rounds = (costs["whole"], 1) if round is None else (costs["round"], ROUNDS)
     bound = roofline(machine, Cost(**one))
     cells = [shown(step), shown(one[key]), shown(rest), shown(entry)]
-    cells += [f"{each:.3g}" for each in (1e3 * said["seconds"] / rounds, one["operations"] / 1e9)]
+    cells += [f"{each:.3g}" for each in (1e3 * said["seconds"] / rounds, one["flops"] / 1e9)]
     cells += [f"{each:.3g}" for each in (one["bytes"] / 1e6, 1e3 * bound)]
     cells += [f"{said[kind] / 2**20:,.0f}" for kind in ("arguments", "temporaries")]
-    cells += [str(said["unknown_loops"]), f"{said['compiled_in']:.0f}"]
+    cells += [str(said["unknown_loops"]), f"{said['compile_seconds']:.0f}"]
     if machine.num_devices > 1:
-        cells += [f"{one['collectives']:g}", f"{one['exchanged']:,}"]
+        cells += [f"{one['collectives']:g}", f"{one['collective_bytes']:,}"]
         cells += [f"{1e6 * said[kind] / rounds:.3g}" for kind in ("waiting", "alike")]
     print(f"| {name} | {form} | {' | '.join(cells)} |", flush=True)
 

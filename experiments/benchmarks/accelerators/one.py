@@ -19,7 +19,7 @@ from experiments.benchmarks.accelerators.workloads import ROUNDS, WORKLOADS, fed
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.mesh import client_mesh
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compiled import Compiled, compiled, of_kernel
+from fedjax_fair.planning.compilation import Compiled, compile_ahead, of_kernel
 from fedjax_fair.planning.machines import Machine, devices_of
 from fedjax_fair.planning.places import federation_on, on, runs_on
 from fedjax_fair.planning.reading import Loop, Operation, Program
@@ -32,7 +32,7 @@ def answer(machine: Machine, name: str, form: str) -> dict[str, Any]:
     """What a compiler says of a workload in a form, or of a part of a choice, which has but one."""
     if name in CHOICES:
         function, shapes = CHOICES[name]
-        made = compiled(machine, jax.jit(function), *on(machine, shapes))
+        made = compile_ahead(machine, jax.jit(function), *on(machine, shapes))
         costs: dict[str, Any] = {"whole": made.program.cost, "round": None, "step": None}
         return _said(machine, made, costs, None)
     workload, mesh = WORKLOADS[name], None
@@ -43,15 +43,15 @@ def answer(machine: Machine, name: str, form: str) -> dict[str, Any]:
     with tracing_for(machine.platform):
         data = federation_on(machine, mesh, federation(workload))
         function, values = program(workload, form, mesh)
-    made = compiled(machine, jax.jit(function), runs_on(machine, mesh, values), data)
+    made = compile_ahead(machine, jax.jit(function), runs_on(machine, mesh, values), data)
 
-    def largest(trips: int) -> Loop | None:
-        loops = [loop for loop in made.program.loops if loop.trips == trips]
-        return max(loops, key=lambda loop: loop.runs * trips * loop.cost.kernels, default=None)
+    def largest(trip_count: int) -> Loop | None:
+        loops = [loop for loop in made.program.loops if loop.trip_count == trip_count]
+        return max(loops, key=lambda loop: loop.runs * trip_count * loop.cost.kernels, default=None)
 
     rounds, steps = largest(ROUNDS), largest(workload.steps)
     costs = {"round": rounds and rounds.cost, "step": steps and steps.cost}
-    steps_a_round = steps and rounds and steps.trips * steps.runs // rounds.trips
+    steps_a_round = steps and rounds and steps.trip_count * steps.runs // rounds.trip_count
     return _said(machine, made, {"whole": made.program.cost, **costs}, steps_a_round)
 
 
@@ -68,7 +68,7 @@ def _said(
         "unknown_loops": sum(not loop.known for loop in program.loops),
         "arguments": made.arguments,
         "temporaries": made.temporaries,
-        "compiled_in": made.compiled_in,
+        "compile_seconds": made.compile_seconds,
         "dearest": _dearest(machine, program),
     }
 

@@ -52,7 +52,7 @@ def compare(name: str, peers: Sequence[str], repeats: int, cache: Path, file: Pa
     for worker in workers.values():
         worker.request(workload=name, data=str(file))
     at_start = [worker.request(do="accuracy")["accuracy"] for worker in workers.values()]
-    _require_close(name, at_start, SAME_MODEL)
+    _check_close(name, at_start, SAME_MODEL)
     for _ in range(1 + repeats):
         for peer, worker in workers.items():
             answers[peer].append(worker.request(do="train") | worker.request(do="accuracy"))
@@ -127,10 +127,10 @@ def main() -> None:
             )
         table(name, measured)
         record(name, measured)
-        _require_close(name, [own["accuracy"] for own in measured.values()], TOLERANCE)
+        _check_close(name, [own["accuracy"] for own in measured.values()], TOLERANCE)
 
 
-def _require_close(name: str, accuracies: list[float], tolerance: float) -> None:
+def _check_close(name: str, accuracies: list[float], tolerance: float) -> None:
     if np.ptp(accuracies) > tolerance:
         raise SystemExit(f"{name}: accuracies {accuracies}: expected within {tolerance}.")
 

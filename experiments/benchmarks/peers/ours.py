@@ -9,7 +9,7 @@ import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.programs.shared.workloads import CANDIDATES, LAM, B, serve
 from fedjax_fair.client_evaluation import client_performance
-from fedjax_fair.parallel.cores import cores_if_any
+from fedjax_fair.parallel.cores import default_core_mesh
 from fedjax_fair.parallel.mesh import over_mesh, shard_federation
 
 
@@ -23,7 +23,7 @@ def selector_of(workload):
 
 
 def make(workload, path):
-    mesh = cores_if_any()
+    mesh = default_core_mesh()
     arrays = dict(np.load(path))
     data = ff.data.from_arrays(
         arrays["train_x"],

@@ -38,7 +38,9 @@ SINGLES = 3
 def configuration() -> Config:
     config = PRESETS["digits"].config
     # All programs train on all examples.
-    return replace(config, methods=("subtrunc",), data=replace(config.data, validation=0.0))
+    return replace(
+        config, methods=("subtrunc",), data=replace(config.data, validation_fraction=0.0)
+    )
 
 
 def as_a_sweep() -> None:

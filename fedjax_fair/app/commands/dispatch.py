@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from fedjax_fair.app.commands.federations import DataInfo, DataList, DataPrepare, DataShow
+from fedjax_fair.app.commands.data import DataInfo, DataList, DataPrepare, DataShow
 from fedjax_fair.app.commands.maximizing import Exemplars, Movielens
 from fedjax_fair.app.commands.planning import Plan, plan_settings
-from fedjax_fair.app.commands.reading import Compare, Methods, Show
+from fedjax_fair.app.commands.show import Compare, Methods, Show
 from fedjax_fair.app.commands.training import Resume, Run, Sweep, run, sweep_settings
 from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import PRESETS, Preset

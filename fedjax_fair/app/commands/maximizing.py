@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from fedjax_fair.app import maximize
-from fedjax_fair.app.commands.shared import plain, resumable, say_where
+from fedjax_fair.app.commands.common import plain, print_output_paths, resumable
 from fedjax_fair.app.config import Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.console import tables
-from fedjax_fair.app.progress import working
+from fedjax_fair.app.progress import show_steps
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.text import escape_control_chars
@@ -50,7 +50,7 @@ def _start_maximizing(config: Maximize, *, quiet: bool) -> None:
 def maximize_in(task: maximize.Task, config: Maximize, folder: RunFolder, *, quiet: bool) -> None:
     """Compares all methods on a task in a folder, and prints what came of it."""
     print(f"Run folder: {escape_control_chars(folder.path)}")
-    with resumable(folder), Termination(at_once=True), working(quiet=quiet) as show:
+    with resumable(folder), Termination(at_once=True), show_steps(quiet=quiet) as show:
         compared = maximize.execute(task, config, folder, show)
     Console().print(*tables(compared))
-    say_where(Results=folder.results, Plots=folder.plots, Report=folder.report)
+    print_output_paths(Results=folder.results, Plots=folder.plots, Report=folder.report)

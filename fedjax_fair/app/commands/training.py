@@ -11,23 +11,30 @@ from tyro.conf import Positional
 
 from fedjax_fair.app import experiment, maximize
 from fedjax_fair.app.build import Experiment, batch_size, build
+from fedjax_fair.app.commands.common import (
+    RunPath,
+    fields_of,
+    interrupt_hint,
+    plain,
+    print_output_paths,
+    resumable,
+)
 from fedjax_fair.app.commands.maximizing import maximize_in
 from fedjax_fair.app.commands.request import request
-from fedjax_fair.app.commands.shared import RunPath, advice, fields_of, plain, resumable, say_where
 from fedjax_fair.app.config import Config, Maximize
 from fedjax_fair.app.console import tables
 from fedjax_fair.app.dry_run import as_toml, costs, costs_of_sweep
-from fedjax_fair.app.logs import Logged, require
+from fedjax_fair.app.logs import LoggerCallback, require
 from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import Preset, resolve
-from fedjax_fair.app.progress import watching
+from fedjax_fair.app.progress import show_training
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.settings import described, places
-from fedjax_fair.app.sweep import planned, sweep
+from fedjax_fair.app.settings import describe_type, places
+from fedjax_fair.app.sweep import plan_sweep, sweep
 from fedjax_fair.app.termination import Termination
-from fedjax_fair.app.variants import method_settings, relevant
+from fedjax_fair.app.variants import drop_unused_settings, method_settings
 from fedjax_fair.parallel import processes
-from fedjax_fair.text import format_columns, escape_control_chars
+from fedjax_fair.text import escape_control_chars, format_columns
 from fedjax_fair.training.fit import Callback
 
 __all__ = ["Resume", "Run", "Sweep", "run", "sweep_settings"]
@@ -93,7 +100,7 @@ class Resume:
                 raise ValueError(f"log={self.log!r}: expected none; a maximization has no rounds.")
             maximize_in(maximize.task_of(config), config, folder, quiet=self.quiet)
             return
-        _require_logs(self.log)
+        _check_logs(self.log)
         if config.distributed:
             processes.initialize()
         _execute(build(config), folder, self.log, quiet=self.quiet)
@@ -112,7 +119,7 @@ class Sweep(Config):
     output: str = "sweeps/latest"
     """Folder of the sweep; finished batches found there are not run again."""
 
-    points_per_batch: int | None = None
+    runs_per_batch: int | None = None
     """Runs in one program; all by default. Fewer use less memory."""
 
     quiet: bool = False
@@ -126,8 +133,8 @@ def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     # person says stays.
     default = Run(**fields_of(Config, wanted.start))
     typed = parse(Run, [*wanted.words, *wanted.options], f"run {wanted.preset}", default)
-    config = relevant(resolve(plain(Config, typed)), base=wanted.base)
-    _require_logs(typed.log)
+    config = drop_unused_settings(resolve(plain(Config, typed)), base=wanted.base)
+    _check_logs(typed.log)
     if config.distributed:
         processes.initialize()
     ready = build(config)
@@ -135,7 +142,7 @@ def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         _print_dry_run(config, costs(ready))
         return
     name = wanted.preset if wanted.named else config.data.name.replace("/", "-")
-    folder = processes.broadcast_from_first(lambda: str(RunFolder.create(config, name).path))
+    folder = processes.broadcast_from_main(lambda: str(RunFolder.create(config, name).path))
     _execute(ready, RunFolder(folder), typed.log, quiet=typed.quiet)
 
 
@@ -149,30 +156,30 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     default = replace(default, output=f"sweeps/{wanted.preset}")
     settings = parse(Sweep, wanted.options, f"sweep {wanted.preset}", default)
     chosen = replace(plain(Config, settings), output=wanted.start.output)
-    base = relevant(resolve(chosen), base=wanted.base)
+    base = drop_unused_settings(resolve(chosen), base=wanted.base)
     varied, seeds = wanted.varied()
     if settings.dry_run:
-        config, _, groups = planned(base, varied, seeds=seeds)
+        config, _, groups = plan_sweep(base, varied, seeds=seeds)
         _print_dry_run(config, costs_of_sweep(groups))
         return
     print(f"Sweep folder: {escape_control_chars(settings.output)}")
     own = None if any("batch_size" in name for name in varied) else base.solver.batch_size
     with (
-        advice("the same command continues"),
+        interrupt_hint("the same command continues"),
         Termination() as end,
-        watching(quiet=settings.quiet) as show,
+        show_training(quiet=settings.quiet) as show,
     ):
         swept = sweep(
             base,
             seeds=seeds,
             folder=settings.output,
-            points_per_batch=settings.points_per_batch,
-            watch=lambda runs: end.watch(show(runs, own)),
+            runs_per_batch=settings.runs_per_batch,
+            callback_fn=lambda runs: end.wrap(show(runs, own)),
             **varied,
         )
     Console().print(*tables(swept))
     output = Path(settings.output)
-    say_where(Results=output / "results.nc", Report=output / "report.html")
+    print_output_paths(Results=output / "results.nc", Report=output / "report.html")
 
 
 def _print_dry_run(config: Config, found: dict[str, str]) -> None:
@@ -180,34 +187,34 @@ def _print_dry_run(config: Config, found: dict[str, str]) -> None:
     print(*(f"# {line}" for line in format_columns(found).splitlines()), sep="\n")
 
 
-def _require_logs(names: Logs) -> None:
+def _check_logs(names: Logs) -> None:
     for name in names:
         require(name)
 
 
 def _varied(config: Config) -> dict[str, str]:
     """The settings that a sweep of these methods can vary, and what they are."""
-    found = {"seeds": "Runs of every point, such as 0,1,2 or 0:10."}
+    found = {"seeds": "Runs of every configuration, such as 0,1,2 or 0:10."}
     own = {place: name for name, place in places(config).items() if "." not in name}
     for method in config.methods:
         for section, settings in method_settings(config, method).items():
             for setting in settings.values():
                 name = own.get((section, setting.name), f"{section}.{setting.name}")
-                found.setdefault(name, f"{setting.meaning} ({described(setting.kind)})")
+                found.setdefault(name, f"{setting.help} ({describe_type(setting.type)})")
     return found
 
 
 def _execute(ready: Experiment, folder: RunFolder, logs: Logs, *, quiet: bool) -> None:
-    if not processes.is_first():
+    if not processes.is_main_process():
         experiment.execute(ready, folder)
         return
     print(f"Run folder: {escape_control_chars(folder.path)}")
-    with resumable(folder), Termination() as end, watching(quiet=quiet) as show:
+    with resumable(folder), Termination() as end, show_training(quiet=quiet) as show:
 
-        def watch(method: str) -> list[Callback]:
+        def callback_fn(method: str) -> list[Callback]:
             shown = show(method, batch_size(ready.config, method))
-            return [*(Logged(name, folder.path, method) for name in logs), end.watch(shown)]
+            return [*(LoggerCallback(name, folder.path, method) for name in logs), end.wrap(shown)]
 
-        combined = experiment.execute(ready, folder, watch)
+        combined = experiment.execute(ready, folder, callback_fn)
     Console().print(*tables(combined))
-    say_where(Results=folder.results, Plots=folder.plots, Report=folder.report)
+    print_output_paths(Results=folder.results, Plots=folder.plots, Report=folder.report)

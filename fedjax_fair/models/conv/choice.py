@@ -34,10 +34,10 @@ from fedjax_fair.models.conv.pooling import (
 )
 from fedjax_fair.numerics import target
 
-__all__ = ["Form", "choose"]
+__all__ = ["ConvImpl", "choose"]
 
 
-class Form(NamedTuple):
+class ConvImpl(NamedTuple):
     """A way to compute a layer, and its gradient.
 
     The operands are ``(x, kernel)`` for a convolution, and ``(x, kernel, bias)`` for a convolution
@@ -55,7 +55,7 @@ class Form(NamedTuple):
 def choose(
     x: Array, kernel: Array, strides: Pair, padding: Padding, relu_pool: bool
 ) -> Callable[..., Array]:
-    """Chooses the fastest form of a layer on the `target` that programs are traced for.
+    """Chooses the fastest implementation of a layer on the `target` that programs are traced for.
 
     Args:
         x: Images ``[batch, height, width, in]``, of which only shape and type are looked at.
@@ -65,7 +65,7 @@ def choose(
         relu_pool: Whether a bias, ReLU and max-pooling follow.
 
     Returns:
-        The layer, a function of the operands of a `Form`, which reverse mode can differentiate.
+        The layer, a function of the operands of a `ConvImpl`, which reverse mode can differentiate.
     """
     here, sizes = target.current(), {"strides": strides, "padding": padding}
     if here.platform == "tpu" and relu_pool and rows.is_faster(x, kernel, strides, padding):
@@ -74,7 +74,7 @@ def choose(
         pair = partial(native.convolve, **sizes), partial(native.vjp, **sizes)
     elif relu_pool and blocks.is_faster(x, kernel, strides, padding):
         forward = partial(blocks.in_chunks, padding=padding)
-        return _differentiable(Form(forward, partial(blocks.vjp_in_chunks, padding=padding)))
+        return _differentiable(ConvImpl(forward, partial(blocks.vjp_in_chunks, padding=padding)))
     elif winograd.is_faster(x, kernel, strides, padding):
         pair = (
             partial(winograd.in_chunks, padding=padding),
@@ -85,17 +85,17 @@ def choose(
     return _differentiable(_with_relu_pool(*pair) if relu_pool else _alone(*pair))
 
 
-def _alone(convolve: Callable, vjp: Callable) -> Form:
+def _alone(convolve: Callable, vjp: Callable) -> ConvImpl:
     def forward(x, kernel):
         return convolve(x, kernel), {}
 
     def backward(x, kernel, _kept, cotangent):
         return vjp(x, kernel, cotangent)
 
-    return Form(forward, backward)
+    return ConvImpl(forward, backward)
 
 
-def _with_relu_pool(convolve: Callable, vjp: Callable) -> Form:
+def _with_relu_pool(convolve: Callable, vjp: Callable) -> ConvImpl:
     # Bias and ReLU stand after max-pooling, where they are the same functions of a quarter of the
     # elements.
     if target.current().platform == "tpu":
@@ -114,21 +114,21 @@ def _with_relu_pool(convolve: Callable, vjp: Callable) -> Form:
         by_y = vjp_of_pool(y, largest, by_largest)
         return *vjp(x, kernel, by_y), by_largest.sum(axis=(0, 1, 2))
 
-    return Form(forward, backward)
+    return ConvImpl(forward, backward)
 
 
-def _differentiable(form: Form) -> Callable[..., Array]:
+def _differentiable(impl: ConvImpl) -> Callable[..., Array]:
     @jax.custom_vjp
     def layer(*operands):
-        return form.forward(*operands)[0]
+        return impl.forward(*operands)[0]
 
     def forward(*operands):
-        y, kept = form.forward(*operands)
+        y, kept = impl.forward(*operands)
         return y, (operands, kept)
 
     def backward(residuals, cotangent):
         operands, kept = residuals
-        return form.backward(*operands, kept, cotangent)
+        return impl.backward(*operands, kept, cotangent)
 
     layer.defvjp(forward, backward)
     return layer

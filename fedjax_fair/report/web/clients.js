@@ -87,7 +87,7 @@ picture("map", (host) => {
 });
 
 // A row per class and a column per client, sorted by most frequent class.
-picture("ownership", (host) => {
+picture("partition", (host) => {
   const all = one(clients.classes);
   const most = (pairs) => pairs.reduce((best, pair) => (pair[1] > best[1] ? pair : best), [Infinity, 0]);
   const order = clients.ids.map((_, client) => client).filter((client) => all[client].length)

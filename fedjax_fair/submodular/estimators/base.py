@@ -1,4 +1,4 @@
-"""What the estimators have in common: how data comes in, and how rows are picked."""
+"""What the estimators have in common: how data comes in, and how rows are selected."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.estimators.progress import Reported, progress_bar
 from fedjax_fair.submodular.greedy import greedy
 
-__all__ = ["Picker"]
+__all__ = ["BaseSubsetSelector"]
 
 
-class Picker(TransformerMixin, BaseEstimator):
-    """Picks ``k`` rows by greedy; ``_function`` gives what to maximize.
+class BaseSubsetSelector(TransformerMixin, BaseEstimator):
+    """Selects ``k`` rows by greedy; ``_function`` gives what to maximize.
 
     Where sparse similarities stay sparse, ``_takes_lists`` is true.
     """
@@ -36,8 +36,8 @@ class Picker(TransformerMixin, BaseEstimator):
     def _function(self, values: Any) -> SetFunction:
         raise NotImplementedError
 
-    def fit(self, X: Any, y: object = None) -> Picker:
-        """Picks the rows.
+    def fit(self, X: Any, y: object = None) -> BaseSubsetSelector:
+        """Selects the rows.
 
         Args:
             X: One item a row, ``[items, features]``, dense or one of SciPy's sparse matrices, which
@@ -52,14 +52,14 @@ class Picker(TransformerMixin, BaseEstimator):
             ValueError: If a setting is out of range, ``k`` exceeds the items, or ``X`` does not
                 suit the function.
         """
-        return self._pick(self._function(self._validated(X)))
+        return self._select(self._function(self._validated(X)))
 
     def transform(self, X: Any) -> Any:
-        """The rows picked, in order, of a matrix that has a row for each item.
+        """The rows selected, in order, of a matrix that has a row for each item.
 
         Raises:
             ValueError: If it has another number of rows.
-            sklearn.exceptions.NotFittedError: If nothing has been picked.
+            sklearn.exceptions.NotFittedError: If nothing has been selected.
         """
         check_is_fitted(self)
         rows = X.tocsr() if sparse.issparse(X) else np.asarray(X)
@@ -75,7 +75,7 @@ class Picker(TransformerMixin, BaseEstimator):
         thin = sparse.issparse(values) and not (given and self._takes_lists)
         return values.toarray() if thin else values
 
-    def _pick(self, function: SetFunction) -> Picker:
+    def _select(self, function: SetFunction) -> BaseSubsetSelector:
         checks.positive_int("k", self.k, at_most=function.size)
         if not isinstance(self.verbose, (bool, np.bool_)):
             raise ValueError(f"verbose={self.verbose!r}: expected True or False.")

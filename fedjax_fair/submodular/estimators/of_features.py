@@ -10,12 +10,12 @@ from fedjax_fair.submodular import coverage
 from fedjax_fair.submodular.arrays import as_mask, as_non_negative
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.coverage import Concave, as_weights
-from fedjax_fair.submodular.estimators.base import Picker
+from fedjax_fair.submodular.estimators.base import BaseSubsetSelector
 
 __all__ = ["FeatureBased", "MaxCoverage"]
 
 
-class _OfFeatures(Picker):
+class _OfFeatures(BaseSubsetSelector):
     weights: ArrayLike | None
 
     def __sklearn_tags__(self) -> Any:
@@ -26,10 +26,10 @@ class _OfFeatures(Picker):
 
 
 class FeatureBased(_OfFeatures):
-    """Picks ``k`` rows with much of many features, as ``submodular.FeatureBased``.
+    """Selects ``k`` rows with much of many features, as ``submodular.FeatureBased``.
 
     Args:
-        k: Rows to pick.
+        k: Rows to select.
         concave: ``"sqrt"``, ``"log1p"``, or any concave increasing function of an array of JAX.
         weights: Weight of each feature, ``[features]``, >= 0; by default 1.
         verbose: Whether to show on standard error how far it is.
@@ -64,10 +64,10 @@ class FeatureBased(_OfFeatures):
 
 
 class MaxCoverage(_OfFeatures):
-    """Picks ``k`` rows that together have as many features as possible, as ``submodular.Coverage``.
+    """Selects ``k`` rows that together have as many features as possible, as ``submodular.Coverage``.
 
     Args:
-        k: Rows to pick.
+        k: Rows to select.
         weights: Weight of each feature, ``[features]``, >= 0; by default 1.
         verbose: Whether to show on standard error how far it is.
 

@@ -18,7 +18,7 @@ from fedjax_fair.submodular.arrays import as_non_negative, as_symmetric
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.coverage import saturated_coverage
 from fedjax_fair.submodular.diversity import as_kernel, graph_cut
-from fedjax_fair.submodular.estimators.base import Picker
+from fedjax_fair.submodular.estimators.base import BaseSubsetSelector
 from fedjax_fair.submodular.estimators.metrics import (
     KERNELS,
     METRICS,
@@ -43,7 +43,7 @@ Metric = str | Callable[[NDArray[Any]], ArrayLike]
 _MATRIX = 10_000
 
 
-class _OfSimilarities(Picker):
+class _OfSimilarities(BaseSubsetSelector):
     metric: Metric
     n_neighbors: int | None = None
     _metrics: tuple[str, ...] = METRICS
@@ -89,17 +89,17 @@ class _OfSimilarities(Picker):
 
 
 class FacilityLocation(_OfSimilarities):
-    """Picks ``k`` rows such that all rows are similar to one of them: facility location.
+    """Selects ``k`` rows such that all rows are similar to one of them: facility location.
 
     Of ``"euclidean"`` distances and their squares the reduction is maximized, as in
     ``facility_location_from_distances``; more than 10,000 rows with ``"euclidean"`` need no matrix
     of all distances. Fitting again with data of the same shape does not compile again.
 
     Args:
-        k: Rows to pick.
+        k: Rows to select.
         metric: ``"euclidean"``, ``"sqeuclidean"``, ``"cosine"`` or ``"correlation"`` (both as
             ``(1 + r) / 2``), ``"rbf"`` (``exp(-distance**2 / features)``), ``"precomputed"`` for
-            similarities (``[points, items]``, >= 0), of which items are picked, or a function from
+            similarities (``[points, items]``, >= 0), of which items are selected, or a function from
             ``X`` to such similarities. Where these are sparse they stay so.
         n_neighbors: How many other rows each row is similar to: the nearest ones. Its similarity
             to all others is 0, and no matrix of all of them is made. Distances are then subtracted
@@ -132,8 +132,10 @@ class FacilityLocation(_OfSimilarities):
         self.n_neighbors = n_neighbors
         self.verbose = verbose
 
-    def fit(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> Picker:
-        """Picks the rows.
+    def fit(
+        self, X: Any, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> BaseSubsetSelector:
+        """Selects the rows.
 
         Args:
             X: As for all estimators: items ``[items, features]``, or similarities
@@ -159,7 +161,7 @@ class FacilityLocation(_OfSimilarities):
                 )
             if not np.asarray(weights).any():
                 raise ValueError("sample_weight: expected a weight above zero, got only zeros.")
-        return self._pick(_facility_location(*self._rows(values), weights))
+        return self._select(_facility_location(*self._rows(values), weights))
 
     def _check(self, similarity: ArrayLike) -> Array:
         return as_non_negative("X", similarity, "points items")
@@ -177,10 +179,10 @@ def _facility_location(rows: Any, metric: str, weights: Array | None) -> SetFunc
 
 
 class SaturatedCoverage(_OfSimilarities):
-    """Picks ``k`` rows to which every row is similar enough in sum: saturated coverage.
+    """Selects ``k`` rows to which every row is similar enough in sum: saturated coverage.
 
     Args:
-        k: Rows to pick.
+        k: Rows to select.
         saturation: The share of a row's similarity to all rows beyond which it counts no more,
             >= 0.
         metric: As for ``FacilityLocation``, where distances are subtracted from the largest one.
@@ -227,10 +229,10 @@ def _saturated_coverage(rows: Any, metric: str, saturation: Number) -> SetFuncti
 
 
 class GraphCut(_OfSimilarities):
-    """Picks ``k`` rows that are similar to all rows but not to each other: graph cut.
+    """Selects ``k`` rows that are similar to all rows but not to each other: graph cut.
 
     Args:
-        k: Rows to pick.
+        k: Rows to select.
         tradeoff: Weight of the similarity to all rows against that within the set, >= 0. Greedy has
             a guarantee from 2 on, where the function is monotone.
         metric: As for ``FacilityLocation``, where distances are subtracted from the largest one;
@@ -287,10 +289,10 @@ def _graph_cut(rows: Any, metric: str, tradeoff: Number) -> SetFunction:
 
 
 class LogDet(_OfSimilarities):
-    """Picks ``k`` rows that differ, as ``submodular.LogDet``.
+    """Selects ``k`` rows that differ, as ``submodular.LogDet``.
 
     Args:
-        k: Rows to pick.
+        k: Rows to select.
         metric: ``"rbf"``, ``"cosine"``, ``"correlation"``, ``"precomputed"`` or a function, as for
             ``FacilityLocation``; a matrix that is given is positive semi-definite.
         verbose: Whether to show on standard error how far it is.

@@ -1,4 +1,4 @@
-"""A bar that shows how many rows have been picked while a compiled program picks them."""
+"""A bar that shows how many rows have been selected while a compiled program selects them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Sums of private submodular functions, maximized by a server that sees only aggregates."""
 
-from fedjax_fair.numerics.secure_sum import Secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation
+from fedjax_fair.submodular.federated.baselines import random_base, top_singletons
 from fedjax_fair.submodular.federated.centralized_continuous_greedy import (
     centralized_continuous_greedy,
 )
@@ -13,8 +14,8 @@ from fedjax_fair.submodular.federated.custom import (
 )
 from fedjax_fair.submodular.federated.discrete_greedy import (
     discrete_greedy,
-    enough_kappa,
-    kappa_of_answers,
+    kappa_for_responses,
+    sufficient_kappa,
 )
 from fedjax_fair.submodular.federated.facility_location import (
     FacilityLocation,
@@ -44,7 +45,6 @@ from fedjax_fair.submodular.federated.public_projects import (
     CombinatorialPublicProjects,
     combinatorial_public_projects,
 )
-from fedjax_fair.submodular.federated.references import popular_base, random_base
 from fedjax_fair.submodular.federated.secure import Messages, Protocol, secure_aggregate
 from fedjax_fair.submodular.federated.sparse import SparseScores, sparse_scores
 from fedjax_fair.submodular.federated.trajectory import (
@@ -73,7 +73,7 @@ __all__ = [
     "Problem",
     "Protocol",
     "SampledProblem",
-    "Secure",
+    "SecureAggregation",
     "SparseFacilityLocation",
     "SparseMaxCoverage",
     "SparseScores",
@@ -84,17 +84,17 @@ __all__ = [
     "combinatorial_public_projects",
     "custom",
     "discrete_greedy",
-    "enough_kappa",
     "facility_location",
     "feature_selection",
     "fedcg",
     "fedcg_plus",
     "importance_factors",
-    "kappa_of_answers",
+    "kappa_for_responses",
     "max_coverage",
-    "popular_base",
     "random_base",
     "secure_aggregate",
     "sparse_scores",
+    "sufficient_kappa",
     "to_dataset",
+    "top_singletons",
 ]

@@ -41,12 +41,12 @@ class Slacks(NamedTuple):
     """The slacks of three inequalities in every round; negative where one is violated.
 
     Attributes:
-        promised: Of ``OPT - F(x) <= sum_i p_i <v_i, grad f_i(x)>``, ``[rounds]``.
+        client_base_gain: Of ``OPT - F(x) <= sum_i p_i <v_i, grad f_i(x)>``, ``[rounds]``.
         direction: Of ``OPT - F(x) <= <direction, grad F(x)> + r * spread``.
         ascent: Of ``F(x') >= F(x) + step * <direction, grad F(x)> - step^2 r^2 m_F / 2``.
     """
 
-    promised: Float[Array, " rounds"]
+    client_base_gain: Float[Array, " rounds"]
     direction: Float[Array, " rounds"]
     ascent: Float[Array, " rounds"]
 
@@ -93,7 +93,7 @@ def per_round(run: ContinuousRun, optimum: Number, largest: Number) -> Slacks:
     missing = optimum - before
     curvature = run.step**2 * run.rank**2 * largest / 2
     return Slacks(
-        promised=run.promised - missing,
+        client_base_gain=run.client_base_gain - missing,
         direction=run.progress + run.rank * run.spread - missing,
         ascent=after - before - run.step * run.progress + curvature,
     )
@@ -114,7 +114,9 @@ def theorem_3_2(run: ContinuousRun, largest: Number) -> Guarantee:
     return Guarantee(1 - (1 - run.step) ** rounds, error, 1.0)
 
 
-def theorem_3_5(run: ContinuousRun, largest: Number, *, cohort: int, delta: float) -> Guarantee:
+def theorem_3_5(
+    run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float
+) -> Guarantee:
     r"""The bound of ``fedcg`` with *K* clients a round.
 
     It adds :math:`6\eta r\Gamma\sqrt{T/(K\delta)}` to the error of Theorem 3.2.
@@ -122,19 +124,19 @@ def theorem_3_5(run: ContinuousRun, largest: Number, *, cohort: int, delta: floa
     Args:
         run: A run.
         largest: ``largest_single`` of the problem.
-        cohort: Clients a round, *K*.
+        cohort_size: Clients a round, *K*.
         delta: Probability allowed that the bound fails.
 
     Raises:
         ValueError: If a number is out of range.
     """
-    full, root = theorem_3_2(run, largest), _root(run, cohort, delta)
+    full, root = theorem_3_2(run, largest), _root(run, cohort_size, delta)
     error = full.error + 6 * run.step * run.rank * jnp.sum(run.spread) * root
     return Guarantee(full.factor, error, 1 - delta)
 
 
 def theorem_4_3(
-    run: ContinuousRun, largest: Number, *, cohort: int, delta: float, sigma: float
+    run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float, sigma: float
 ) -> Guarantee:
     r"""The bound of ``fedcg_plus``, in the form of the paper's appendix.
 
@@ -146,7 +148,7 @@ def theorem_4_3(
             gradients are estimated these are not the theorem's constants, and the error is NaN
             where there are local steps, since ``run.lipschitz`` is.
         largest: ``largest_single`` of the problem.
-        cohort: Clients a round, *K*.
+        cohort_size: Clients a round, *K*.
         delta: Probability allowed that the bound fails.
         sigma: Largest error of a coordinate of a sampled gradient, in units of value; 0 for exact
             ones.
@@ -155,7 +157,7 @@ def theorem_4_3(
         ValueError: If a number is out of range.
     """
     checks.non_negative("sigma", sigma)
-    full, root = theorem_3_2(run, largest), _root(run, cohort, delta)
+    full, root = theorem_3_2(run, largest), _root(run, cohort_size, delta)
     rounds, rank = run.spread.shape[0], run.rank
     local = 2 * rounds * sigma * rank + 2 * rank**1.5 * jnp.sum(run.lipschitz)
     sampling = root * (6 * rank * jnp.sum(run.spread) + local)
@@ -192,7 +194,7 @@ def report(
 ) -> dict[str, float]:
     """The values that a run reached, and its guarantee.
 
-    The optimum is unknown; it lies between the value of greedy and ``optimum_at_most``.
+    The optimum is unknown; it lies between the value of greedy and ``optimum_upper_bound``.
 
     Args:
         run: A run.
@@ -201,7 +203,7 @@ def report(
         greedy: Value of the set that ``centralized_greedy`` found.
 
     Returns:
-        ``extension`` at the last point, ``value``, ``greedy``, ``optimum_at_most``, ``ratio`` of
+        ``extension`` at the last point, ``value``, ``greedy``, ``optimum_upper_bound``, ``ratio`` of
         value and greedy, ``guaranteed`` for the extension (may be negative), and ``slack`` of it.
     """
     last, reached = float(run.extension[-1]), float(greedy)
@@ -210,15 +212,15 @@ def report(
         "extension": last,
         "value": float(value),
         "greedy": reached,
-        "optimum_at_most": float(jnp.min(run.extension[:-1] + run.reach)),
+        "optimum_upper_bound": float(jnp.min(run.extension[:-1] + run.max_base_gain)),
         "ratio": float(value) / reached,
         "guaranteed": guaranteed,
         "slack": last - guaranteed,
     }
 
 
-def _root(run: ContinuousRun, cohort: int, delta: float) -> float:
-    checks.positive_int("cohort", cohort)
+def _root(run: ContinuousRun, cohort_size: int, delta: float) -> float:
+    checks.positive_int("cohort_size", cohort_size)
     checks.positive("delta", delta)
     checks.unit_interval("delta", delta)
-    return float(np.sqrt(run.spread.shape[0] / (cohort * delta)))
+    return float(np.sqrt(run.spread.shape[0] / (cohort_size * delta)))

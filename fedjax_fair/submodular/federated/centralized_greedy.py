@@ -48,7 +48,9 @@ def _centralized_greedy(problem, matroid, weights):
     def step(carry, _):
         mask, memo = carry
         gains = function.gains(memo)
-        best = jnp.argmax(jnp.where(matroid.addable(mask), gains, -jnp.inf)).astype(jnp.int32)
+        best = jnp.argmax(jnp.where(matroid.feasible_items(mask), gains, -jnp.inf)).astype(
+            jnp.int32
+        )
         return (mask.at[best].set(True), function.add(memo, best)), (best, gains[best])
 
     start = (jnp.zeros(problem.size, bool), function.init())

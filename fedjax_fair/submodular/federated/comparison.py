@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Key
 
 from fedjax_fair.submodular import rounding
+from fedjax_fair.submodular.federated.baselines import random_base, top_singletons
 from fedjax_fair.submodular.federated.bounds import (
     Guarantee,
     largest_single,
@@ -25,7 +26,6 @@ from fedjax_fair.submodular.federated.fedcg import fedcg
 from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
 from fedjax_fair.submodular.federated.importance_factors import importance_factors
 from fedjax_fair.submodular.federated.problem import Problem
-from fedjax_fair.submodular.federated.references import popular_base, random_base
 from fedjax_fair.submodular.federated.trajectory import (
     Communication,
     ContinuousRun,
@@ -37,7 +37,7 @@ from fedjax_fair.submodular.matroids import Matroid
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["GREEDY", "POPULAR", "RANDOM", "Method", "compare", "methods", "references"]
+__all__ = ["GREEDY", "POPULAR", "RANDOM", "Method", "baselines", "compare", "methods"]
 
 GREEDY, POPULAR, RANDOM = "centralized", "popular", "random"
 
@@ -58,13 +58,13 @@ class Method(NamedTuple):
     prepares: bool = False
 
 
-def references() -> dict[str, Method]:
+def baselines() -> dict[str, Method]:
     """The baselines: centralized greedy, the base of the largest single values, a random base."""
 
     def popular(key, problem, matroid):
         communication = importance_factors(problem).communication
         first = Communication(*(of_rounds[:1] for of_rounds in communication))
-        return _at_once(problem, matroid, popular_base(problem, matroid), first)
+        return _at_once(problem, matroid, top_singletons(problem, matroid), first)
 
     def random(key, problem, matroid):
         nothing = Communication(*[jnp.zeros(1, jnp.int32)] * 4)
@@ -78,7 +78,7 @@ def references() -> dict[str, Method]:
 
 
 def methods(
-    *, rounds: int, local_steps: int, cohort: int | None, kappa: float | None
+    *, rounds: int, local_steps: int, cohort_size: int | None, kappa: float | None
 ) -> dict[str, Method]:
     """The federated methods.
 
@@ -86,28 +86,28 @@ def methods(
         rounds: Rounds of ``fedcg``, *T*. ``fedcg_plus`` takes ``local_steps`` times fewer, rounded
             up, so that a client computes as many gradients.
         local_steps: Local steps of ``fedcg_plus``, *tau*.
-        cohort: Clients of a round of ``fedcg`` and ``fedcg_plus``; None for all clients.
+        cohort_size: Clients of a round of ``fedcg`` and ``fedcg_plus``; None for all clients.
         kappa: Of ``discrete_greedy``; with None all clients respond.
     """
 
     def continuous(run: ContinuousRun, largest: Array) -> Guarantee:
-        if cohort is None:
+        if cohort_size is None:
             return theorem_3_2(run, largest)
-        return theorem_3_5(run, largest, cohort=cohort, delta=_DELTA)
+        return theorem_3_5(run, largest, cohort_size=cohort_size, delta=_DELTA)
 
     def voting(send):
         def solve(key, problem, matroid):
-            return fedcg(key, problem, matroid, rounds, cohort=cohort, send=send)
+            return fedcg(key, problem, matroid, rounds, cohort_size=cohort_size, send=send)
 
         return solve
 
     def local(key, problem, matroid):
         few = -(-rounds // local_steps)
-        return fedcg_plus(key, problem, matroid, few, local_steps, cohort=cohort)
+        return fedcg_plus(key, problem, matroid, few, local_steps, cohort_size=cohort_size)
 
     def with_steps(run: ContinuousRun, largest: Array) -> Guarantee:
-        assert cohort is not None
-        return theorem_4_3(run, largest, cohort=cohort, delta=_DELTA, sigma=0.0)
+        assert cohort_size is not None
+        return theorem_4_3(run, largest, cohort_size=cohort_size, delta=_DELTA, sigma=0.0)
 
     def discrete(key, problem, matroid):
         # No positive factor is as small as 1e-30, so that all clients with one respond.
@@ -116,7 +116,7 @@ def methods(
     return {
         "fedcg": Method(voting("base"), continuous),
         "fedcg-gradient": Method(voting("gradient"), continuous),
-        "fedcg+": Method(local, with_steps if cohort else None),
+        "fedcg+": Method(local, with_steps if cohort_size else None),
         "discrete-greedy": Method(discrete, prepares=True),
     }
 
@@ -140,7 +140,7 @@ def compare(
     Returns:
         Over ``algorithm``, ``seed`` and ``round``: ``value`` of the set so far (of a fractional
         point, its heaviest base), and clients and bits as in ``to_dataset``. Over
-        ``algorithm`` and ``seed``: ``found``, the value of the last set, and ``rounded``, of a
+        ``algorithm`` and ``seed``: ``final_value``, the value of the last set, and ``rounded``, of a
         random rounding of the last point; ``guaranteed_factor`` and ``guaranteed_error`` of
         continuous runs (``bounds.Guarantee``), and the last ``extension_reached``. Over ``item``
         too: the sets, ``chosen``.
@@ -149,8 +149,8 @@ def compare(
         >>> from fedjax_fair.submodular import federated, matroids
         >>> scores = jnp.array([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
         >>> one = matroids.Uniform(1, 3)
-        >>> side = compare(federated.facility_location(scores), one, references(), seeds=(0,))
-        >>> side["found"].sel(algorithm=["centralized", "popular"]).values.tolist()
+        >>> side = compare(federated.facility_location(scores), one, baselines(), seeds=(0,))
+        >>> side["final_value"].sel(algorithm=["centralized", "popular"]).values.tolist()
         [[1.5], [1.5]]
     """
     import xarray as xr
@@ -196,14 +196,14 @@ def _solved(keys, problem, matroid, method):
 
 def _measured(key, run, problem, matroid, method, largest) -> dict[str, Array]:
     if isinstance(run, GreedyRun):
-        return {"chosen": run.chosen, "found": problem.value(run.chosen)}
+        return {"chosen": run.chosen, "final_value": problem.value(run.chosen)}
     chosen = rounding.greedy(matroid, run.x)
     measured = {
         "chosen": chosen,
-        "found": problem.value(chosen),
+        "final_value": problem.value(chosen),
         "rounded": problem.value(rounding.pipage(key, matroid, run.x)),
         "extension_reached": run.extension[-1],
-        "at_most": jnp.min(run.extension[:-1] + run.reach),
+        "upper_bound": jnp.min(run.extension[:-1] + run.max_base_gain),
     }
     if method.guarantee is not None:
         bound = method.guarantee(run, largest)

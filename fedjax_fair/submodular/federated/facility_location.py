@@ -275,7 +275,7 @@ class _Total(SetFunction):
     def _best_with(self, best, item):
         """The best scores with one more item."""
         sparse = self.sparse
-        lanes = sparse.item_offsets[item] + jnp.arange(sparse.most_raters, dtype=jnp.int32)
+        lanes = sparse.item_offsets[item] + jnp.arange(sparse.max_raters, dtype=jnp.int32)
         places = sparse.by_item.at[lanes].get(mode="clip")
         clients = jnp.where(
             lanes < sparse.item_offsets[item + 1], sparse.owners[places], sparse.num_clients

@@ -26,7 +26,7 @@ from fedjax_fair.submodular.federated.problem import Problem
 __all__ = ["FeatureSelection", "feature_selection"]
 
 # Up to so many configurations of all features are enumerated; of more a sample is drawn.
-_MOST_CONFIGURATIONS = 2**12
+_MAX_CONFIGURATIONS = 2**12
 _FEW_FEATURES = 10
 
 
@@ -52,7 +52,7 @@ def feature_selection(
     num_values: int = 2,
     smoothing: float = 1.0,
     samples: int = 100,
-    drawn: int = 2000,
+    num_examples: int = 2000,
     seed: int = 0,
 ) -> Problem:
     r"""``f_i(S) = I(X_S; Y)`` in nats under client *i*'s naive Bayes model.
@@ -69,7 +69,7 @@ def feature_selection(
         smoothing: Added to every count (Laplace), > 0.
         samples: Random sets by which the multilinear extension is estimated where there are more
             than 10 features.
-        drawn: Examples drawn from each model where they are not enumerated.
+        num_examples: Examples drawn from each model where they are not enumerated.
         seed: Seed of these draws.
 
     Raises:
@@ -88,14 +88,14 @@ def feature_selection(
     checks.positive_int("num_values", num_values)
     checks.positive("smoothing", smoothing)
     checks.positive_int("samples", samples)
-    checks.positive_int("drawn", drawn)
+    checks.positive_int("num_examples", num_examples)
     checks.non_negative_int("seed", seed)
     size, num_labels = _validated(features, labels, num_values)
     rng = np.random.default_rng(seed)
     models = []
     for own, classes in zip(features, labels, strict=True):
         prior, table = _fit(np.asarray(own), np.asarray(classes), num_values, num_labels, smoothing)
-        models.append(_with_examples(rng, prior, table, drawn))
+        models.append(_with_examples(rng, prior, table, num_examples))
     data = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves), jnp.float32), *models)
     problem = FeatureSelection(data, size, samples)
     return tabulated(problem) if size <= _FEW_FEATURES else problem
@@ -154,21 +154,21 @@ def _fit(
 
 
 def _with_examples(
-    rng: np.random.Generator, prior: np.ndarray, table: np.ndarray, drawn: int
+    rng: np.random.Generator, prior: np.ndarray, table: np.ndarray, num_examples: int
 ) -> _Model:
     """The model with all configurations and their probabilities, or with a sample of them."""
     size, num_values, num_labels = table.shape
     every = np.arange(size)
-    if num_values**size <= _MOST_CONFIGURATIONS:
+    if num_values**size <= _MAX_CONFIGURATIONS:
         configurations = np.array(list(itertools.product(range(num_values), repeat=size)))
         logs = np.log(table)[every, configurations]
         weights = np.exp(logs.sum(axis=1) + np.log(prior)).sum(axis=1)
         return _Model(np.log(prior), logs, weights)  # pyright: ignore
-    classes = rng.choice(num_labels, drawn, p=prior)
+    classes = rng.choice(num_labels, num_examples, p=prior)
     below = table.cumsum(axis=1)[:, :, classes]
-    configurations = (rng.random((size, 1, drawn)) > below[:, :-1]).sum(axis=1).T
+    configurations = (rng.random((size, 1, num_examples)) > below[:, :-1]).sum(axis=1).T
     logs = np.log(table)[every, configurations]
-    return _Model(np.log(prior), logs, np.full(drawn, 1 / drawn))  # pyright: ignore
+    return _Model(np.log(prior), logs, np.full(num_examples, 1 / num_examples))  # pyright: ignore
 
 
 def _validated(

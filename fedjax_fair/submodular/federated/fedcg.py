@@ -18,13 +18,13 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
 from fedjax_fair.submodular.federated.secure import (
     base_bits,
+    nan_if_out_of_range,
     protocol,
     secure_aggregate,
-    unless_beyond,
     vector_bits,
 )
 from fedjax_fair.submodular.federated.trajectory import (
@@ -32,7 +32,7 @@ from fedjax_fair.submodular.federated.trajectory import (
     Sent,
     ascend,
     check_sizes,
-    draw_cohort,
+    sample_cohort,
     step_size,
 )
 from fedjax_fair.submodular.matroids import Matroid
@@ -46,11 +46,11 @@ def fedcg(
     matroid: Matroid,
     rounds: int,
     *,
-    cohort: int | None = None,
+    cohort_size: int | None = None,
     step: float | None = None,
     send: str = "base",
     client_weights: ArrayLike | None = None,
-    aggregation: Literal["plain", "secure"] | Secure = "plain",
+    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
 ) -> ContinuousRun:
     """Maximizes the multilinear extension over the matroid polytope.
 
@@ -59,14 +59,14 @@ def fedcg(
         problem: The clients' functions.
         matroid: Which sets are allowed.
         rounds: Communication rounds, *T*.
-        cohort: Clients drawn every round, with replacement and probabilities ``p_i``, and averaged
+        cohort_size: Clients drawn every round, with replacement and probabilities ``p_i``, and averaged
             equally; with None all clients take part, weighted by ``p_i``.
         step: Step size, at most ``1 / rounds``, which is the default.
         send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for their mean.
         client_weights: ``p_i``, summing to 1; by default all equal.
-        aggregation: ``"secure"``, or ``Secure(limit)``, adds masked messages: the same sum up to
+        aggregation: ``"secure"``, or ``SecureAggregation(max_abs_value)``, adds masked messages: the same sum up to
             rounding, in time that grows with the square of the number of clients, and not a number
-            where a weighted number exceeds the limit.
+            where a weighted number exceeds max_abs_value.
 
     Returns:
         The run; ``rounding.swap(key, matroid, run.x)`` rounds its last point to a set.
@@ -89,8 +89,8 @@ def fedcg(
     """
     check_sizes(problem, matroid)
     checks.one_of("send", send, ("base", "gradient"))
-    if cohort is not None:
-        checks.positive_int("cohort", cohort)
+    if cohort_size is not None:
+        checks.positive_int("cohort_size", cohort_size)
     return _fedcg(
         key,
         problem,
@@ -99,30 +99,30 @@ def fedcg(
         step_size(step, rounds),
         as_secure(aggregation),
         rounds=rounds,
-        cohort=cohort,
+        cohort_size=cohort_size,
         send=send,
     )
 
 
-@partial(jax.jit, static_argnames=("rounds", "cohort", "send"))
-def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort, send):
+@partial(jax.jit, static_argnames=("rounds", "cohort_size", "send"))
+def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort_size, send):
     size, weights = problem.size, filled_weights(problem, weights)
 
     def communicate(key, key_masks, x, gradients):
         hidden = protocol(secure, key_masks, problem.num_clients)
         shares = weights
-        if cohort is not None:
-            drawn = draw_cohort(key, weights, cohort)
-            shares = jnp.zeros_like(weights).at[drawn].add(1 / cohort)
+        if cohort_size is not None:
+            drawn = sample_cohort(key, weights, cohort_size)
+            shares = jnp.zeros_like(weights).at[drawn].add(1 / cohort_size)
         if send == "gradient":
             mean = secure_aggregate(gradients.messages(shares), size, hidden)
             base = matroid.max_weight_base(mean)
-            direction = unless_beyond(base.astype(x.dtype), mean)
+            direction = nan_if_out_of_range(base.astype(x.dtype), mean)
             return Sent(direction, jnp.sum(mean, where=base), jnp.zeros(()))
         bases = gradients.bases(matroid)
         direction = secure_aggregate(bases.messages(shares), size, hidden)
-        return Sent(direction, product(shares, bases.worth), jnp.zeros(()))
+        return Sent(direction, product(shares, bases.utility), jnp.zeros(()))
 
     up = base_bits(matroid.rank, size) if send == "base" else vector_bits(size)
-    costs = (cohort or problem.num_clients, vector_bits(size), up)
+    costs = (cohort_size or problem.num_clients, vector_bits(size), up)
     return ascend(problem, matroid, weights, key, rounds, step, communicate, costs)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.submodular.federated.problem import (
     Problem,
     as_client_weights,
@@ -34,7 +34,7 @@ from fedjax_fair.submodular.federated.trajectory import (
     Sent,
     ascend,
     check_sizes,
-    draw_cohort,
+    sample_cohort,
     step_size,
 )
 from fedjax_fair.submodular.matroids import Matroid
@@ -53,14 +53,14 @@ def fedcg_plus(
     rounds: int,
     local_steps: int,
     *,
-    cohort: int | None = None,
+    cohort_size: int | None = None,
     step: float | None = None,
     gradient: str = "exact",
     sigma: float = 0.1,
     delta: float = 0.05,
     local: str = "clip",
     client_weights: ArrayLike | None = None,
-    aggregation: Literal["plain", "secure"] | Secure = "plain",
+    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
 ) -> ContinuousRun:
     """Maximizes the multilinear extension in few rounds.
 
@@ -73,7 +73,7 @@ def fedcg_plus(
         matroid: Which sets are allowed.
         rounds: Communication rounds, *R = T / tau*.
         local_steps: Steps of each client in a round, *tau*.
-        cohort: As for ``fedcg``.
+        cohort_size: As for ``fedcg``.
         step: Step size of the server, at most ``1 / rounds``, which is the default.
         gradient: ``"exact"``, or ``"sampled"``: estimated from the values of random sets.
         sigma: Largest error of a sampled gradient, as a share of a client's largest value of an
@@ -82,7 +82,7 @@ def fedcg_plus(
         local: ``"clip"`` takes steps of ``1 / local_steps`` and clips coordinates at 1,
             ``"scaled"`` takes steps of ``step / local_steps``, which need no clipping.
         client_weights: As for ``fedcg``.
-        aggregation: As for ``fedcg``; the members of the cohort mask their messages.
+        aggregation: As for ``fedcg``; the participants of the cohort mask their messages.
 
     Raises:
         ValueError: As ``fedcg``; or if ``gradient="exact"`` and the problem has no exact one.
@@ -99,11 +99,11 @@ def fedcg_plus(
     checks.one_of("gradient", gradient, ("exact", "sampled"))
     checks.one_of("local", local, ("clip", "scaled"))
     step = step_size(step, rounds)
-    if cohort is not None:
-        checks.positive_int("cohort", cohort)
+    if cohort_size is not None:
+        checks.positive_int("cohort_size", cohort_size)
     if gradient == "exact" and not problem.exact:
         raise ValueError(f"{gradient=}: expected 'sampled', since {problem.name} has no exact one.")
-    estimates = rounds * local_steps * (cohort or problem.num_clients)
+    estimates = rounds * local_steps * (cohort_size or problem.num_clients)
     samples = sample_size(sigma, delta, size=problem.size, estimates=estimates)
     return _fedcg_plus(
         key,
@@ -116,12 +116,12 @@ def fedcg_plus(
         as_secure(aggregation),
         rounds=rounds,
         local_steps=local_steps,
-        cohort=cohort,
+        cohort_size=cohort_size,
         samples=samples if gradient == "sampled" else None,
     )
 
 
-@partial(jax.jit, static_argnames=("rounds", "local_steps", "cohort", "samples"))
+@partial(jax.jit, static_argnames=("rounds", "local_steps", "cohort_size", "samples"))
 def _fedcg_plus(
     key,
     problem,
@@ -133,11 +133,11 @@ def _fedcg_plus(
     *,
     rounds,
     local_steps,
-    cohort,
+    cohort_size,
     samples,
 ):
     weights = filled_weights(problem, weights)
-    function, size, number = problem.function, problem.size, cohort or problem.num_clients
+    function, size, number = problem.function, problem.size, cohort_size or problem.num_clients
 
     def gradient_at(own, key, y):
         if samples is None:
@@ -145,7 +145,7 @@ def _fedcg_plus(
         return sampled_gradient(key, lambda mask: function.gains(own, mask), y, samples)
 
     def work(client, key, x):
-        """A client's mean base, and its diagnostics ``promised`` and ``lipschitz``."""
+        """A client's mean base, and its diagnostics ``client_base_gain`` and ``lipschitz``."""
         own = problem.own(client)
         start = function.gradient(own, key, x)
 
@@ -169,18 +169,18 @@ def _fedcg_plus(
 
     def communicate(key_cohort, key_work, x, _):
         clients, shares = jnp.arange(number, dtype=jnp.int32), weights
-        if cohort is not None:
-            clients = draw_cohort(key_cohort, weights, cohort)
-            shares = jnp.full(cohort, 1 / cohort)
+        if cohort_size is not None:
+            clients = sample_cohort(key_cohort, weights, cohort_size)
+            shares = jnp.full(cohort_size, 1 / cohort_size)
         keys = jax.random.split(key_work, number)
-        changes, promised, lipschitz = jax.lax.map(
+        changes, client_base_gain, lipschitz = jax.lax.map(
             lambda pair: work(pair[0], pair[1], x),
             (clients, keys),
             batch_size=min(_SIDE_BY_SIDE, number),
         )
         hidden = protocol(secure, key_work, number)
         direction = secure_aggregate(rows(changes).messages(shares), size, hidden)
-        return Sent(direction, product(shares, promised), jnp.max(lipschitz))
+        return Sent(direction, product(shares, client_base_gain), jnp.max(lipschitz))
 
     up = base_bits(matroid.rank, size) if local_steps == 1 else vector_bits(size)
     costs = (number, vector_bits(size), up)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
-from fedjax_fair.numerics.secure_sum import Secure, as_secure
+from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
 from fedjax_fair.submodular.federated.secure import protocol, secure_aggregate, vector_bits
 from fedjax_fair.submodular.federated.trajectory import Communication
@@ -40,7 +40,7 @@ def importance_factors(
     problem: Problem,
     client_weights: ArrayLike | None = None,
     *,
-    aggregation: Literal["plain", "secure"] | Secure = "plain",
+    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
     key: Key[Array, ""] | None = None,
 ) -> ImportanceFactors:
     """``w_i = max_e p_i f_i({e}) / F({e})`` over the items with a positive value.
@@ -72,7 +72,7 @@ def importance_factors(
 def factors_of(
     problem: Problem,
     weights: Float[Array, " clients"] | None,
-    secure: Secure | None = None,
+    secure: SecureAggregation | None = None,
     key: Key[Array, ""] | None = None,
 ) -> ImportanceFactors:
     """Computes what ``importance_factors`` does from checked arguments."""

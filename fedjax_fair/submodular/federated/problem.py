@@ -60,11 +60,11 @@ class Bases(NamedTuple):
     """The heaviest base of each client.
 
     Attributes:
-        worth: Sum of the gains in each client's base, ``[clients]``.
+        utility: Sum of the gains in each client's base, ``[clients]``.
         messages: ``messages(weights) -> Messages``, weighted by ``[clients]``.
     """
 
-    worth: Float[Array, " clients"]
+    utility: Float[Array, " clients"]
     messages: Callable[[Float[Array, " clients"]], Messages]
 
 

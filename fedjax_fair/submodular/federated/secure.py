@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key
 from fedjax_fair import checks
 from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import Secure, secure_sum
+from fedjax_fair.numerics.secure_sum import SecureAggregation, secure_sum
 from fedjax_fair.tree import Tree
 
 __all__ = [
@@ -25,9 +25,9 @@ __all__ = [
     "Messages",
     "Protocol",
     "base_bits",
+    "nan_if_out_of_range",
     "protocol",
     "secure_aggregate",
-    "unless_beyond",
     "vector_bits",
 ]
 
@@ -58,19 +58,19 @@ class Protocol(Tree):
     Attributes:
         key: Of one sum.
         num_clients: Clients that take part, all of a problem; one that sends nothing masks zeros.
-        limit: The largest absolute value of a weighted number.
+        max_abs_value: The largest absolute value of a weighted number.
     """
 
     key: Key[Array, ""]
     num_clients: int
-    limit: float
+    max_abs_value: float
 
 
-def protocol(secure: Secure | None, key: Any, num_clients: int) -> Protocol | None:
+def protocol(secure: SecureAggregation | None, key: Any, num_clients: int) -> Protocol | None:
     """Returns the protocol of a sum; None for a plain one, whose key is not used."""
     if secure is None:
         return None
-    return Protocol(jax.random.fold_in(key, _MASKS), num_clients, secure.limit)
+    return Protocol(jax.random.fold_in(key, _MASKS), num_clients, secure.max_abs_value)
 
 
 def secure_aggregate(
@@ -85,14 +85,14 @@ def secure_aggregate(
             encoding and takes less time.
 
     Returns:
-        The sum; not a number if a number of a client is beyond the limit of the protocol.
+        The sum; not a number if a number of a client is beyond max_abs_value of the protocol.
 
     Examples:
         >>> entries, owners = jnp.array([0.5, 0.25, 0.25]), jnp.array([0, 0, 1])
         >>> messages = Messages((jnp.array([0, 2, 2]),), (entries,), (owners,))
         >>> secure_aggregate(messages, size=3).tolist()
         [0.5, 0.0, 0.5]
-        >>> hidden = Protocol(jax.random.key(0), num_clients=2, limit=1.0)
+        >>> hidden = Protocol(jax.random.key(0), num_clients=2, max_abs_value=1.0)
         >>> secure_aggregate(messages, size=3, protocol=hidden).tolist()
         [0.5, 0.0, 0.5]
     """
@@ -107,7 +107,9 @@ def secure_aggregate(
     return total
 
 
-def unless_beyond(value: Float[Array, "..."], *sums: Float[Array, "..."]) -> Float[Array, "..."]:
+def nan_if_out_of_range(
+    value: Float[Array, "..."], *sums: Float[Array, "..."]
+) -> Float[Array, "..."]:
     """A value that follows from sums; not a number where one of them is none."""
     known = all_finite(sums)
     return jnp.where(known, value, jnp.nan)
@@ -125,7 +127,9 @@ def _masked_sum(messages: Messages, size: int, protocol: Protocol) -> Float[Arra
         return vector
 
     clients = jnp.arange(protocol.num_clients, dtype=jnp.int32)
-    return secure_sum(protocol.key, jax.lax.map(of_client, clients), limit=protocol.limit)
+    return secure_sum(
+        protocol.key, jax.lax.map(of_client, clients), max_abs_value=protocol.max_abs_value
+    )
 
 
 def base_bits(rank: int, size: int) -> int:

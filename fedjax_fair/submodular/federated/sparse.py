@@ -36,7 +36,7 @@ from fedjax_fair.tree import Tree
 __all__ = ["SparseScores", "entries", "sparse_scores"]
 
 # Up to so many products a client cost little beside its scores.
-_MOST_LEVELS = 16
+_MAX_LEVELS = 16
 # Entries processed at a time.
 _TOGETHER = 2**22
 
@@ -61,7 +61,7 @@ class SparseScores(Tree):
         widths: The largest possible length of a run in each of these groups.
         num_clients: Number of clients.
         size: Items in the ground set.
-        most_raters: The largest number of clients that score one item.
+        max_raters: The largest number of clients that score one item.
     """
 
     owners: Int[Array, " entries"]
@@ -76,7 +76,7 @@ class SparseScores(Tree):
     widths: tuple[int, ...]
     num_clients: int
     size: int
-    most_raters: int
+    max_raters: int
 
 
 def sparse_scores(
@@ -126,7 +126,7 @@ def sparse_scores(
         raise ValueError("scores: expected at least one positive score.")
     _all_different(owners, places, size)
     different = np.unique(amounts)
-    few = different.size <= _MOST_LEVELS
+    few = different.size <= _MAX_LEVELS
     order = np.lexsort((places, owners) if few else (places, -amounts, owners))
     owners, places, amounts = owners[order], places[order], amounts[order]
     del order
@@ -149,7 +149,7 @@ def sparse_scores(
         widths=tuple(np.unique(widths).tolist()),
         num_clients=num_clients,
         size=size,
-        most_raters=int(raters.max()),
+        max_raters=int(raters.max()),
     )
 
 
@@ -223,9 +223,9 @@ def _bases(sparse: SparseScores, amounts: Float[Array, " entries"], matroid: Mat
         return jnp.sum(row, where=base), items.astype(jnp.int32)
 
     clients = jnp.arange(sparse.num_clients, dtype=jnp.int32)
-    worth, items = jax.lax.map(choose, clients, batch_size=min(256, sparse.num_clients))
+    utility, items = jax.lax.map(choose, clients, batch_size=min(256, sparse.num_clients))
     owners = jnp.repeat(clients, matroid.rank)
-    return Bases(worth, lambda weights: Messages((items.ravel(),), (weights[owners],), (owners,)))
+    return Bases(utility, lambda weights: Messages((items.ravel(),), (weights[owners],), (owners,)))
 
 
 def run_of(sparse: SparseScores, client: Int[Array, ""]) -> Int[Array, " longest"]:
@@ -283,7 +283,7 @@ def _largest(sparse: SparseScores, amounts: Float[Array, " entries"], k: int) ->
     taken = jnp.zeros((sparse.num_clients, k), bool).at[rows, first].set(True, mode="drop")
     missing = k - jnp.sum(chosen, axis=1, dtype=jnp.int32)
     filled = ~taken & (jnp.cumsum(~taken, axis=1, dtype=jnp.int32) <= missing[:, None])
-    worth = jnp.sum(jnp.where(chosen, best, 0), axis=1)
+    utility = jnp.sum(jnp.where(chosen, best, 0), axis=1)
 
     def messages(weights):
         own = weights[clients][:, None]
@@ -295,7 +295,7 @@ def _largest(sparse: SparseScores, amounts: Float[Array, " entries"], k: int) ->
             (named.ravel(), jnp.arange(k, dtype=jnp.int32)), (listed, fillers), (entries, clients)
         )
 
-    return Bases(jnp.zeros_like(worth).at[clients].set(worth), messages)
+    return Bases(jnp.zeros_like(utility).at[clients].set(utility), messages)
 
 
 def _largest_of(

@@ -27,7 +27,7 @@ __all__ = [
     "Sent",
     "ascend",
     "check_sizes",
-    "draw_cohort",
+    "sample_cohort",
     "step_size",
     "to_dataset",
 ]
@@ -71,10 +71,10 @@ class ContinuousRun(NamedTuple):
         extension: ``F(x)`` before the first and after each round, ``[rounds + 1]``.
         rounded: Value of the heaviest base at each of these points (greedy rounding).
         spread: Largest difference of a client's gradient from the mean one, ``[rounds]``.
-        promised: The mean over clients of ``<v_i, grad f_i(x)>``, of the bases that they sent.
+        client_base_gain: The mean over clients of ``<v_i, grad f_i(x)>``, of the bases that they sent.
         progress: ``<direction, grad F(x)>``.
-        reach: The largest ``<v, grad F(x)>`` of a base; no set has a value above
-            ``extension + reach``.
+        max_base_gain: The largest ``<v, grad F(x)>`` of a base; no set has a value above
+            ``extension + max_base_gain``.
         lipschitz: Largest change of a client's gradient along its local steps, per distance; 0
             where there are none, NaN where there are but the gradient is estimated.
         communication: Clients and bits of every round.
@@ -87,9 +87,9 @@ class ContinuousRun(NamedTuple):
     extension: Float[Array, " points"]
     rounded: Float[Array, " points"]
     spread: Float[Array, " rounds"]
-    promised: Float[Array, " rounds"]
+    client_base_gain: Float[Array, " rounds"]
     progress: Float[Array, " rounds"]
-    reach: Float[Array, " rounds"]
+    max_base_gain: Float[Array, " rounds"]
     lipschitz: Float[Array, " rounds"]
     communication: Communication
 
@@ -115,12 +115,12 @@ class Sent(NamedTuple):
 
     Attributes:
         direction: The direction of the server's step, ``[size]``.
-        promised: As in ``ContinuousRun``.
+        client_base_gain: As in ``ContinuousRun``.
         lipschitz: As in ``ContinuousRun``.
     """
 
     direction: Float[Array, " size"]
-    promised: Float[Array, ""]
+    client_base_gain: Float[Array, ""]
     lipschitz: Float[Array, ""]
 
 
@@ -160,7 +160,7 @@ def ascend(
         sent = communicate(keys[1], keys[2], x, used)
         mean = secure_aggregate(gradients.messages(weights), problem.size)
         spread = gradients.spread(mean)
-        reach = jnp.sum(mean, where=matroid.max_weight_base(mean))
+        max_base_gain = jnp.sum(mean, where=matroid.max_weight_base(mean))
         # Sums of steps can exceed 1 by rounding.
         moved = jnp.minimum(x + step * sent.direction, 1.0)
         record = (
@@ -169,12 +169,12 @@ def ascend(
             rounded_at(x),
             spread,
             product(sent.direction, mean),
-            reach,
+            max_base_gain,
         )
         return moved, record
 
     numbers = jnp.arange(rounds, dtype=jnp.int32)
-    x, (sent, extension, rounded, spread, progress, reach) = jax.lax.scan(
+    x, (sent, extension, rounded, spread, progress, max_base_gain) = jax.lax.scan(
         one_round, jnp.zeros(problem.size), numbers
     )
     last = product(weights, problem.extensions(jax.random.fold_in(key, rounds), x).values)
@@ -187,9 +187,9 @@ def ascend(
         extension=jnp.append(extension, last),
         rounded=jnp.append(rounded, rounded_at(x)),
         spread=spread,
-        promised=sent.promised,
+        client_base_gain=sent.client_base_gain,
         progress=progress,
-        reach=reach,
+        max_base_gain=max_base_gain,
         lipschitz=sent.lipschitz,
         communication=Communication(clients, clients, down, up),
     )
@@ -217,11 +217,11 @@ def step_size(step: float | None, rounds: int) -> float:
     return float(step)
 
 
-def draw_cohort(
-    key: Key[Array, ""], weights: Float[Array, " clients"], cohort: int
+def sample_cohort(
+    key: Key[Array, ""], weights: Float[Array, " clients"], cohort_size: int
 ) -> Int[Array, " cohort"]:
     """Clients drawn with replacement, with probabilities ``p_i``."""
-    return jax.random.choice(key, weights.shape[0], (cohort,), p=weights).astype(jnp.int32)
+    return jax.random.choice(key, weights.shape[0], (cohort_size,), p=weights).astype(jnp.int32)
 
 
 _PER_POINT = {
@@ -231,9 +231,9 @@ _PER_POINT = {
 }
 _PER_ROUND = {
     "spread": ("Largest difference of a client's gradient from the mean", "value"),
-    "promised": ("Mean gain of the clients' bases, to first order", "value"),
+    "client_base_gain": ("Mean gain of the clients' bases, to first order", "value"),
     "progress": ("Gain of the direction, to first order", "value"),
-    "reach": ("Largest gain of a base, to first order", "value"),
+    "max_base_gain": ("Largest gain of a base, to first order", "value"),
     "lipschitz": ("Largest change of a gradient in local steps, per distance", "value"),
 }
 

@@ -23,12 +23,12 @@ CASES = [
 
 def main() -> None:
     arrays = {}
-    for i, (labels, num_clients, alpha, min_size, seed) in enumerate(CASES):
+    for i, (labels, num_clients, alpha, min_partition_size, seed) in enumerate(CASES):
         partitioner = DirichletPartitioner(
             num_partitions=num_clients,
             partition_by="label",
             alpha=alpha,
-            min_partition_size=min_size,
+            min_partition_size=min_partition_size,
             self_balancing=False,
             seed=seed,
         )
@@ -42,7 +42,7 @@ def main() -> None:
         arrays |= {
             f"labels_{i}": labels.astype(np.int32),
             f"alpha_{i}": np.asarray(alpha, float),
-            f"settings_{i}": np.array([num_clients, min_size, seed]),
+            f"settings_{i}": np.array([num_clients, min_partition_size, seed]),
             f"order_{i}": np.concatenate(parts).astype(np.int32),
             f"sizes_{i}": np.array([len(part) for part in parts], np.int32),
         }

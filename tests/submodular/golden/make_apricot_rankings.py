@@ -1,7 +1,7 @@
 """Makes apricot_0_6_1.npz with apricot-select 0.6.1, which no test needs.
 
 Run it where the requirements of ``experiments/benchmarks/peers/programs/apricot.txt`` are
-installed. Each key ``function:setting:optimizer`` has the hundred rows that were picked, and
+installed. Each key ``function:setting:optimizer`` has the hundred rows that were selected, and
 ``gains:`` before it what they gained. The data are the digits of scikit-learn, and ``members``,
 packed bits of a random membership.
 """

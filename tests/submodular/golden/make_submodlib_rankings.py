@@ -2,7 +2,7 @@
 
 Run it where the requirements of ``experiments/benchmarks/peers/programs/submodlib.txt`` are
 installed. Of every seed there are the random data, and for each function the items that naive
-greedy picked, and their gains.
+greedy selected, and their gains.
 """
 
 from pathlib import Path

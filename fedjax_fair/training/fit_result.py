@@ -1,0 +1,223 @@
+"""What training leaves behind: results, and models that predict."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Shaped
+
+from fedjax_fair import metrics
+from fedjax_fair.base import Metric, Model, Variables
+from fedjax_fair.client_evaluation import evaluate
+from fedjax_fair.data.device_layout import on_device
+from fedjax_fair.data.federated import FederatedData, validate
+from fedjax_fair.results.history import RECORDED, described
+from fedjax_fair.training.compiled_functions import check_outputs
+from fedjax_fair.training.executables import call
+from fedjax_fair.training.functions import over_runs, reusing
+from fedjax_fair.training.split import Structure, split
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["FitResult"]
+
+_CHUNK = 500
+"""Examples of a pass: few enough for the activations of all of them to be no burden."""
+
+
+class FitResult(NamedTuple):
+    """The trained models of all seeds, and how they came about.
+
+    Predictions have a leading axis ``seeds``, in the order of the results' dimension ``seed``.
+
+    Attributes:
+        dataset: The results, as ``fit`` returns them.
+        variables: Variables of the model, NumPy arrays ``[seeds, ...]``.
+        model: The network.
+        rounds: Rounds after which these were the variables of each seed, ``[seeds]``.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits", ff.data.iid(20))
+        >>> method = ff.Round(
+        ...     ff.models.logistic(10), ff.selectors.Uniform(5), ff.solvers.SGD(0.1, 10, steps=5),
+        ...     ff.aggregators.Mean(),
+        ... )
+        >>> fitted = ff.train(method, data, rounds=10, seeds=(0, 1))
+        >>> images = data.test.features[:100]
+        >>> fitted.predict(images).shape, fitted.predict_proba(images).shape
+        ((2, 100), (2, 100, 10))
+        >>> dict(fitted.evaluate(data).test_accuracy.sizes)
+        {'seed': 2, 'client': 20}
+    """
+
+    dataset: xr.Dataset
+    variables: Variables
+    model: Model
+    rounds: Int[np.ndarray, " seeds"]
+
+    def variables_for(self, seed: int) -> Variables:
+        """The variables of one seed.
+
+        Args:
+            seed: One of the seeds.
+
+        Returns:
+            NumPy arrays, in the containers of the network: nested dicts for those of Flax, whose
+            Linen modules take ``{"params": params, **state}``.
+
+        Raises:
+            ValueError: If there is no such seed.
+
+        Examples:
+            >>> import flax.linen as nn
+            >>> import fedjax_fair as ff
+            >>> data = ff.data.from_arrays(np.eye(8), np.arange(8) % 2, [range(4), range(4, 8)],
+            ...                            test_fraction=0.25)
+            >>> network = nn.Dense(2)
+            >>> method = ff.Round(
+            ...     ff.models.from_flax(network), ff.selectors.Full(),
+            ...     ff.solvers.SGD(0.1, 2, steps=1), ff.aggregators.Mean(),
+            ... )
+            >>> params, state = ff.train(method, data, rounds=1).variables_for(seed=0)
+            >>> network.apply({"params": params, **state}, data.test.features).shape
+            (2, 2)
+        """
+        seeds = self.dataset["seed"].values.tolist()
+        if seed not in seeds:
+            raise ValueError(f"seed={seed!r}: expected one of {', '.join(map(str, seeds))}.")
+        return jax.tree.map(lambda leaf: np.asarray(leaf[seeds.index(seed)]), self.variables)
+
+    def outputs(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
+        """What the networks compute, before anything is made of it.
+
+        Args:
+            features: Inputs like those of the federation, ``[examples, ...]``.
+
+        Returns:
+            ``[seeds, examples, outputs]``: logits of a classifier.
+
+        Raises:
+            ValueError: If the network does not take such inputs.
+        """
+        features = jnp.asarray(features)
+        if features.ndim == 0 or not features.size:
+            raise ValueError(f"features of shape {features.shape}: expected one or more examples.")
+        model = split([self.model])
+        outputs = reusing(_outputs, self.model)(model.structure)
+        return np.asarray(call(outputs, self.variables, model.shared, features))
+
+    def predict(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
+        """Predicted labels.
+
+        Args:
+            features: Inputs like those of the federation, ``[examples, ...]``.
+
+        Returns:
+            What ``Model.predict`` makes of outputs: classes ``[seeds, examples]`` of a classifier,
+            targets of a regression, a truth value for each of several labels.
+        """
+        return np.asarray(jax.vmap(self.model.predict)(self.outputs(features)))
+
+    def predict_proba(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
+        """Predicted probabilities.
+
+        Args:
+            features: Inputs like those of the federation, ``[examples, ...]``.
+
+        Returns:
+            ``[seeds, examples, classes]``, in ``[0, 1]``.
+
+        Raises:
+            ValueError: If the model predicts no probabilities, as in regression.
+        """
+        if self.model.probabilities is None:
+            raise ValueError("model: expected one with probabilities, this one predicts targets.")
+        return np.asarray(jax.vmap(self.model.probabilities)(self.outputs(features)))
+
+    def evaluate(self, data: FederatedData) -> xr.Dataset:
+        """Measures the models on the test examples of a federation, seen in training or not.
+
+        Args:
+            data: The federation; with partitions from ``data.stack``, one for each seed.
+
+        Returns:
+            Of every seed what an evaluation of ``fit`` measures on test examples, under the same
+            names: ``test_accuracy`` and ``test_loss`` over ``client``, ``class_accuracy`` over
+            ``class``, and summaries.
+
+        Raises:
+            ValueError: If the federation is invalid, its partitions are not as many as seeds, or it
+                has classes that the network does not know.
+        """
+        import xarray as xr
+
+        validate(data)
+        seeds = self.dataset["seed"].values
+        if data.num_partitions not in (None, len(seeds)):
+            raise ValueError(
+                f"data with {data.num_partitions} partitions: expected {len(seeds)}, one a seed."
+            )
+        check_outputs(self.model, self.variables, data)
+        of_tests = [one for one in metrics.SUMMARIES if one.population in metrics.OF_TESTS]
+        if data.groups is not None:
+            of_tests += metrics.GROUP_SUMMARIES
+        model = split([self.model])
+        measure = reusing(_measure, self.model)(model.structure, tuple(of_tests))
+        measured = call(measure, self.variables, model.shared, on_device(data))
+        summaries, clients = jax.device_get(measured)
+        columns: dict[str, Any] = {}
+        for name in ("test_accuracy", "test_loss", "class_accuracy"):
+            dim, long_name, unit = RECORDED[name]
+            attributes = {"long_name": long_name, "units": unit}
+            columns[name] = (("seed", dim), getattr(clients, name), attributes)
+        for metric in of_tests:
+            columns[metric.name] = ("seed", summaries[metric.name], described(metric))
+        return xr.Dataset(columns, {"seed": seeds}, {"data": data.name})
+
+
+@lru_cache(maxsize=64)
+def _measure(structure: Structure, of_tests: tuple[Metric, ...]) -> Any:
+    """A jitted function that evaluates one model after the other on test examples."""
+
+    def measure(variables, shared, data):
+        model = structure.fill(shared, ())
+
+        def one(variables, data):
+            never = jnp.zeros(data.num_clients, jnp.int32)
+            clients = evaluate(model, variables, data, never, never[:0], train_loss=False)
+            return {metric.name: metric.function(clients) for metric in of_tests}, clients
+
+        return over_runs(one)(variables, data)
+
+    return jax.jit(measure)
+
+
+@lru_cache(maxsize=64)
+def _outputs(structure: Structure) -> Any:
+    """A jitted function of the outputs of one model after the other, in chunks of examples."""
+
+    def outputs(
+        variables: Variables, shared: Any, features: Shaped[Array, "examples ..."]
+    ) -> Float[Array, "seeds examples ..."]:
+        model = structure.fill(shared, ())
+        total = features.shape[0]
+        chunk = min(_CHUNK, total)
+        padded = jnp.pad(features, [(0, -total % chunk)] + [(0, 0)] * (features.ndim - 1))
+        chunks = padded.reshape(-1, chunk, *features.shape[1:])
+
+        def one(own):
+            def of_chunk(x):
+                return model.apply(*own, x, train=False, key=None)[0]
+
+            outputs = jax.lax.map(of_chunk, chunks)
+            return outputs.reshape(-1, *outputs.shape[2:])[:total]
+
+        return jax.lax.map(one, variables)
+
+    return jax.jit(outputs)

@@ -1,0 +1,230 @@
+"""What is sent takes the bytes that are counted, is right on average, and nothing is lost."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import linear_model
+from test_conformance import AGGREGATORS, FEDERATION
+
+import fedjax_fair as ff
+from fedjax_fair import aggregators, communication, faults, selectors, solvers
+from fedjax_fair.base import LocalResult, Variables
+from fedjax_fair.communication import applied
+from fedjax_fair.local_training import occurrences_of
+from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.simulate import Round, run
+
+DATA = jax.tree.map(jnp.asarray, FEDERATION)
+KEY = jax.random.key(3)
+VECTOR = np.random.default_rng(0).normal(size=50).astype(np.float32)
+
+
+def round_of(selector=None, aggregator=None, **settings):
+    return Round(
+        linear_model(),
+        selector or selectors.Uniform(3),
+        solvers.SGD(0.1, 2, steps=3),
+        aggregator or aggregators.Mean(),
+        **settings,
+    )
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.1, 5), (1e-9, 1), (1.0, 50), (0.51, 26)])
+def test_the_largest_numbers_are_sent(fraction, count):
+    compression = communication.TopK(fraction)
+    sent = np.asarray(compression.compress(KEY, VECTOR))
+    places = np.argsort(-np.abs(VECTOR))
+    assert (sent[places[:count]] == VECTOR[places[:count]]).all()
+    assert (sent[places[count:]] == 0).all()
+    assert compression.num_bytes(VECTOR.size) == 8 * count
+
+
+@pytest.mark.parametrize("bits", [2, 3, 8, 16])
+def test_rounding_is_right_on_average_and_takes_its_bits(bits):
+    compression = communication.StochasticQuantization(bits)
+    keys = jax.random.split(KEY, 4000)
+    sent = np.asarray(jax.jit(jax.vmap(compression.compress, (0, None)))(keys, VECTOR), np.float64)
+    unit = np.abs(VECTOR).max() / (2 ** (bits - 1) - 1)
+    multiples = sent / unit
+    np.testing.assert_allclose(multiples, np.round(multiples), atol=1e-2)
+    assert np.unique(np.round(multiples)).size <= 2**bits - 1
+    assert (np.abs(sent - VECTOR) < unit * (1 + 1e-5)).all()
+    error = np.sqrt(np.maximum(sent.var(axis=0), 1e-12) / len(keys))
+    assert (np.abs(sent.mean(axis=0) - VECTOR) < 4.5 * error + 1e-6).all()
+    assert compression.num_bytes(1001) == -(-1001 * bits // 8) + 4
+
+
+def test_zeros_are_sent_as_zeros_and_nan_as_such():
+    for compression in (communication.TopK(0.1), communication.StochasticQuantization(4)):
+        zeros = compression.compress(KEY, jnp.zeros(20))
+        assert (zeros == 0).all()
+        assert np.isnan(compression.compress(KEY, jnp.zeros(20).at[3].set(jnp.nan))).any()
+
+
+def kept_and_sent(responded, clients, rounds=4, fraction=0.2):
+    """What participants have made, sent and kept, of a cohort with or without repetitions."""
+    settings = applied.Communication(compression=communication.TopK(fraction))
+    round = round_of()
+    context = ff.simulate.make_context(
+        round.model, jnp.int32(0), round.init(KEY, DATA).variables, DATA
+    )
+    cohort = ff.base.Cohort(jnp.asarray(clients, jnp.int32), jnp.full(len(clients), 0.5))
+    cohort = cohort._replace(responded=jnp.asarray(responded))
+    occurrences = occurrences_of(cohort.clients)
+
+    @jax.jit
+    def program(key):
+        state = applied.init(settings, DATA.num_clients, context.variables)
+        made, arrived = jnp.zeros_like(state["residual"]), jnp.zeros_like(state["residual"])
+        for number in range(rounds):
+            own = jax.random.fold_in(key, number)
+            updates = jax.tree.map(
+                lambda leaf, own=own: jax.random.normal(own, (len(clients), *leaf.shape)),
+                context.variables,
+            )
+
+            def one(client, occurrence, update, own=own, state=state):
+                result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
+                result, residuals = applied.send(settings, own, state, client, occurrence, result)
+                return result.update, residuals
+
+            sent, residuals = jax.vmap(one)(cohort.clients, occurrences, updates)
+            results = LocalResult(sent, jnp.zeros(3), jnp.ones(3, jnp.int32))
+            received = applied.receive(
+                settings, own, state, cohort, occurrences, None, results, residuals, context
+            )
+            counted = jnp.asarray(responded)[:, None]
+            made = made.at[cohort.clients].add(jnp.where(counted, jax.vmap(ravel)(updates), 0))
+            arrived = arrived.at[cohort.clients].add(jnp.where(counted, jax.vmap(ravel)(sent), 0))
+            state = received.state
+        return made, arrived, state["residual"]
+
+    return tuple(map(np.asarray, program(KEY)))
+
+
+@pytest.mark.parametrize(
+    ("responded", "clients"),
+    [
+        ([True, True, True], [0, 3, 4]),
+        ([True, True, True], [2, 2, 5]),
+        ([True, False, True], [0, 3, 4]),
+        ([False, True, True], [2, 2, 5]),
+        ([True, False, True], [2, 2, 5]),
+    ],
+)
+def test_what_is_not_sent_is_kept_for_later(responded, clients):
+    """What participants made is what arrived plus what they still keep."""
+    made, arrived, residual = kept_and_sent(responded, clients)
+    np.testing.assert_allclose(arrived + residual, made, atol=1e-5)
+    took_part = np.unique(np.asarray(clients)[np.asarray(responded)])
+    assert (residual[took_part] != 0).any(axis=1).all()
+    others = np.setdiff1d(np.arange(DATA.num_clients), took_part)
+    assert (residual[others] == 0).all()
+
+
+def test_all_numbers_are_plain_training():
+    plain, whole = (
+        jax.jit(lambda key, own=own: run(own, own.init(key, DATA), DATA, 3)[0].variables)(KEY)
+        for own in (round_of(), round_of(compression=communication.TopK(1.0)))
+    )
+    chex.assert_trees_all_close(whole, plain, atol=1e-7)
+
+
+@pytest.mark.parametrize("aggregator", ["mean by size", "krum", "q_fedavg"])
+def test_aggregators_are_given_what_was_sent(aggregator):
+    """Two numbers of an update are not zero, so the update of the round has few that are not."""
+    round = round_of(
+        selectors.Full(), AGGREGATORS[aggregator](), compression=communication.TopK(2 / 15)
+    )
+    start = round.init(KEY, DATA)
+    state, info = jax.jit(round.step)(start, DATA)
+    moved = jax.tree.map(lambda new, old: jnp.sum(new != old), state.variables, start.variables)
+    participants = int((info.weights > 0).sum())
+    assert 0 < sum(jax.tree.leaves(moved)) <= 2 * participants
+    residual = np.asarray(state.communication["residual"])
+    assert ((residual != 0).sum(axis=1) <= 13).all()
+    assert (residual != 0).any(axis=1).all()
+
+
+@pytest.mark.parametrize(
+    "compression",
+    [communication.TopK(0.3), communication.StochasticQuantization(4)],
+    ids=["k", "b"],
+)
+def test_what_is_sent_is_not_longer_than_the_clip(compression):
+    settings = applied.Communication(
+        compression=compression, privacy=communication.DifferentialPrivacy(0.1, 1.0)
+    )
+    update = Variables({"a": jnp.asarray(VECTOR)}, {})
+    state = applied.init(settings, 3, update)
+    result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
+    result, residual = applied.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
+    assert abs(jnp.linalg.norm(result.update.params["a"]) - 0.1) < 1e-6
+    if residual is not None:  # What was clipped away is not in the residual.
+        places = np.argsort(-np.abs(VECTOR))
+        np.testing.assert_array_equal(residual[places[15:]], VECTOR[places[15:]])
+        assert (residual[places[:15]] == 0).all()
+
+
+def test_an_update_that_is_not_finite_leaves_what_is_kept():
+    settings = applied.Communication(compression=communication.TopK(0.1))
+    state = {"residual": jnp.ones((3, 4))}
+    update = Variables({"a": jnp.array([jnp.nan, 1.0, 1.0, 1.0])}, {})
+    result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
+    sent, residual = applied.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
+    assert np.isnan(sent.update.params["a"]).any()
+    np.testing.assert_array_equal(residual, np.ones(4))
+
+
+def test_results_count_what_was_sent():
+    size, participants = 15, 3
+    for settings, sent in (
+        ({"compression": communication.TopK(0.2)}, 3 * 8),
+        ({"compression": communication.StochasticQuantization(3)}, 6 + 4),
+        ({"aggregation": "secure"}, 4 * size),
+        ({}, 4 * size),
+    ):
+        round = round_of(faults=[faults.Dropout(0.4)], **settings)
+        variables = jax.eval_shape(lambda round=round: round.init(KEY, DATA).variables)
+        assert round.bytes_up(variables) == sent
+    dataset = ff.fit(
+        round_of(compression=communication.TopK(0.2), faults=[faults.Dropout(0.4)]),
+        FEDERATION, rounds=2, eval_every=2, train_loss=False,
+    )  # fmt: skip
+    arrived = int(dataset["cohort_responded"].sum())
+    assert 0 < arrived < 2 * participants
+    assert dataset["bytes_up"].values.tolist() == [[0, arrived * 24]]
+    assert dataset["bytes_down"].values.tolist() == [[0, 2 * participants * 4 * size]]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: communication.TopK(0.0), "fraction=0.0: expected a number > 0"),
+        (lambda: communication.TopK(1.5), "fraction=1.5: expected a probability"),
+        (lambda: communication.StochasticQuantization(1), "bits=1: expected an integer >= 2"),
+        (lambda: communication.StochasticQuantization(17), "bits=17: expected an integer >= 1 and <= 16"),
+        (lambda: round_of(compression=0.1), "compression is a float: expected a Compression"),
+        (lambda: round_of(compression=communication.TopK(0.1), aggregation="secure"),
+         "compression: masks of aggregation='secure' take four bytes"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(call, said, as_users_call):
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path):
+    """With all that uploads remember: what participants keep, and a clip that adapts."""
+    round = round_of(
+        compression=communication.TopK(0.2), privacy=communication.AdaptiveClipping(0.5)
+    )
+    settings = {"eval_every": 1, "train_loss": False}
+    whole = ff.fit(round, FEDERATION, rounds=3, **settings)
+    ff.fit(round, FEDERATION, rounds=1, checkpoints=tmp_path, **settings)
+    resumed = ff.fit(round, FEDERATION, rounds=3, checkpoints=tmp_path, **settings)
+    assert whole["aggregation_clipping_norm"].values.std() > 0
+    for name in ("aggregation_clipping_norm", "test_loss", "cohort_loss"):
+        np.testing.assert_array_equal(resumed[name], whole[name])

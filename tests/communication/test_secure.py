@@ -1,0 +1,248 @@
+"""Training with masked updates: the same model, and roles that see what they say and not more."""
+
+import dataclasses
+from typing import ClassVar
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import linear_model
+from test_conformance import AGGREGATORS, FEDERATION, SELECTORS
+
+import fedjax_fair as ff
+from fedjax_fair import aggregators, communication, faults, selectors, solvers
+from fedjax_fair.base import Aggregator, ServerView
+from fedjax_fair.simulate import Round, run
+
+DATA = jax.tree.map(jnp.asarray, FEDERATION)
+ROUNDS = 3
+
+
+def round_of(selector="uniform", aggregator="mean by size", **settings):
+    return Round(
+        linear_model(),
+        SELECTORS[selector](),
+        solvers.SGD(0.1, 2, steps=3),
+        AGGREGATORS[aggregator](),
+        **settings,
+    )
+
+
+def run_with(selector="uniform", aggregator="mean by size", *, drop_nonfinite=False, **settings):
+    round = round_of(selector, aggregator, **settings)
+
+    @jax.jit
+    def program(key):
+        start = round.init(key, DATA)
+        state, info = run(round, start, DATA, ROUNDS, drop_nonfinite=drop_nonfinite)
+        return state._replace(key=jax.random.key_data(state.key)), info
+
+    return program(jax.random.key(3))
+
+
+DROPOUT = [faults.Dropout(0.4)]
+
+
+@pytest.mark.parametrize(
+    ("selector", "aggregator", "fault"),
+    [
+        ("uniform", "mean by size", []),
+        ("uniform", "mean by size", DROPOUT),
+        ("by_size", "mean with a server optimizer", DROPOUT),
+        ("agnostic", "mean by cohort", []),
+        ("drfa", "tilted", []),
+        ("power_of_choice, reported", "q_fedavg", DROPOUT),
+        ("round_robin", "fairfed", DROPOUT),
+        ("full", "gifair", DROPOUT),
+    ],
+)
+def test_the_model_is_the_same_to_the_step(selector, aggregator, fault):
+    plain, info = run_with(selector, aggregator, faults=fault)
+    secure, same = run_with(selector, aggregator, faults=fault, aggregation="secure")
+    assert info.responded.all() != bool(fault)
+    chex.assert_trees_all_close(secure, plain, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(same, info, rtol=1e-5, atol=1e-6)
+    changed = jax.tree.map(lambda a, b: (a != b).any(), secure.variables, plain.variables)
+    assert any(jax.tree.leaves(changed))  # By the step: it was another sum.
+
+
+def test_a_coarse_step_rounds_the_update():
+    """One participant with weight 1 and one round: the model moves by whole steps."""
+    max_abs_value = 2.0**20
+    step = 2.0**-10  # The least power of two above ``max_abs_value / 2**31``.
+    round = Round(
+        linear_model(),
+        selectors.Uniform(1),
+        solvers.SGD(0.1, 2, steps=3),
+        aggregators.Mean(),
+        aggregation=communication.SecureAggregation(max_abs_value),
+    )
+    start = round.init(jax.random.key(0), DATA)
+    state, _ = jax.jit(round.step)(start, DATA)
+    plain = round.replace(aggregation="plain")
+    exact, _ = jax.jit(plain.step)(start, DATA)
+    for new, old, near in zip(
+        *map(jax.tree.leaves, (state.variables, start.variables, exact.variables)), strict=True
+    ):
+        moved = np.asarray(new, np.float64) - np.asarray(old)
+        np.testing.assert_allclose(moved / step, np.round(moved / step), atol=1e-3)
+        assert (np.abs(np.asarray(new - near)) <= step / 2 + 1e-6).all()
+
+
+@pytest.mark.parametrize("max_abs_value", [1e-3, 2.0])
+def test_an_update_beyond_the_limit_is_not_applied(max_abs_value):
+    round = round_of(aggregation=communication.SecureAggregation(max_abs_value))
+    start = round.init(jax.random.key(0), DATA)
+    state, info = jax.jit(round.step)(start, DATA)
+    assert info.finite == (max_abs_value > 1)
+    if max_abs_value < 1:
+        chex.assert_trees_all_equal(state.variables, start.variables)
+        with pytest.raises(ff.DivergenceError, match=r"update of round 0 .*beyond max_abs_value"):
+            ff.fit(round, FEDERATION, rounds=1)
+
+
+class Heavy(Aggregator):
+    """The mean with weights that add up to a factor."""
+
+    server_view: ClassVar[ServerView] = "aggregate"
+
+    factor: float
+    mean: aggregators.Mean = aggregators.Mean()
+
+    def compute_weights(self, state, cohort, context):
+        return self.factor * self.mean.compute_weights(state, cohort, context)
+
+    def aggregate(self, state, cohort, results, context):
+        return self.mean.aggregate(state, cohort, results, context)
+
+
+def test_weights_of_more_than_one_do_not_wrap():
+    def step(factor):
+        round = Round(
+            linear_model(),
+            selectors.Uniform(3),
+            solvers.SGD(0.1, 2, steps=3),
+            Heavy(factor),
+            aggregation="secure",
+        )
+        return jax.jit(round.step)(round.init(jax.random.key(0), DATA), DATA)[1]
+
+    assert step(1.0).finite
+    assert not step(3.0).finite
+
+
+def level(role, server_view):
+    """A role that says that it sees less than it does."""
+    kind = type(role)
+    fields = {field.name: getattr(role, field.name) for field in dataclasses.fields(role)}
+    return type(kind.__name__, (kind,), {"server_view": server_view})(**fields)
+
+
+def traced(selector=None, aggregator=None):
+    """A round and what surrounds it, traced under secure aggregation."""
+    round = Round(
+        linear_model(),
+        selector or selectors.Uniform(3),
+        solvers.SGD(0.1, 2, steps=2),
+        aggregator or aggregators.Mean(),
+        aggregation="secure",
+    )
+    jax.eval_shape(lambda key: round.step(round.init(key, DATA), DATA), jax.random.key(0))
+
+
+LESS = {"scalars": "aggregate", "vectors": "scalars"}
+# It may ask for anything, whatever its function does in this case.
+UNKNOWN = ("submodular",)
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_a_selector_sees_what_it_says(name):
+    server_view = SELECTORS[name]().server_view
+    if server_view != "vectors":
+        traced(selector=SELECTORS[name]())
+    if server_view != "aggregate" and name not in UNKNOWN:
+        with pytest.raises(ValueError, match="it hides"):
+            traced(selector=level(SELECTORS[name](), LESS[server_view]))
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_an_aggregator_sees_what_it_says(name):
+    server_view = AGGREGATORS[name]().server_view
+    if server_view != "vectors":
+        traced(aggregator=AGGREGATORS[name]())
+    if server_view != "aggregate":
+        with pytest.raises(ValueError, match="it hides"):
+            traced(aggregator=level(AGGREGATORS[name](), LESS[server_view]))
+
+
+SUM_ALONE = {
+    "selectors": {"uniform", "by_size", "full", "round_robin", "clustered_by_size"},
+    "aggregators": {"mean"},
+}
+
+
+def test_what_roles_see_is_written_down():
+    for kind, cases in (("selectors", SELECTORS), ("aggregators", AGGREGATORS)):
+        found = {
+            name.split(maxsplit=1)[0] for name in cases if cases[name]().server_view == "aggregate"
+        }
+        assert found == SUM_ALONE[kind]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"aggregator": "krum"}, "aggregator: it sees vectors .* such as Mean"),
+        ({"aggregator": "median"}, "aggregator: it sees vectors"),
+        ({"selector": "divfl"}, "selector: it sees vectors .* such as Uniform"),
+        (
+            {"faults": [faults.Byzantine(0.5, "alie")]},
+            "faults: a Byzantine client that knows all updates",
+        ),
+        ({"aggregation": "masked"}, "aggregation='masked': expected one of 'plain', 'secure'"),
+        ({"aggregation": communication.SecureAggregation}, "aggregation=<class"),
+    ],
+)
+def test_what_contradicts_it_is_refused_by_name(settings, said, as_users_call):
+    with pytest.raises(ValueError, match=said):
+        round_of(**{"aggregation": "secure"} | settings)
+
+
+def test_a_liar_of_its_own_lies_on():
+    attack = [faults.Byzantine([0, 2, 4], "sign_flip")]
+    plain, _ = run_with(faults=attack)
+    secure, _ = run_with(faults=attack, aggregation="secure")
+    chex.assert_trees_all_close(secure.variables, plain.variables, rtol=1e-5, atol=1e-6)
+
+
+def test_who_sends_nan_drops_out_if_asked():
+    attack = [faults.Byzantine([0, 2, 4], "nan")]
+    _, info = run_with(faults=attack, drop_nonfinite=True, aggregation="secure")
+    np.testing.assert_array_equal(info.responded, ~np.isin(info.clients, [0, 2, 4]))
+    assert info.finite.all()
+    _, info = run_with(faults=attack, aggregation="secure")
+    assert not info.finite.all()
+
+
+def test_every_sum_of_a_round_has_masks_of_its_own(monkeypatch):
+    """drfa adds up snapshots as well as updates."""
+    seen = []
+    module = ff.communication.opaque
+    original = module.masked_sum
+    monkeypatch.setattr(
+        module, "masked_sum", lambda key, *rest: (seen.append(key), original(key, *rest))[1]
+    )
+    round = round_of("drfa", aggregation="secure")
+    start = round.init(jax.random.key(0), DATA)
+
+    def keys(state):
+        seen.clear()
+        new, _ = round.step(state, DATA)
+        return new, [jax.random.key_data(key) for key in seen]
+
+    state, first = jax.jit(keys)(start)
+    _, second = jax.jit(keys)(state)
+    assert len(first) == 2
+    assert np.unique(np.stack(first + second), axis=0).shape[0] == 4

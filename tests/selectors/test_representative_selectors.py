@@ -1,0 +1,493 @@
+"""SubTrunc, UnionFL and DivFL: golden values, limits that coincide, and a second implementation."""
+
+import itertools
+import re
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import make_context, make_federation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Variables
+from fedjax_fair.faults import Dropout
+from fedjax_fair.selectors import representative_selector
+from fedjax_fair.selectors.gradients import GradientSource, RefreshEvery, Stale, Updates
+from fedjax_fair.simulate import Round, run
+
+LINE = np.array([[0.0], [1.0], [10.0], [11.0]], np.float32)
+FAMILY = {
+    "divfl": selectors.DivFL,
+    "subtrunc": lambda k, **options: selectors.SubTrunc(k, 0.7, **options),
+    "unionfl": lambda k, **options: selectors.UnionFL(k, 0.3, 2, **options),
+}
+
+
+def context_of(gradients, losses=None, round=0):
+    losses = np.zeros(len(gradients), np.float32) if losses is None else losses
+    known = ClientGradients(jnp.asarray(losses, jnp.float32), jnp.asarray(gradients, jnp.float32))
+    examples = make_federation(sizes=(2,) * len(gradients)).train
+    return make_context(examples, gradients=known, round=round)
+
+
+@cache
+def family(name, cohort_size, **options):
+    return FAMILY[name](cohort_size, **options)
+
+
+@cache
+def compiled(selector):
+    """Selection as one program, of the first round or from a given state."""
+
+    def select(key, state, gradients, losses, round):
+        context = context_of(gradients, losses, round)
+        state = selector.init(context) if state is None else state
+        return selector.select(key, state, context)
+
+    return jax.jit(select)
+
+
+def choose(selector, context, state=None, seed=0):
+    losses, gradients = context.gradients(None)
+    return compiled(selector)(jax.random.key(seed), state, gradients, losses, context.round)
+
+
+def random_clients(seed, count=12, width=5):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(count, width)), rng.gamma(1.0, size=count)
+
+
+def test_the_golden_line():
+    cohort, _, info = choose(selectors.DivFL(2, candidates="all", scale="sum"), context_of(LINE))
+    assert cohort.clients.tolist() == [1, 2]
+    assert info["objective"] == 40
+    assert info["representation_bound"] * 4 == 2
+
+
+def test_the_golden_line_with_a_penalty_for_the_last_choice():
+    selector = selectors.UnionFL(2, 3.0, 1, candidates="all", scale="sum")
+    only_one = jnp.array([-100, 0, -100, -100], jnp.int32)
+    context = context_of(LINE, round=1)
+    cohort, _, info = choose(selector, context, ((), only_one, ()))
+    assert cohort.clients.tolist() == [2, 0]
+    assert info["repeated"] == 0
+
+
+@pytest.mark.parametrize("candidates", ["all", 4])
+def test_without_their_terms_all_choose_alike(candidates):
+    family = (
+        (selectors.DivFL(4, candidates=candidates), None),
+        (selectors.SubTrunc(4, 0.0, candidates=candidates), None),
+        (selectors.UnionFL(4, 0.0, 5, candidates=candidates), ((), jnp.full(12, 2, jnp.int32), ())),
+    )
+
+    @jax.jit
+    def all_choose(gradients, losses, seed):
+        context = context_of(gradients, losses, round=3)
+        return [choose(selector, context, state, seed)[0].clients for selector, state in family]
+
+    for seed in range(20):
+        chosen = [clients.tolist() for clients in all_choose(*random_clients(seed), seed)]
+        assert chosen[0] == chosen[1] == chosen[2]
+
+
+@partial(jax.jit, static_argnames=("phi", "scale"))
+def subtrunc_chooses(gradients, losses, lam, b, phi, scale):
+    selector = selectors.SubTrunc(5, lam, b, phi=phi, candidates="all", scale=scale)
+    return choose(selector, context_of(gradients, losses))
+
+
+@jax.jit
+def unionfl_chooses(gradients, last, mu, window):
+    selector = selectors.UnionFL(4, mu, window, candidates="all")
+    return choose(selector, context_of(gradients, round=7), ((), last, ()))
+
+
+def assert_greedy(
+    chosen, gradients, factor, bonus=lambda total: 0.0, phi=None, penalty=None, pool=None
+):
+    """The engine of the specification, in float64: each selection is the best, or as good as the best.
+
+    Two clients who are each other's nearest gain the same once all others are represented, so that
+    rounding may decide between them.
+    """
+    count = len(gradients)
+    phi = np.zeros(count) if phi is None else phi
+    penalty = np.zeros(count) if penalty is None else penalty
+    distances = np.linalg.norm(gradients[:, None] - gradients[None], axis=-1)
+    nearest, total = distances.max(axis=1), 0.0
+    for place, selection in enumerate(chosen):
+        gains = np.full(count, -np.inf)
+        for e in set(range(count) if pool is None else pool) - set(chosen[:place]):
+            closer = np.maximum(0, nearest - distances[:, e]).sum()
+            extra = bonus(total + phi[e]) - bonus(total)
+            gains[e] = factor * closer + extra - penalty[e]
+        assert gains[selection] >= gains.max() - 1e-6 * distances.max()
+        nearest, total = np.minimum(nearest, distances[:, selection]), total + phi[selection]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    lam=st.floats(0, 3, width=32, allow_subnormal=False),
+    b=st.floats(0, 6, width=32, allow_subnormal=False),
+    phi=st.sampled_from(["log1p", "identity"]),
+    scale=st.sampled_from(["mean", "sum"]),
+)
+def test_subtrunc_equals_the_specification(seed, lam, b, phi, scale):
+    gradients, losses = random_clients(seed)
+    cohort, _, info = subtrunc_chooses(gradients, losses, lam, b, phi, scale)
+    utility = np.log1p(losses) if phi == "log1p" else losses
+    chosen = cohort.clients.tolist()
+    assert_greedy(
+        chosen,
+        gradients,
+        1 / 12 if scale == "mean" else 1,
+        bonus=lambda total: lam * min(b, total),
+        phi=utility,
+    )
+    bonus = lam * min(b, utility[chosen].sum())
+    np.testing.assert_allclose(info["bonus"], bonus, rtol=1e-5, atol=1e-30)
+    before = np.cumsum(utility[chosen]) - utility[chosen]
+    np.testing.assert_allclose(info["unsaturated"], np.mean(before < b), rtol=1e-6)
+    np.testing.assert_allclose(
+        info["objective"], info["representation"] + info["bonus"], rtol=1e-5, atol=1e-6
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), mu=st.floats(0, 3, width=32), window=st.integers(1, 6))
+def test_unionfl_equals_the_specification(seed, mu, window):
+    gradients, _ = random_clients(seed)
+    rng = np.random.default_rng(seed)
+    history = [rng.choice(12, 3, replace=False) for _ in range(7)]
+    last = np.array(selectors.UnionFL(4).init(context_of(gradients))[1])
+    for round, clients in enumerate(history):
+        last[clients] = round
+    cohort, _, info = unionfl_chooses(gradients, last, mu, window)
+    union = np.isin(np.arange(12), np.concatenate(history[-window:]))
+    chosen = cohort.clients.tolist()
+    assert_greedy(chosen, gradients, 1 / 12, penalty=mu * union)
+    assert info["repeated"] == union[chosen].sum()
+
+
+def test_the_window_holds_the_last_cohorts_only():
+    gradients, _ = random_clients(0)
+    selector = selectors.UnionFL(3, 100.0, 2, candidates="all")
+    state, cohorts = selector.init(context_of(gradients)), []
+    trained = LocalResult(Variables({}, {}), jnp.zeros(3), jnp.ones(3, jnp.int32))
+    for round in range(6):
+        context = context_of(gradients, round=round)
+        cohort, state, info = choose(selector, context, state)
+        state = selector.observe(state, cohort, trained, context)
+        cohorts.append(set(cohort.clients.tolist()))
+        recent = set().union(*cohorts[max(0, round - 2) : round])
+        assert not cohorts[-1] & recent
+        assert info["repeated"] == 0
+    # Four disjoint threes would cover all twelve; with a window of two the third before returns.
+    assert cohorts[3] == cohorts[0]
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_permuting_clients_permutes_the_choice(name):
+    # Of two, because the last of many may tie.
+    selector = family(name, 2, candidates="all")
+    choose_on = jax.jit(lambda *known: choose(selector, context_of(*known))[0].clients)
+    for seed in range(10):
+        gradients, losses = random_clients(seed)
+        order = np.random.default_rng(seed).permutation(12)
+        chosen, moved = choose_on(gradients, losses), choose_on(gradients[order], losses[order])
+        assert order[moved].tolist() == chosen.tolist()
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_bounds_of_the_representation_hold(name):
+    for seed in range(10):
+        gradients, losses = random_clients(seed)
+        cohort, _, info = choose(family(name, 4), context_of(gradients, losses), seed=seed)
+        chosen = np.asarray(cohort.clients)
+        mean = gradients.mean(axis=0)
+        close = {"rtol": 1e-4, "atol": 1e-6}
+        np.testing.assert_allclose(
+            info["approximation_error"],
+            np.linalg.norm(gradients[chosen].mean(axis=0) - mean),
+            **close,
+        )
+        nearest = np.linalg.norm(gradients[:, None] - gradients[chosen][None], axis=-1)
+        shares = np.bincount(nearest.argmin(axis=1), minlength=4) / 12
+        np.testing.assert_allclose(cohort.weights, shares, rtol=1e-6)
+        np.testing.assert_allclose(
+            info["representation_error"],
+            np.linalg.norm(shares @ gradients[chosen] - mean),
+            **close,
+        )
+        np.testing.assert_allclose(
+            info["representation_bound"], nearest.min(axis=1).mean(), **close
+        )
+        assert info["representation_error"] <= info["representation_bound"] * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"candidates": "all"},
+        {"candidates": 3},
+        {"candidates": "all", "pool": 12},
+        {"candidates": "all", "gradients": "stale"},
+    ],
+)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_client_that_is_not_finite_is_left_out_and_named(name, options, bad, what):
+    gradients, losses = random_clients(5)
+    (losses if what == "loss" else gradients[:, 2])[7] = bad
+    selector = family(name, 11, **options)
+    cohort, _, info = choose(selector, context_of(gradients, losses))
+    assert sorted(cohort.clients.tolist()) == [i for i in range(12) if i != 7]
+    assert (info["num_nonfinite"], info["first_nonfinite_client"]) == (1, 7)
+    assert all(np.isfinite(value) for value in info.values())
+    # With one more slot no other client is left.
+    whole, _, _ = choose(family(name, 12, **options), context_of(gradients, losses))
+    assert sorted(whole.clients.tolist()) == list(range(12))
+    assert whole.clients[-1] == 7
+
+
+@pytest.mark.parametrize("pool", [None, 12])
+def test_a_remembered_gradient_may_cease_to_be_finite_and_be_so_again(pool):
+    gradients, losses = random_clients(5)
+    spoiled = gradients.copy()
+    spoiled[7, 2] = np.inf
+    selector = selectors.DivFL(11, candidates="all", pool=pool, gradients="stale")
+    cohort = Cohort(jnp.array([3, 7], jnp.int32), jnp.full(2, 0.5))
+
+    @jax.jit
+    def choices(gradients, spoiled, losses):
+        good, bad = context_of(gradients, losses), context_of(spoiled, losses)
+        states = [selector.init(good)]
+        for context in (bad, good):
+            states.append(selector.observe(states[-1], cohort, None, context))
+        return [selector.select(jax.random.key(0), state, good)[::2] for state in states]
+
+    (first, _), (without, info), (again, _) = choices(gradients, spoiled, losses)
+    assert sorted(without.clients.tolist()) == [i for i in range(12) if i != 7]
+    assert (info["num_nonfinite"], info["first_nonfinite_client"]) == (1, 7)
+    assert all(np.isfinite(value) for value in info.values())
+    assert 7 in first.clients
+    assert again.clients.tolist() == first.clients.tolist()
+
+
+def test_finite_clients_choose_as_if_the_others_were_not_there():
+    gradients, losses = random_clients(6)
+    options = {"candidates": "all", "scale": "sum"}
+    gradients[4] = np.nan
+    chosen, _, _ = choose(selectors.SubTrunc(4, 0.5, **options), context_of(gradients, losses))
+    rest = np.delete(np.arange(12), 4)
+    alone, _, _ = choose(
+        selectors.SubTrunc(4, 0.5, **options), context_of(gradients[rest], losses[rest])
+    )
+    assert rest[alone.clients].tolist() == chosen.clients.tolist()
+
+
+class Recomputed(GradientSource):
+    """A source that lets nothing be kept that was computed of its gradients."""
+
+    source: GradientSource
+
+    def init(self, context):
+        return self.source.init(context)
+
+    def read(self, memory, context, clients=None):
+        return self.source.read(memory, context, clients)
+
+    def observe(self, memory, cohort, results, context):
+        return self.source.observe(memory, cohort, results, context)
+
+
+@pytest.mark.parametrize("source", [Stale(), Updates(0.1), RefreshEvery(2)])
+@pytest.mark.parametrize("faults", [(), Dropout(0.5)])
+def test_kept_distances_are_those_of_all_gradients(model, source, faults):
+    data = make_federation(sizes=(3, 5, 4, 6, 2, 5, 4, 3))
+
+    def rounds_with(source):
+        selector = selectors.UnionFL(3, 0.1, 2, candidates="all", gradients=source)
+        solver = solvers.SGD(0.1, 2, steps=3)
+        round = Round(model, selector, solver, aggregators.Mean(), faults=faults)
+        return jax.jit(lambda key: run(round, round.init(key, data), data, 6))(jax.random.key(0))
+
+    state, infos = rounds_with(source)
+    expected_state, expected = rounds_with(Recomputed(source))
+    if source.updates_only_responders:
+        memory, _, distances = state.selector
+        gradients = np.asarray(memory.gradient, np.float64)
+        direct = np.linalg.norm(gradients[:, None] - gradients, axis=-1)
+        np.testing.assert_allclose(distances, direct, rtol=1e-5)
+    assert expected_state.selector[2] == ()
+    np.testing.assert_array_equal(infos.clients, expected.clients)
+    for name, values in expected.selector.items():
+        np.testing.assert_allclose(infos.selector[name], values, rtol=1e-4, atol=1e-6)
+
+
+def test_the_table_of_gradients_is_renewed_in_its_place(model):
+    data = make_federation(sizes=(3,) * 50)
+    selector = selectors.DivFL(3, gradients="stale")
+    round = Round(model, selector, solvers.SGD(0.1, 2, steps=3), aggregators.Mean())
+    state = jax.jit(round.init)(jax.random.key(0), data)
+    shape = state.selector[0].gradient.shape
+    rounds = jax.jit(run, static_argnums=(0, 3), donate_argnums=1)
+    program = rounds.lower(round, state, data, 4).compile().as_text()
+    table = rf"= f32\[{shape[0]},{shape[1]}\]\S* "
+    assert re.search(table + r"(fusion|scatter)\(", program)
+    assert not re.search(table + r"copy\(", program)
+
+
+# A pool of candidates.
+
+
+def drawn(seed, pool, count=12):
+    """Who is in the pool that a selector draws with this seed."""
+    context = nobody_in_particular(count)
+    key, _ = jax.random.split(jax.random.key(seed))
+    return np.asarray(representative_selector._pool(key, context, pool))
+
+
+@cache
+def nobody_in_particular(count):
+    return context_of(np.zeros((count, 1)))
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_pool_of_all_clients_chooses_as_no_pool_does(name):
+    @jax.jit
+    def both(gradients, losses):
+        context = context_of(gradients, losses)
+        pools = (family(name, 4, candidates="all", pool=pool) for pool in (None, 12))
+        return [choose(selector, context)[::2] for selector in pools]
+
+    for seed in range(10):
+        (exact, info), (pooled, info_pooled) = both(*random_clients(seed))
+        # Later ones may be each other's nearest, so that rounding decides; they are worth the same.
+        assert pooled.clients[:2].tolist() == exact.clients[:2].tolist()
+        assert info.keys() == info_pooled.keys()
+        for key in ("objective", "representation", "representation_bound"):
+            np.testing.assert_allclose(info_pooled[key], info[key], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_greedy_among_the_pool_represents_all_clients(name):
+    last = jnp.arange(12, dtype=jnp.int32) % 4
+    state = ((), last if name == "unionfl" else (), ())
+    selector = family(name, 4, candidates="all", pool=7)
+    choose_on = jax.jit(lambda key, *known: selector.select(key, state, context_of(*known, 5)))
+    pools = set()
+    for seed in range(10):
+        gradients, losses = random_clients(seed)
+        pool = drawn(seed, 7)
+        pools.add(tuple(pool))
+        cohort, _, info = choose_on(jax.random.key(seed), gradients, losses)
+        chosen = cohort.clients.tolist()
+        assert_greedy(
+            chosen,
+            gradients,
+            1 / 12,
+            bonus=(lambda total: 0.7 * min(1.1, total)) if name == "subtrunc" else lambda total: 0,
+            phi=np.log1p(losses),
+            penalty=0.3 * (np.asarray(last) >= 3) if name == "unionfl" else None,
+            pool=pool,
+        )
+        distances = np.linalg.norm(gradients[:, None] - gradients[pool], axis=-1)
+        participants = np.isin(pool, chosen)
+        representation = (distances.max(axis=1) - distances[:, participants].min(axis=1)).mean()
+        np.testing.assert_allclose(info["representation"], representation, rtol=1e-4)
+    assert len(pools) == 10
+
+
+def test_pools_are_uniform_and_without_repetition():
+    counts = np.zeros(12)
+    for seed in range(300):
+        pool = drawn(seed, 5)
+        assert len(set(pool)) == 5
+        assert (np.diff(pool) > 0).all()
+        counts[pool] += 1
+    # Five standard deviations of a count.
+    assert abs(counts - 125).max() < 5 * np.sqrt(300 * 5 / 12 * 7 / 12)
+
+
+def test_candidates_are_drawn_from_the_pool():
+    gradients, _ = random_clients(1)
+    selector = selectors.DivFL(4, candidates=2, pool=6)
+    context = context_of(gradients)
+    choose_on = jax.jit(lambda key: selector.select(key, ((), (), ()), context)[0].clients)
+    greedy = selectors.DivFL(4, candidates="all", pool=6)
+    greedily = jax.jit(lambda key: greedy.select(key, ((), (), ()), context)[0].clients)
+    differ = 0
+    for seed in range(10):
+        chosen = np.asarray(choose_on(jax.random.key(seed)))
+        assert np.isin(chosen, drawn(seed, 6)).all()
+        assert len(set(chosen)) == 4
+        differ += set(chosen) != set(np.asarray(greedily(jax.random.key(seed))))
+    assert differ
+
+
+def test_settings_are_traced():
+    gradients, losses = random_clients(2)
+    context = context_of(gradients, losses, round=3)
+
+    @jax.jit
+    def sweep(lam, b, mu, window):
+        trunc, _, _ = choose(selectors.SubTrunc(4, lam, b, candidates="all"), context)
+        union, _, _ = choose(
+            selectors.UnionFL(4, mu, window, candidates="all"),
+            context,
+            ((), jnp.arange(12, dtype=jnp.int32) % 4, ()),
+        )
+        return trunc.clients, union.clients
+
+    values = list(itertools.product((0.0, 2.0), (0.5, 9.0), (0.0, 1.0), (1, 3)))
+    together = jax.vmap(sweep)(*(jnp.array(column) for column in zip(*values, strict=True)))
+    for i, (lam, b, mu, window) in enumerate(values):
+        trunc, union = sweep(lam, b, mu, window)
+        np.testing.assert_array_equal(together[0][i], trunc)
+        np.testing.assert_array_equal(together[1][i], union)
+    assert len(np.unique(together[0], axis=0)) > 1
+    assert len(np.unique(together[1], axis=0)) > 1
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_bad_settings_are_named():
+    for message, make in {
+        "lam=-1": lambda: selectors.SubTrunc(2, -1),
+        "b=-0.5": lambda: selectors.SubTrunc(2, 1, -0.5),
+        "phi='sqrt'": lambda: selectors.SubTrunc(2, 1, phi="sqrt"),
+        "mu=-1": lambda: selectors.UnionFL(2, -1),
+        "window=0": lambda: selectors.UnionFL(2, 1, 0),
+        "cohort_size=0": lambda: selectors.DivFL(0),
+        "candidates=0": lambda: selectors.DivFL(2, candidates=0),
+        "pool=0": lambda: selectors.DivFL(2, pool=0),
+        "cohort_size=3: expected an integer >= 1 and <= 2": lambda: selectors.DivFL(3, pool=2),
+        "candidates=6: expected an integer >= 1 and <= 5": lambda: selectors.DivFL(
+            3, pool=5, candidates=6
+        ),
+        "scale='max'": lambda: selectors.DivFL(2, scale="max"),
+        "gradients='old'": lambda: selectors.DivFL(2, gradients="old"),
+        "learning_rate=0": lambda: Updates(0),
+        "rounds=0": lambda: RefreshEvery(0),
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            make()
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("name", FAMILY)
+def test_more_than_there_are_is_refused_before_a_round_begins(name):
+    context = context_of(LINE)
+    with pytest.raises(ValueError, match="cohort_size=5: expected an integer >= 1 and <= 4"):
+        family(name, 5).init(context)
+    with pytest.raises(ValueError, match="candidates=9: expected an integer >= 1 and <= 4"):
+        family(name, 2, candidates=9).init(context)
+    with pytest.raises(ValueError, match="pool=9: expected an integer >= 1 and <= 4"):
+        family(name, 2, candidates="all", pool=9).init(context)
