@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         solvers,
         submodular,
     )
+    from fedjax_fair.app.model_files import load_model
     from fedjax_fair.app.sweep import sweep
     from fedjax_fair.base import (
         Aggregation,
@@ -67,6 +68,7 @@ __all__ = [
     "faults",
     "fit",
     "fit_batch",
+    "load_model",
     "metrics",
     "models",
     "parallel",
@@ -100,6 +102,7 @@ _MODULE_OF = {
     "enable_compilation_cache": "training.cache",
     "fit": "training",
     "fit_batch": "training",
+    "load_model": "app.model_files",
     "run": "simulate",
     "sweep": "app.sweep",
     "train": "training",

@@ -21,7 +21,9 @@ def print_tables(results: xr.Dataset) -> None:
     Raises:
         ValueError: If ``results`` are of another kind.
     """
-    if "algorithm" not in results.dims or not {"final_value", "accuracy_mean_clients"} & set(results):
+    if "algorithm" not in results.dims or not {"final_value", "accuracy_mean_clients"} & set(
+        results
+    ):
         raise ValueError("results: expected those of a run, a sweep or a maximization.")
     tables = [maximization_table(results)] if "final_value" in results else final_tables(results)
     print(*map(format_table, tables), sep="\n")
@@ -38,22 +40,25 @@ def format_table(table: Table, width: int | None = None) -> str:
         width: Columns of the terminal; by default of the current one.
 
     Examples:
-        >>> print(format_table(Table("", ("method", "gap"), [("fedavg", "2.5\n±0.1")], ""), 40))
-        <BLANKLINE>
+        >>> table = Table("Gaps", ("method", "gap"), [("fedavg", "2.5\n±0.1")], "In %.")
+        >>> print(format_table(table).strip())
+        Gaps
          method   gap
          ------------
          fedavg   2.5
                  ±0.1
+        In %.
     """
     width = (width or shutil.get_terminal_size().columns) - 1
     rows = [[cell.split("\n") for cell in row] for row in (table.headings, *table.rows)]
-    widths = [max(len(line) for cell in column for line in cell) for column in zip(*rows, strict=True)]
-    columns = list(range(len(widths)))
+    widths = [
+        max(len(line) for cell in column for line in cell) for column in zip(*rows, strict=True)
+    ]
     gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= width else 1
-    blocks = [columns]
+    blocks = [list(range(len(widths)))]
     if sum(widths) + len(widths) - 1 > width:
         widths[0], blocks = 0, [[0], []]
-        for column in columns[1:]:
+        for column in range(1, len(widths)):
             used = sum(widths[place] + gap for place in blocks[-1])
             if blocks[-1] and used + widths[column] > width:
                 blocks.append([])

@@ -101,7 +101,7 @@ def _participation(dataset: xr.Dataset) -> list[dict[str, Any] | None]:
             {
                 "share": [_numbers(shown), *map(_numbers, student(curves))],
                 "never": round(float(100 * (last == 0).mean()), 1),
-                "gini": _numbers(np.asarray(student([size_gini(run) for run in last.values]))),
+                "gini": _numbers(np.asarray(student([size_gini(run.astype(int)) for run in last.values]))),
             }
         )
     return found

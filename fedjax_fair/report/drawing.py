@@ -163,7 +163,9 @@ def single_axes(height: float, results: xr.Dataset | None = None) -> tuple[Figur
 
 def add_legend(figure: Figure, title: str | None = None, **settings: Any) -> None:
     """Adds a legend to the right of the axes."""
-    figure.legend(loc="outside right upper", title=title, frameon=False, alignment="left", **settings)
+    figure.legend(
+        loc="outside right upper", title=title, frameon=False, alignment="left", **settings
+    )
 
 
 def annotate(axes: Axes, text: str, at: tuple[float, float], right: bool = True) -> None:

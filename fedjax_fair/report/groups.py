@@ -100,7 +100,7 @@ def cluster_agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
     so_far = values.cumsum("training_round", skipna=False) / rounds
     figure, axes = single_axes(3.4)
     so_far = so_far.assign_coords(training_round=rounds)
-    draw_curves(axes, so_far, styles(values), values["algorithm"].values)
+    draw_curves(axes, so_far, styles(values), values["algorithm"].values.tolist())
     axes.set(
         xlabel="Communication round",
         ylabel=f"{measure.upper()}, mean over rounds so far",

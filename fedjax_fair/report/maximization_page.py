@@ -87,7 +87,8 @@ def maximization_table(results: xr.Dataset) -> Table:
     greedy, popular = (final.sel(algorithm=name, drop=True) for name in (GREEDY, POPULAR))
     shares = {
         "share\n%": _shares(results),
-        "beyond\npopular\n%": 100 * ((final - popular) / (greedy - popular)).where(greedy > popular),
+        "beyond\npopular\n%": 100
+        * ((final - popular) / (greedy - popular)).where(greedy > popular),
         "random\nrounding\n%": 100 * results["rounded"] / greedy,
     }
     totals = {
@@ -96,6 +97,7 @@ def maximization_table(results: xr.Dataset) -> Table:
         "Mbit\nup": (results["bits_up"].max("round") / 1e6, ".3g"),
         "Mbit\ndown": (results["bits_down"].max("round") / 1e6, ".3g"),
     }
+    names = final["algorithm"].values.tolist()
     columns = {
         "value": [f"{value:.4g}" for value in final.mean("seed").values],
         **{
@@ -106,11 +108,13 @@ def maximization_table(results: xr.Dataset) -> Table:
             for heading, share in shares.items()
         },
         **{
-            heading: [format(np.mean(total.sel(algorithm=name).values), form) for name in final["algorithm"]]
+            heading: [
+                format(np.mean(total.sel(algorithm=name).values), form)
+                for name in final["algorithm"]
+            ]
             for heading, (total, form) in totals.items()
         },
     }
-    names = [escape_control_chars(name) for name in final["algorithm"].values]
     attrs, seeds = results.attrs, results.sizes["seed"]
     note = (
         "Share: of the value of centralized greedy, which has all data. Beyond popular: the same, "
@@ -122,7 +126,7 @@ def maximization_table(results: xr.Dataset) -> Table:
         f"{attrs['k']} of {results.sizes['item']:,} items for {attrs['clients']:,} clients "
         f"({escape_control_chars(attrs['data'])})"
     )
-    rows = list(zip(names, *columns.values(), strict=True))
+    rows = list(zip(map(escape_control_chars, names), *columns.values(), strict=True))
     return Table(title, ("method", *columns), rows, note)
 
 

@@ -120,7 +120,9 @@ def _finding(shown: xr.Dataset, columns: dict[str, str]) -> str:
                 for name in others:
                     if gaps["p"].sel(algorithm=name) < 0.05:
                         point = format_number(float(gaps["difference"].sel(algorithm=name)))
-                        significant.setdefault(name, []).append(f"{heading} {point}".replace("\n", ", "))
+                        significant.setdefault(name, []).append(
+                            f"{heading} {point}".replace("\n", ", ")
+                        )
         listed = "; ".join(f"{name} ({', '.join(gaps)})" for name, gaps in significant.items())
         sentences.append(
             f"Statistically significant differences to {first}, in points: {listed}."
@@ -169,13 +171,13 @@ def _charts(numbers: dict[str, Any]) -> str:
         ),
         "spread": (
             "How much do accuracies of clients differ?",
-            "Mean difference in accuracy of two clients. Dotted lines are noise floors: lower values "
-            "may be due to small test sets alone.",
+            "Mean difference in accuracy of two clients. Dotted lines are noise floors: lower "
+            "values may be due to small test sets alone.",
         ),
         "tradeoff": (
             "Does fairness cost accuracy?",
-            "After the last round; upper left is best. Both axes have the same scale. Methods whose "
-            "intervals overlap are not distinguished.",
+            "After the last round; upper left is best. Both axes have the same scale. Methods "
+            "whose intervals overlap are not distinguished.",
         ),
         "busy": (
             "Which clients train?",

@@ -75,7 +75,7 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
     values = to_percent(by_method(results, metric, ("seed", "round")))
     values = values.sel(round=slice(first_difference(values), None))
     figure, axes = single_axes(3.8, results)
-    draw_curves(axes, values, styles(values), values["algorithm"].values)
+    draw_curves(axes, values, styles(values), values["algorithm"].values.tolist())
     if metric in _LEVELS:
         _stretch_towards_100(axes, values)
     if metric == "client_dissimilarity" and NOISE_FLOOR in results:

@@ -51,7 +51,9 @@ def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Fi
     if not np.isfinite(rows).all():
         raise ValueError("points: NaN or infinity; expected finite coordinates.")
     if selected.ndim != 1 or selected.shape != values.shape:
-        raise ValueError(f"gains: expected shape {selected.shape}, one per item, got {values.shape}.")
+        raise ValueError(
+            f"gains: expected shape {selected.shape}, one per item, got {values.shape}."
+        )
     selected, values = selected[selected != -1], values[selected != -1]
     checks.items("items", selected, len(rows))
 

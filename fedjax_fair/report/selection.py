@@ -128,7 +128,7 @@ def participation_lorenz(results: xr.Dataset) -> Figure:
         ordered = np.sort(last, axis=1).astype(float)
         shares = np.insert(np.cumsum(ordered, axis=1), 0, 0.0, axis=1)
         curve = np.mean(shares / np.maximum(shares[:, -1:], 1), axis=0)
-        gini = np.mean([size_gini(run) if run.any() else 0 for run in last])
+        gini = np.mean([size_gini(run.astype(int)) if run.any() else 0 for run in last])
         name = escape_mathtext(method["algorithm"].item())
         axes.plot(np.linspace(0, 1, curve.size), curve, label=f"{name} ({gini:.2f})", **look)
     axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)

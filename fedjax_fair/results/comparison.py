@@ -78,7 +78,9 @@ def compare(
         metrics.paired.bootstrap(*_samples(finals, str(name), baseline, paired=paired))
         for name in compared["algorithm"].values
     ]
-    for name, ends in zip(("bootstrap_low", "bootstrap_high"), zip(*intervals, strict=True), strict=True):
+    for name, ends in zip(
+        ("bootstrap_low", "bootstrap_high"), zip(*intervals, strict=True), strict=True
+    ):
         compared[name] = ("algorithm", list(ends))
     for name in ("mean", "deviation", "noise_floor"):
         compared[f"baseline_{name}"] = of_baseline[name]
@@ -147,8 +149,8 @@ def noise_floor(dataset: xr.Dataset, names: Sequence[str], average_last: int = 1
     """Estimates measures of spread as they would be if all clients had equal accuracy.
 
     Accuracies on finite test sets differ even then. A dissimilarity or standard deviation that is
-    not above its floor is no evidence of unfairness, nor is a worst 10% that is not below its floor.
-    The floor is the mean over random test sets at a method's accuracy on all examples.
+    not above its floor is no evidence of unfairness, nor is a worst 10% that is not below it. The
+    floor is the mean over random test sets at a method's accuracy on all examples.
 
     Args:
         dataset: Results with the dimension ``algorithm``.

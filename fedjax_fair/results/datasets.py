@@ -38,7 +38,9 @@ def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
     """
     import xarray as xr
 
-    by_method = [dataset.drop_vars(PARTITION_VARIABLES, errors="ignore") for dataset in datasets.values()]
+    by_method = [
+        dataset.drop_vars(PARTITION_VARIABLES, errors="ignore") for dataset in datasets.values()
+    ]
     names = xr.DataArray(list(datasets), dims="algorithm", name="algorithm")
     combined = xr.concat(by_method, names, join="outer", combine_attrs="override")
     first = next(iter(datasets.values()))
@@ -181,7 +183,9 @@ def configurations_as_methods(results: xr.Dataset, num_best: int | None = None) 
         places = dict(sorted(places.items(), key=lambda item: -finals.flat[item[1]])[:num_best])
     indices = np.unravel_index(list(places.values()), [results.sizes[dim] for dim in dims])
     return (
-        results.isel({dim: xr.DataArray(at, dims=_PLACE) for dim, at in zip(dims, indices)})
+        results.isel(
+            {dim: xr.DataArray(at, dims=_PLACE) for dim, at in zip(dims, indices, strict=True)}
+        )
         .drop_vars({"algorithm", *dims}, errors="ignore")
         .rename({_PLACE: "algorithm"})
         .assign_coords(algorithm=list(places))

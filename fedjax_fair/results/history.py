@@ -17,7 +17,14 @@ from fedjax_fair.simulate import RoundInfo
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["PARTITION_VARIABLES", "RECORDED", "History", "metric_attributes", "partition_dataset", "to_dataset"]
+__all__ = [
+    "PARTITION_VARIABLES",
+    "RECORDED",
+    "History",
+    "metric_attributes",
+    "partition_dataset",
+    "to_dataset",
+]
 
 PARTITION_VARIABLES = ("train_examples", "test_examples", "validation_examples", "group")
 """Variables that describe the partition, not a method."""
@@ -249,7 +256,7 @@ def partition_dataset(data: FederatedData) -> xr.Dataset:
 
     Returns:
         ``train_examples`` and ``test_examples`` over ``(client, class)``, and ``group`` over
-        ``client`` if there are ground-truth groups; also over ``seed`` if every run has a partition.
+        ``client`` if there are groups; also over ``seed`` if every run has a partition.
 
     Examples:
         >>> from fedjax_fair import data

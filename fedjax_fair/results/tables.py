@@ -114,7 +114,10 @@ def _groups_table(dataset: xr.Dataset) -> Table:
         f"group {i}\n{size} clients": _means(accuracies.isel(planted_group=i))
         for i, size in enumerate(sizes)
     }
-    columns |= {"gap": _means(finals["group_accuracy_gap"]), "sigma_acc": _means(finals["sigma_acc"])}
+    columns |= {
+        "gap": _means(finals["group_accuracy_gap"]),
+        "sigma_acc": _means(finals["sigma_acc"]),
+    }
     if "aggregation_nmi" in dataset:
         nmi = dataset["aggregation_nmi"].mean(["seed", "training_round"])
         columns["NMI"] = [format_number(float(value), ".2f").strip("-") for value in nmi]
@@ -168,7 +171,9 @@ def comparison_table(compared: xr.Dataset, digits: int) -> Table:
     form = f".{digits}f" if unit == "%" else ".4g"
     rows = []
     for row in _frame(compared).to_dict("records"):
-        value = {name: format_number(row[name], form) for name in ("mean", "deviation", "noise_floor")}
+        value = {
+            name: format_number(row[name], form) for name in ("mean", "deviation", "noise_floor")
+        }
         value |= {name: format_number(row[name], f"+{form}") for name in _IN_UNIT[3:]}
         intervals = (
             "-" if np.isnan(row[f"{kind}low"]) else f"{value[f'{kind}low']}, {value[f'{kind}high']}"
@@ -194,9 +199,9 @@ def comparison_table(compared: xr.Dataset, digits: int) -> Table:
     )
     note = (
         f"Over {seeds} {'paired ' if attributes['paired'] else ''}seeds; *: statistically "
-        "significant (p < 0.05 after Holm's correction). Effect: Cohen's d. Seeds needed: to detect "
-        "this difference with probability 0.8. Noise floor: spread expected from finite test sets "
-        "if all clients had equal accuracy."
+        "significant (p < 0.05 after Holm's correction). Effect: Cohen's d. Seeds needed: to "
+        "detect this difference with probability 0.8. Noise floor: spread expected from finite "
+        "test sets if all clients had equal accuracy."
     )
     headings = ("method", "mean ± sd", "noise\nfloor", "difference", "95% CI\nStudent",
                 "95% CI\nbootstrap", "p\nHolm", "effect", "seeds\nneeded")  # fmt: skip

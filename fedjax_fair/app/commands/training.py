@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rich.console import Console
 from tyro.conf import Positional
 
 from fedjax_fair.app import experiment, maximize
@@ -22,7 +21,7 @@ from fedjax_fair.app.commands.common import (
 from fedjax_fair.app.commands.maximizing import maximize_in
 from fedjax_fair.app.commands.request import request
 from fedjax_fair.app.config import Config, Maximize
-from fedjax_fair.app.console import tables
+from fedjax_fair.app.console import print_tables
 from fedjax_fair.app.dry_run import as_toml, costs, costs_of_sweep
 from fedjax_fair.app.logs import LoggerCallback, require
 from fedjax_fair.app.options import HELP, parse
@@ -177,7 +176,7 @@ def sweep_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
             callback_fn=lambda runs: end.wrap(show(runs, own)),
             **varied,
         )
-    Console().print(*tables(swept))
+    print_tables(swept)
     output = Path(settings.output)
     print_output_paths(Results=output / "results.nc", Report=output / "report.html")
 
@@ -216,5 +215,5 @@ def _execute(ready: Experiment, folder: RunFolder, logs: Logs, *, quiet: bool) -
             return [*(LoggerCallback(name, folder.path, method) for name in logs), end.wrap(shown)]
 
         combined = experiment.execute(ready, folder, callback_fn)
-    Console().print(*tables(combined))
+    print_tables(combined)
     print_output_paths(Results=folder.results, Plots=folder.plots, Report=folder.report)
