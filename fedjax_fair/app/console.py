@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+from collections.abc import Iterator
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from fedjax_fair.report.maximization_page import maximization_table
@@ -54,15 +56,17 @@ def format_table(table: Table, width: int | None = None) -> str:
     widths = [
         max(len(line) for cell in column for line in cell) for column in zip(*rows, strict=True)
     ]
-    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= width else 1
-    blocks = [list(range(len(widths)))]
-    if sum(widths) + len(widths) - 1 > width:
-        widths[0], blocks = 0, [[0], []]
-        for column in range(1, len(widths)):
-            used = sum(widths[place] + gap for place in blocks[-1])
-            if blocks[-1] and used + widths[column] > width:
-                blocks.append([])
-            blocks[-1].append(column)
+    num_gaps = len(widths) - 1
+    is_stacked = sum(widths) + num_gaps > width
+    if is_stacked:
+        widths[0], num_gaps = 0, num_gaps - 1
+    gap = 2 if sum(widths) + 2 * num_gaps <= width else 1
+    blocks: list[list[int]] = [[0], []] if is_stacked else [[]]
+    for column in range(int(is_stacked), len(widths)):
+        used = sum(widths[i] + gap for i in blocks[-1])
+        if blocks[-1] and used + widths[column] > width:
+            blocks.append([])
+        blocks[-1].append(column)
     head, *body = (_lines(row, widths, blocks, gap, is_head=row is rows[0]) for row in rows)
     ruler = "-" * max(sum(widths[i] + gap for i in block) - gap for block in blocks)
     lines = [*head, ruler, *(line for row in body for line in row)]
@@ -72,16 +76,16 @@ def format_table(table: Table, width: int | None = None) -> str:
 
 def _lines(
     row: list[list[str]], widths: list[int], blocks: list[list[int]], gap: int, *, is_head: bool
-) -> list[str]:
+) -> Iterator[str]:
     """The lines of one row; headings end on the same line, cells begin on the same line."""
-    lines = []
+    step = -1 if is_head else 1
     for block in blocks:
-        height = max(len(row[column]) for column in block)
-        for place in range(height):
-            cells = []
-            for column in block:
-                cell, fill = row[column], [""] * (height - len(row[column]))
-                text = ([*fill, *cell] if is_head else [*cell, *fill])[place]
-                cells.append(text.rjust(widths[column]) if column else text.ljust(widths[column]))
-            lines.append((" " * gap).join(cells).rstrip())
-    return lines
+        cells = [row[column][::step] for column in block]
+        lines = [
+            (" " * gap).join(
+                text.rjust(widths[column]) if column else text.ljust(widths[0])
+                for text, column in zip(line, block, strict=True)
+            )
+            for line in zip_longest(*cells, fillvalue="")
+        ]
+        yield from (line.rstrip() for line in lines[::step])
