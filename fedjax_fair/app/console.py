@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedjax_fair.report.maximization_page import maximization_table
 from fedjax_fair.results.tables import Table, final_tables
+from fedjax_fair.text import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -70,8 +71,8 @@ def format_table(table: Table, width: int | None = None) -> str:
     head, *body = (_lines(row, widths, blocks, gap, is_head=row is rows[0]) for row in rows)
     ruler = "-" * max(sum(widths[i] + gap for i in block) - gap for block in blocks)
     lines = [*head, ruler, *(line for row in body for line in row)]
-    note = textwrap.wrap(table.note, width)
-    return "\n".join(["", table.title, *(f" {line}" for line in lines), *note, ""])
+    title, note = escape_control_chars(table.title), textwrap.wrap(table.note, width)
+    return "\n".join(["", title, *(f" {line}" for line in lines), *note, ""])
 
 
 def _lines(
