@@ -55,7 +55,7 @@ function readValues(frame, did) {
 
 const uses = {
   run(frame) {
-    const did = { lines: many(frame, "#learning path[data-method]"), dots: many(frame, "#tradeoff circle") };
+    const did = { lines: many(frame, "#learning path[data-method]"), dots: many(frame, "#tradeoff circle[data-method]") };
     const numbers = JSON.parse(words(frame, "#numbers"));
     did.methods = numbers.methods.length;
     readValues(frame, did);
