@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.data.summary import size_gini
-from fedjax_fair.report.drawing import NOISE_FLOOR, by_method, first_difference, label
+from fedjax_fair.report.drawing import NOISE_FLOOR, by_method, first_difference, gini_indices, label
 from fedjax_fair.results.intervals import student
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def _participation(dataset: xr.Dataset) -> list[dict[str, Any] | None]:
             {
                 "share": [_numbers(shown), *map(_numbers, student(curves))],
                 "never": round(float(100 * (last == 0).mean()), 1),
-                "gini": _numbers(np.asarray(student([size_gini(run.astype(int)) for run in last.values]))),
+                "gini": _numbers(np.asarray(student(gini_indices(last.values)))),
             }
         )
     return found

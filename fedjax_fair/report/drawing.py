@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 
+from fedjax_fair.metrics import fairness
 from fedjax_fair.results.datasets import configurations_as_methods, swept_settings
 from fedjax_fair.results.intervals import student
 from fedjax_fair.text import escape_control_chars
@@ -25,6 +27,7 @@ __all__ = [
     "draw_curves",
     "escape_mathtext",
     "first_difference",
+    "gini_indices",
     "is_percent",
     "label",
     "single_axes",
@@ -98,6 +101,11 @@ def first_difference(values: xr.DataArray) -> int:
     is_alone = (~np.isnan(means)).sum(axis=1) == 1
     differ = ((highest > lowest) | is_alone).reshape(len(means), -1).any(axis=1)
     return int(values["round"][differ.argmax()])
+
+
+def gini_indices(counts: np.ndarray) -> list[float]:
+    """Returns the Gini index of each row."""
+    return [float(fairness.gini(jnp.asarray(row, jnp.float32))) for row in counts]
 
 
 def draw_curves(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_fair.data.summary import size_gini
 from fedjax_fair.report.drawing import (
     COLORS,
     NOISE_FLOOR,
@@ -16,6 +15,7 @@ from fedjax_fair.report.drawing import (
     annotate,
     by_method,
     escape_mathtext,
+    gini_indices,
     is_percent,
     label,
     single_axes,
@@ -128,7 +128,7 @@ def participation_lorenz(results: xr.Dataset) -> Figure:
         ordered = np.sort(last, axis=1).astype(float)
         shares = np.insert(np.cumsum(ordered, axis=1), 0, 0.0, axis=1)
         curve = np.mean(shares / np.maximum(shares[:, -1:], 1), axis=0)
-        gini = np.mean([size_gini(run.astype(int)) if run.any() else 0 for run in last])
+        gini = np.mean(gini_indices(last))
         name = escape_mathtext(method["algorithm"].item())
         axes.plot(np.linspace(0, 1, curve.size), curve, label=f"{name} ({gini:.2f})", **look)
     axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
