@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import SecureAggregation, secure_sum
+from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.tree import Tree
 
 __all__ = [
