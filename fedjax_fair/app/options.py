@@ -112,9 +112,9 @@ def _positional_value(kind: Any, words: list[str], command: str) -> dict[str, An
 
 def _assemble(kind: Any, values: dict[str, Any], default: Any) -> Any:
     """Makes a dataclass of the values of its options."""
-    sections = {item.name for item in fields(kind) if is_dataclass(item.default_factory)}
     if default is None:
-        given = {i.name: i.default_factory() for i in fields(kind) if i.name in sections}
+        factories: Any = {item.name: item.default_factory for item in fields(kind)}
+        given = {name: made() for name, made in factories.items() if is_dataclass(made)}
     else:
         given = {item.name: getattr(default, item.name) for item in fields(kind)}
     for flag, value in values.items():

@@ -1,4 +1,4 @@
-"""A configuration becomes the functions it describes."""
+"""Building of data and round functions from a configuration."""
 
 from dataclasses import replace
 from functools import cache
@@ -47,7 +47,7 @@ FEDERATION = build(drop_unused_settings(replace(PLANTED, methods=("fedavg",)))).
 
 @cache
 def trained(config: Config, name: str):
-    """Variables before and after a few rounds of one method."""
+    """Returns variables before and after some rounds of a method, and their diagnostics."""
     ready = build(drop_unused_settings(replace(config, methods=(name,))))
     state = ready.rounds[name].init(jax.random.key(0), ready.data)
     end, info = jax.jit(simulate.run, static_argnums=(0, 3))(
@@ -57,14 +57,14 @@ def trained(config: Config, name: str):
 
 
 def distance(one, other) -> float:
-    """Largest difference between two trees."""
+    """Returns the largest difference between two trees."""
     gaps = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b), initial=0.0)), one, other)
     return max(jax.tree.leaves(gaps))
 
 
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_every_method_trains(name):
-    # Of four participants none may be Byzantine for Krum.
+    # With four participants Krum tolerates no Byzantine client.
     written = "krum:byzantine=0" if name == "krum" else name
     before, after, info = trained(PLANTED if name == "gifair" else SMALL, written)
     assert distance(before, after) > 0
@@ -322,7 +322,7 @@ def test_the_configuration_sets_the_widths_of_the_mlp():
         ({"training": replace(SMALL.training, seeds=(1, 1))}, "training.seeds"),
         ({"training": replace(SMALL.training, seeds=(-1,))}, "training.seeds"),
         ({"training": replace(SMALL.training, clients_per_batch=0)}, "clients_per_batch=0"),
-        # What constructors call otherwise.
+        # Settings whose parameters have another name.
         (
             {"communication": CommunicationConfig(top_k=float("nan"))},
             r"communication\.top_k=nan: fraction=nan",
@@ -355,7 +355,7 @@ def test_defaults_follow_the_data_set_unless_given():
 
 
 def test_every_setting_of_a_method_is_a_field_with_help():
-    """The signature and the configuration name the same: a value that is given arrives."""
+    """Settings have the same names in signatures and configurations."""
     config = presets.resolve(Config(solver=SolverConfig(steps=2)))
     for name in registry.METHODS:
         for section, settings in method_settings(config, name).items():
@@ -391,7 +391,7 @@ def test_settings_of_a_preset_for_other_methods_are_dropped():
     preset = presets.resolve(presets.PRESETS["equitable"].config)
     few = replace(preset, methods=("fedavg",), aggregator=AggregatorConfig(num_clusters=2, q=3.0))
     assert drop_unused_settings(few).aggregator == AggregatorConfig()
-    # What differs from the preset was meant by somebody, who should hear of it.
+    # Settings that differ from the preset are kept, so that they are checked.
     assert drop_unused_settings(few, base=preset).aggregator == AggregatorConfig(q=3.0)
 
 

@@ -1,4 +1,4 @@
-"""The command line, as a newcomer meets it."""
+"""The command line."""
 
 import csv
 import io
