@@ -208,7 +208,7 @@ def test_a_plugin_that_is_loaded_too_late_is_rejected(tmp_path):
     import fedjax_fair.app.registry  # noqa: F401
 
     (tmp_path / "late.py").write_text("METHODS = {}")
-    with pytest.raises(ValueError, match="expected to be loaded before app.registry is imported"):
+    with pytest.raises(ValueError, match=r"expected to be loaded before app\.registry is imported"):
         plugins.load(str(tmp_path / "late.py"))
 
 
