@@ -1,10 +1,10 @@
 r"""Guarantees of the continuous algorithms, from the quantities that a run measured.
 
-Notation: *r* the rank, :math:`\eta` the step, *T* the rounds, :math:`m_F = \max_e F(\{e\})`,
-:math:`\gamma_t` the spread of the clients' gradients, and :math:`\Gamma` its sum over rounds. The
-theorems hold for the value of any base, so a set that another algorithm found can replace the
-optimum. With :math:`\eta = 1/T` their error stays near *r* times the mean spread, which is often
-more than the optimum: the bound is then vacuous, and the run is much better.
+Notation: *r* is the rank, :math:`\eta` the step, *T* the number of rounds,
+:math:`m_F = \max_e F(\{e\})`, and :math:`\Gamma` the sum over rounds of the spread of the clients'
+gradients. The theorems hold with the value of any base in place of the optimum. With
+:math:`\eta = 1/T` the error stays near *r* times the mean spread, which often exceeds the optimum:
+the bound is then vacuous, and the run is much better.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Number = Float[Array, "..."] | float
 
 
 class Slacks(NamedTuple):
-    """The slacks of three inequalities in every round; negative where one is violated.
+    """Slacks of three inequalities in every round; a negative slack is a violation.
 
     Attributes:
         client_base_gain: Of ``OPT - F(x) <= sum_i p_i <v_i, grad f_i(x)>``, ``[rounds]``.
@@ -52,7 +52,7 @@ class Slacks(NamedTuple):
 
 
 class Guarantee(NamedTuple):
-    """A bound ``factor * OPT <= value + error``.
+    """Bound ``factor * OPT <= value + error``.
 
     Attributes:
         factor: Multiplicative factor of the optimum.
@@ -65,12 +65,12 @@ class Guarantee(NamedTuple):
     probability: float
 
     def slack(self, value: Number, optimum: Number) -> Number:
-        """The value less its lower bound; at least 0 where the theorem holds."""
+        """Computes the value minus its lower bound; at least 0 if the theorem holds."""
         return value + self.error - self.factor * optimum
 
 
 def largest_single(problem: Problem, client_weights: ArrayLike | None = None) -> Array:
-    """``m_F``, the largest value of a single item.
+    """Computes ``m_F``, the largest value of a single item.
 
     Examples:
         >>> from fedjax_fair.submodular import federated
@@ -82,7 +82,7 @@ def largest_single(problem: Problem, client_weights: ArrayLike | None = None) ->
 
 
 def per_round(run: ContinuousRun, optimum: Number, largest: Number) -> Slacks:
-    """Three inequalities that hold in every round of ``fedcg`` in which all clients take part.
+    """Evaluates three inequalities of ``fedcg`` for rounds in which all clients participate.
 
     Args:
         run: A run.
@@ -100,7 +100,7 @@ def per_round(run: ContinuousRun, optimum: Number, largest: Number) -> Slacks:
 
 
 def theorem_3_2(run: ContinuousRun, largest: Number) -> Guarantee:
-    r"""The bound of ``fedcg`` with all clients.
+    r"""Returns the bound of ``fedcg`` with all clients.
 
     :math:`(1 - (1 - \eta)^T) OPT \leq F(x_T) + \eta r \Gamma + T \eta^2 r^2 m_F / 2`.
 
@@ -117,18 +117,15 @@ def theorem_3_2(run: ContinuousRun, largest: Number) -> Guarantee:
 def theorem_3_5(
     run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float
 ) -> Guarantee:
-    r"""The bound of ``fedcg`` with *K* clients a round.
+    r"""Returns the bound of ``fedcg`` with *K* clients per round.
 
     It adds :math:`6\eta r\Gamma\sqrt{T/(K\delta)}` to the error of Theorem 3.2.
 
     Args:
         run: A run.
         largest: ``largest_single`` of the problem.
-        cohort_size: Clients a round, *K*.
-        delta: Probability allowed that the bound fails.
-
-    Raises:
-        ValueError: If a number is out of range.
+        cohort_size: Clients per round, *K*.
+        delta: Probability with which the bound may fail, in (0, 1).
     """
     full, root = theorem_3_2(run, largest), _root(run, cohort_size, delta)
     error = full.error + 6 * run.step * run.rank * jnp.sum(run.spread) * root
@@ -138,23 +135,19 @@ def theorem_3_5(
 def theorem_4_3(
     run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float, sigma: float
 ) -> Guarantee:
-    r"""The bound of ``fedcg_plus``, in the form of the paper's appendix.
+    r"""Returns the bound of ``fedcg_plus``, in the form of the paper's appendix.
 
     With :math:`B = 2 R \sigma r + 2 r^{1.5} \sum_t L_t` over *R* rounds, the error of Theorem 3.2
-    grows by :math:`\eta B + \eta \sqrt{R/(K\delta)} (6 r \Gamma + B)`.
+    increases by :math:`\eta B + \eta \sqrt{R/(K\delta)} (6 r \Gamma + B)`.
 
     Args:
-        run: A run; the bound is computed from what its cohorts measured. Of a problem whose
-            gradients are estimated these are not the theorem's constants, and the error is NaN
-            where there are local steps, since ``run.lipschitz`` is.
+        run: A run, whose cohorts measured the constants. For local steps with estimated gradients
+            ``run.lipschitz`` is NaN, and so is the error.
         largest: ``largest_single`` of the problem.
-        cohort_size: Clients a round, *K*.
-        delta: Probability allowed that the bound fails.
+        cohort_size: Clients per round, *K*.
+        delta: Probability with which the bound may fail, in (0, 1).
         sigma: Largest error of a coordinate of a sampled gradient, in units of value; 0 for exact
-            ones.
-
-    Raises:
-        ValueError: If a number is out of range.
+            gradients.
     """
     checks.non_negative("sigma", sigma)
     full, root = theorem_3_2(run, largest), _root(run, cohort_size, delta)
@@ -165,19 +158,18 @@ def theorem_4_3(
 
 
 def theorem_5_1(epsilon: float, *, size: int, cardinality: bool) -> Guarantee:
-    r"""The bound of ``discrete_greedy(..., epsilon=epsilon, resample=False)``.
+    r"""Returns the bound of ``discrete_greedy(..., epsilon=epsilon, resample=False)``.
 
-    With probability ``1 - 1 / size`` the one sample of clients is within a factor of :math:`1 \pm
+    With probability ``1 - 1 / size`` one sample of clients is within a factor of :math:`1 \pm
     \varepsilon` of *F* on all sets of at most *r* items, and then greedy on the sample reaches
-    :math:`c\,(1 - \varepsilon) / (1 + \varepsilon)` of the optimum, *c* being its own factor. The
-    paper states :math:`c - \varepsilon`, which is more for a uniform matroid and an epsilon below
-    0.26. Clients that are drawn anew at every step are no one sample, and the argument says nothing
-    of them.
+    :math:`c\,(1 - \varepsilon) / (1 + \varepsilon)` of the optimum, where *c* is the factor of
+    greedy. The paper's :math:`c - \varepsilon` is larger for a uniform matroid and an epsilon below
+    0.26. The argument does not cover clients that are resampled at every step.
 
     Args:
         epsilon: In (0, 1).
-        size: Items in the ground set.
-        cardinality: Whether the matroid is uniform, for which the factor is larger.
+        size: Number of items in the ground set.
+        cardinality: Whether the matroid is uniform, which has a larger factor.
 
     Examples:
         >>> round(theorem_5_1(0.1, size=10, cardinality=True).factor, 3)
@@ -185,37 +177,38 @@ def theorem_5_1(epsilon: float, *, size: int, cardinality: bool) -> Guarantee:
     """
     checks.unit_interval("epsilon", epsilon)
     checks.positive_int("size", size)
-    best = 1 - float(np.exp(-1)) if cardinality else 0.5
-    return Guarantee(best * (1 - epsilon) / (1 + epsilon), 0.0, 1 - 1 / size)
+    greedy_factor = 1 - float(np.exp(-1)) if cardinality else 0.5
+    return Guarantee(greedy_factor * (1 - epsilon) / (1 + epsilon), 0.0, 1 - 1 / size)
 
 
 def report(
     run: ContinuousRun, guarantee: Guarantee, *, value: Number, greedy: Number
 ) -> dict[str, float]:
-    """The values that a run reached, and its guarantee.
+    """Summarizes the values of a run and its guarantee.
 
-    The optimum is unknown; it lies between the value of greedy and ``optimum_upper_bound``.
+    The unknown optimum is between the value of greedy and ``optimum_upper_bound``.
 
     Args:
         run: A run.
-        guarantee: The bound of a theorem for it.
+        guarantee: Bound of a theorem for the run.
         value: Value of the rounded set.
-        greedy: Value of the set that ``centralized_greedy`` found.
+        greedy: Value of the set of ``centralized_greedy``.
 
     Returns:
-        ``extension`` at the last point, ``value``, ``greedy``, ``optimum_upper_bound``, ``ratio`` of
-        value and greedy, ``guaranteed`` for the extension (may be negative), and ``slack`` of it.
+        ``extension`` at the last point, ``value``, ``greedy``, ``optimum_upper_bound``, ``ratio``
+        of value and greedy, ``guaranteed`` lower bound of the extension (may be negative), and its
+        ``slack``.
     """
-    last, reached = float(run.extension[-1]), float(greedy)
-    guaranteed = float(guarantee.factor) * reached - float(guarantee.error)
+    extension, greedy = float(run.extension[-1]), float(greedy)
+    guaranteed = float(guarantee.factor) * greedy - float(guarantee.error)
     return {
-        "extension": last,
+        "extension": extension,
         "value": float(value),
-        "greedy": reached,
+        "greedy": greedy,
         "optimum_upper_bound": float(jnp.min(run.extension[:-1] + run.max_base_gain)),
-        "ratio": float(value) / reached,
+        "ratio": float(value) / greedy,
         "guaranteed": guaranteed,
-        "slack": last - guaranteed,
+        "slack": extension - guaranteed,
     }
 
 

@@ -1,9 +1,9 @@
 """Federated continuous greedy (Rafiey 2024, Algorithm 1).
 
 In every round the server sends the fractional point, each client responds with its heaviest base
-for its own gradient, and the server takes a step in the direction of the mean base. A base takes a
-few bits where a gradient takes a float for each item, but it does not contain the size of the
-gains: where that differs much between clients, ``send="gradient"`` is better.
+for its gradient, and the server takes a step in the direction of the mean base. A base takes fewer
+bits than a gradient, but does not contain the size of the gains: where that differs much between
+clients, ``send="gradient"`` is better.
 """
 
 from __future__ import annotations
@@ -19,17 +19,12 @@ from numpy.typing import ArrayLike
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
-from fedjax_fair.submodular.federated.secure import (
-    base_bits,
-    nan_if_out_of_range,
-    protocol,
-    secure_aggregate,
-    vector_bits,
-)
+from fedjax_fair.submodular.federated import secure as messaging
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, fill_weights
+from fedjax_fair.submodular.federated.secure import secure_aggregate
 from fedjax_fair.submodular.federated.trajectory import (
     ContinuousRun,
-    Sent,
+    RoundResult,
     ascend,
     check_sizes,
     sample_cohort,
@@ -57,22 +52,22 @@ def fedcg(
     Args:
         key: Random key.
         problem: The clients' functions.
-        matroid: Which sets are allowed.
+        matroid: Constraint on sets.
         rounds: Communication rounds, *T*.
-        cohort_size: Clients drawn every round, with replacement and probabilities ``p_i``, and averaged
-            equally; with None all clients take part, weighted by ``p_i``.
+        cohort_size: Clients sampled per round, with replacement and probabilities ``p_i``, and
+            averaged equally. With None all clients participate, weighted by ``p_i``.
         step: Step size, at most ``1 / rounds``, which is the default.
-        send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for their mean.
-        client_weights: ``p_i``, summing to 1; by default all equal.
-        aggregation: ``"secure"``, or ``SecureAggregation(max_abs_value)``, adds masked messages: the same sum up to
-            rounding, in time that grows with the square of the number of clients, and not a number
-            where a weighted number exceeds max_abs_value.
+        send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for the mean.
+        client_weights: ``p_i``, summing to 1; equal by default.
+        aggregation: ``"secure"``, or ``SecureAggregation(max_abs_value)``, masks messages. The sums
+            are equal up to rounding, and NaN if a weighted element exceeds the maximum. The time is
+            quadratic in the number of clients.
 
     Returns:
         The run; ``rounding.swap(key, matroid, run.x)`` rounds its last point to a set.
 
     Raises:
-        ValueError: If ``step * rounds > 1``, the matroid is of other items, the cohort is empty, or
+        ValueError: If ``step * rounds > 1``, the matroid has another size, the cohort is empty, or
             the weights do not sum to 1.
 
     References:
@@ -91,38 +86,31 @@ def fedcg(
     checks.one_of("send", send, ("base", "gradient"))
     if cohort_size is not None:
         checks.positive_int("cohort_size", cohort_size)
-    return _fedcg(
-        key,
-        problem,
-        matroid,
-        as_client_weights(problem, client_weights),
-        step_size(step, rounds),
-        as_secure(aggregation),
-        rounds=rounds,
-        cohort_size=cohort_size,
-        send=send,
-    )
+    weights, step = as_client_weights(problem, client_weights), step_size(step, rounds)
+    secure = as_secure(aggregation)
+    return _fedcg(key, problem, matroid, weights, step, secure, rounds, cohort_size, send)
 
 
 @partial(jax.jit, static_argnames=("rounds", "cohort_size", "send"))
-def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort_size, send):
-    size, weights = problem.size, filled_weights(problem, weights)
+def _fedcg(key, problem, matroid, weights, step, secure, rounds, cohort_size, send):
+    size, weights = problem.size, fill_weights(problem, weights)
 
     def communicate(key, key_masks, x, gradients):
-        hidden = protocol(secure, key_masks, problem.num_clients)
+        protocol = messaging.make_protocol(secure, key_masks, problem.num_clients)
         shares = weights
         if cohort_size is not None:
-            drawn = sample_cohort(key, weights, cohort_size)
-            shares = jnp.zeros_like(weights).at[drawn].add(1 / cohort_size)
+            cohort = sample_cohort(key, weights, cohort_size)
+            shares = jnp.zeros_like(weights).at[cohort].add(1 / cohort_size)
         if send == "gradient":
-            mean = secure_aggregate(gradients.messages(shares), size, hidden)
+            mean = secure_aggregate(gradients.messages(shares), size, protocol)
             base = matroid.max_weight_base(mean)
-            direction = nan_if_out_of_range(base.astype(x.dtype), mean)
-            return Sent(direction, jnp.sum(mean, where=base), jnp.zeros(()))
+            direction = messaging.nan_if_out_of_range(base.astype(x.dtype), mean)
+            return RoundResult(direction, jnp.sum(mean, where=base), jnp.zeros(()))
         bases = gradients.bases(matroid)
-        direction = secure_aggregate(bases.messages(shares), size, hidden)
-        return Sent(direction, product(shares, bases.utility), jnp.zeros(()))
+        direction = secure_aggregate(bases.messages(shares), size, protocol)
+        return RoundResult(direction, product(shares, bases.utility), jnp.zeros(()))
 
-    up = base_bits(matroid.rank, size) if send == "base" else vector_bits(size)
-    costs = (cohort_size or problem.num_clients, vector_bits(size), up)
+    vector_bits = messaging.vector_bits(size)
+    up = messaging.base_bits(matroid.rank, size) if send == "base" else vector_bits
+    costs = (cohort_size or problem.num_clients, vector_bits, up)
     return ascend(problem, matroid, weights, key, rounds, step, communicate, costs)
