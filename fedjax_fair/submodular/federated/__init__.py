@@ -17,10 +17,7 @@ from fedjax_fair.submodular.federated.facility_location import FacilityLocation,
 from fedjax_fair.submodular.federated.feature_selection import feature_selection
 from fedjax_fair.submodular.federated.fedcg import fedcg
 from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
-from fedjax_fair.submodular.federated.importance_factors import (
-    ImportanceFactors,
-    importance_factors,
-)
+from fedjax_fair.submodular.federated.importance_factors import importance_factors
 from fedjax_fair.submodular.federated.max_coverage import max_coverage
 from fedjax_fair.submodular.federated.problem import (
     ClientFunction,
@@ -49,7 +46,6 @@ __all__ = [
     "FacilityLocation",
     "Gains",
     "GreedyRun",
-    "ImportanceFactors",
     "Messages",
     "Problem",
     "Protocol",

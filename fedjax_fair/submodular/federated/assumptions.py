@@ -16,7 +16,7 @@ MAX_ENUMERATED_ITEMS = 10
 def check_submodular(problem: DenseProblem, check_sets: int) -> None:
     """Checks that every client's function is 0 at the empty set, monotone and submodular.
 
-    Few items are checked on all sets, more items on random sets. Traced data is not checked.
+    Few items are checked on all sets, more items on random sets, and traced data not at all.
 
     Args:
         problem: The clients' functions, whose gains are differences of values.
@@ -31,7 +31,7 @@ def check_submodular(problem: DenseProblem, check_sets: int) -> None:
         sets = (numbers[:, None] >> np.arange(size)) & 1 == 1
         pairs = [(np.full(2**size, item), numbers | 1 << item) for item in range(size)]
     else:
-        # All sizes are equally likely; a fair coin per item would give sets of about half the items.
+        # All sizes are equally likely; with a fair coin per item about half would be chosen.
         rng = np.random.default_rng(0)
         sets = rng.random((check_sets, size)) < rng.random((check_sets, 1))
         sets = np.concatenate([np.zeros((1, size), bool), sets])
@@ -41,42 +41,38 @@ def check_submodular(problem: DenseProblem, check_sets: int) -> None:
     with jax.ensure_compile_time_eval():  # The problem may be made in a function being traced.
         values, gains = map(np.asarray, _evaluate(problem, sets))
 
-    def at(invalid):
-        """Returns the indices of the first invalid element, and the items of its set."""
-        index = tuple(int(k) for k in np.unravel_index(invalid.argmax(), invalid.shape))
-        return index, np.flatnonzero(sets[index[0]]).tolist()
+    def require(valid, expected, describe=lambda number, client: ""):
+        """Raises an error about the first set and client, ``[sets, clients]``, if not valid."""
+        if not valid.all():
+            number, client = map(int, np.unravel_index(valid.argmin(), valid.shape))
+            raise ValueError(
+                f"value_fn: expected {expected}, but in the set "
+                f"{np.flatnonzero(sets[number]).tolist()} client {client} has the value "
+                f"{values[number, client]:.4g} and gains {rounded(gains[number, client])}"
+                f"{describe(number, client)}."
+            )
 
-    if (invalid := ~np.isfinite(values) | ~np.isfinite(gains).all(axis=2)).any():
-        (number, client), items = at(invalid)
-        raise ValueError(
-            f"value_fn: client {client} has {values[number, client]} at the set {items}, or a "
-            "non-finite value at a set that differs in one item; expected finite values."
-        )
-    if (invalid := (values != 0) & ~sets.any(axis=1, keepdims=True)).any():
-        (number, client), _ = at(invalid)
-        raise ValueError(
-            f"value_fn: client {client} has {values[number, client]} at the empty set, expected 0."
-        )
+    def rounded(numbers):
+        return [float(f"{number:.4g}") for number in numbers]
+
+    require(np.isfinite(values) & np.isfinite(gains).all(axis=2), "finite values")
+    require((values == 0) | sets.any(axis=1, keepdims=True), "0 at the empty set")
     # Bounds the rounding error of a gain of 0 in each set.
     slack = 1e-5 * (np.abs(values).max(axis=1) + np.abs(gains).max(axis=(1, 2))) + 1e-30
-    if (invalid := gains < -slack[:, None, None]).any():
-        (number, client, item), items = at(invalid)
-        raise ValueError(
-            f"value_fn: item {item} changes the value of client {client} by "
-            f"{gains[number, client, item]:.4g} in the set {items}; expected a monotone function."
-        )
+    slack = slack[:, None, None]
+    require((gains >= -slack).all(axis=2), "a monotone function")
     for joining, larger in pairs:
         count, is_joining = len(joining), np.arange(size) == joining[:, None]
         is_member = sets[:count] | is_joining | (sets[:count] & is_joining).any(1, keepdims=True)
         increases = np.where(is_member[:, None], 0, gains[larger] - gains[:count])
-        if (invalid := increases > slack[:count, None, None]).any():
-            (number, client, item), items = at(invalid)
-            raise ValueError(
-                f"value_fn: for client {client} item {item} gains "
-                f"{gains[number, client, item]:.4g} in the set {items}, and "
-                f"{gains[larger[number], client, item]:.4g} after item {joining[number]} joined "
-                "it; expected a submodular function."
-            )
+        require(
+            (increases <= slack[:count]).all(axis=2),
+            "a submodular function",
+            lambda number, client, joining=joining, larger=larger: (
+                f", and {rounded(gains[larger[number], client])} after item {joining[number]} "
+                "joined"
+            ),
+        )
 
 
 @jax.jit

@@ -1,10 +1,9 @@
 r"""Guarantees of the continuous algorithms, from the quantities that a run measured.
 
-Notation: *r* is the rank, :math:`\eta` the step, *T* the number of rounds,
-:math:`m_F = \max_e F(\{e\})`, and :math:`\Gamma` the sum over rounds of the spread of the clients'
-gradients. The theorems hold with the value of any base in place of the optimum. With
-:math:`\eta = 1/T` the error stays near *r* times the mean spread, which often exceeds the optimum:
-the bound is then vacuous, and the run is much better.
+*r* is the rank, :math:`\eta` the step, *T* the number of rounds, :math:`m_F = \max_e F(\{e\})`, and
+:math:`\Gamma` the sum over rounds of the spread of the clients' gradients. The theorems hold with
+the value of any base in place of the optimum. Their error is about *r* times the mean spread, which
+often exceeds the optimum: the bound is then vacuous.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ from fedjax_fair.submodular.federated.trajectory import ContinuousRun
 
 __all__ = [
     "Guarantee",
-    "Slacks",
     "largest_single",
-    "per_round",
     "report",
     "theorem_3_2",
     "theorem_3_5",
@@ -35,20 +32,6 @@ __all__ = [
 
 
 Number = Float[Array, "..."] | float
-
-
-class Slacks(NamedTuple):
-    """Slacks of three inequalities in every round; a negative slack is a violation.
-
-    Attributes:
-        client_base_gain: Of ``OPT - F(x) <= sum_i p_i <v_i, grad f_i(x)>``, ``[rounds]``.
-        direction: Of ``OPT - F(x) <= <direction, grad F(x)> + r * spread``.
-        ascent: Of ``F(x') >= F(x) + step * <direction, grad F(x)> - step^2 r^2 m_F / 2``.
-    """
-
-    client_base_gain: Float[Array, " rounds"]
-    direction: Float[Array, " rounds"]
-    ascent: Float[Array, " rounds"]
 
 
 class Guarantee(NamedTuple):
@@ -79,24 +62,6 @@ def largest_single(problem: Problem, client_weights: ArrayLike | None = None) ->
         1.5
     """
     return jnp.max(importance_factors(problem, client_weights).singles)
-
-
-def per_round(run: ContinuousRun, optimum: Number, largest: Number) -> Slacks:
-    """Evaluates three inequalities of ``fedcg`` for rounds in which all clients participate.
-
-    Args:
-        run: A run.
-        optimum: Value of the best set, or of any set.
-        largest: ``largest_single`` of the problem.
-    """
-    before, after = run.extension[:-1], run.extension[1:]
-    missing = optimum - before
-    curvature = run.step**2 * run.rank**2 * largest / 2
-    return Slacks(
-        client_base_gain=run.client_base_gain - missing,
-        direction=run.progress + run.rank * run.spread - missing,
-        ascent=after - before - run.step * run.progress + curvature,
-    )
 
 
 def theorem_3_2(run: ContinuousRun, largest: Number) -> Guarantee:
@@ -141,8 +106,7 @@ def theorem_4_3(
     increases by :math:`\eta B + \eta \sqrt{R/(K\delta)} (6 r \Gamma + B)`.
 
     Args:
-        run: A run, whose cohorts measured the constants. For local steps with estimated gradients
-            ``run.lipschitz`` is NaN, and so is the error.
+        run: A run. The error is NaN if ``run.lipschitz`` is.
         largest: ``largest_single`` of the problem.
         cohort_size: Clients per round, *K*.
         delta: Probability with which the bound may fail, in (0, 1).
@@ -160,11 +124,10 @@ def theorem_4_3(
 def theorem_5_1(epsilon: float, *, size: int, cardinality: bool) -> Guarantee:
     r"""Returns the bound of ``discrete_greedy(..., epsilon=epsilon, resample=False)``.
 
-    With probability ``1 - 1 / size`` one sample of clients is within a factor of :math:`1 \pm
-    \varepsilon` of *F* on all sets of at most *r* items, and then greedy on the sample reaches
-    :math:`c\,(1 - \varepsilon) / (1 + \varepsilon)` of the optimum, where *c* is the factor of
-    greedy. The paper's :math:`c - \varepsilon` is larger for a uniform matroid and an epsilon below
-    0.26. The argument does not cover clients that are resampled at every step.
+    With probability ``1 - 1 / size`` the sample of clients is within a factor of :math:`1 \pm
+    \varepsilon` of *F* on all sets of at most *r* items. Greedy with the factor *c* then reaches
+    :math:`c\,(1 - \varepsilon) / (1 + \varepsilon)` of the optimum; the paper's
+    :math:`c - \varepsilon` can be larger. Resampled clients are not covered.
 
     Args:
         epsilon: In (0, 1).
@@ -186,8 +149,6 @@ def report(
 ) -> dict[str, float]:
     """Summarizes the values of a run and its guarantee.
 
-    The unknown optimum is between the value of greedy and ``optimum_upper_bound``.
-
     Args:
         run: A run.
         guarantee: Bound of a theorem for the run.
@@ -196,8 +157,7 @@ def report(
 
     Returns:
         ``extension`` at the last point, ``value``, ``greedy``, ``optimum_upper_bound``, ``ratio``
-        of value and greedy, ``guaranteed`` lower bound of the extension (may be negative), and its
-        ``slack``.
+        of value and greedy, ``guaranteed`` lower bound of the extension, and its ``slack``.
     """
     extension, greedy = float(run.extension[-1]), float(greedy)
     guaranteed = float(guarantee.factor) * greedy - float(guarantee.error)

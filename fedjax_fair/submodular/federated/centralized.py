@@ -9,18 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key
 from numpy.typing import ArrayLike
 
+from fedjax_fair.submodular.federated import trajectory
 from fedjax_fair.submodular.federated.importance_factors import compute_factors
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, fill_weights
+from fedjax_fair.submodular.federated.problem import Problem, fill_weights
 from fedjax_fair.submodular.federated.secure import secure_aggregate
-from fedjax_fair.submodular.federated.trajectory import (
-    Communication,
-    ContinuousRun,
-    GreedyRun,
-    RoundResult,
-    ascend,
-    check_sizes,
-    step_size,
-)
+from fedjax_fair.submodular.federated.trajectory import ContinuousRun, GreedyRun
 from fedjax_fair.submodular.matroids import Matroid
 
 __all__ = [
@@ -44,7 +37,7 @@ def centralized_greedy(
         client_weights: ``p_i``, summing to 1; equal by default.
 
     Raises:
-        ValueError: If the matroid has another size, or the weights do not sum to 1.
+        ValueError: If sizes or weights do not fit.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
@@ -52,8 +45,8 @@ def centralized_greedy(
         >>> centralized_greedy(problem, matroids.Uniform(2, 3)).items.tolist()
         [0, 1]
     """
-    check_sizes(problem, matroid)
-    return _greedy(problem, matroid, as_client_weights(problem, client_weights))
+    weights = trajectory.check_arguments(problem, matroid, client_weights)
+    return _greedy(problem, matroid, weights)
 
 
 @jax.jit
@@ -74,7 +67,7 @@ def _greedy(problem, matroid, weights):
     (chosen, _), (items, gains) = jax.lax.scan(step, start, length=matroid.rank)
     values = jnp.append(0.0, largest * jnp.cumsum(gains))
     return GreedyRun(
-        chosen, items, values, Communication(*[jnp.zeros(matroid.rank, jnp.int32)] * 4)
+        chosen, items, values, trajectory.Communication(*[jnp.zeros(matroid.rank, jnp.int32)] * 4)
     )
 
 
@@ -98,8 +91,7 @@ def centralized_continuous_greedy(
         client_weights: ``p_i``, summing to 1; equal by default.
 
     Raises:
-        ValueError: If ``step * rounds > 1``, the matroid has another size, or the weights do not
-            sum to 1.
+        ValueError: If ``step * rounds > 1``, or sizes or weights do not fit.
 
     References:
         Calinescu, Chekuri, Pal, Vondrak, *Maximizing a Monotone Submodular Function Subject to a
@@ -108,13 +100,14 @@ def centralized_continuous_greedy(
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
-        >>> matroid, key = matroids.Uniform(1, 3), jax.random.key(0)
-        >>> centralized_continuous_greedy(key, problem, matroid, 4).x.tolist()
+        >>> key = jax.random.key(0)
+        >>> centralized_continuous_greedy(key, problem, matroids.Uniform(1, 3), 4).x.tolist()
         [1.0, 0.0, 0.0]
     """
-    check_sizes(problem, matroid)
-    weights = as_client_weights(problem, client_weights)
-    return _continuous_greedy(key, problem, matroid, weights, step_size(step, rounds), rounds)
+    weights = trajectory.check_arguments(problem, matroid, client_weights)
+    return _continuous_greedy(
+        key, problem, matroid, weights, trajectory.step_size(step, rounds), rounds
+    )
 
 
 @partial(jax.jit, static_argnames="rounds")
@@ -124,9 +117,11 @@ def _continuous_greedy(key, problem, matroid, weights, step, rounds):
     def communicate(_key_cohort, _key_work, x, gradients):
         mean = secure_aggregate(gradients.messages(weights), problem.size)
         base = matroid.max_weight_base(mean)
-        return RoundResult(base.astype(x.dtype), jnp.sum(mean, where=base), jnp.zeros(()))
+        return trajectory.RoundResult(
+            base.astype(x.dtype), jnp.sum(mean, where=base), jnp.zeros(())
+        )
 
-    return ascend(problem, matroid, weights, key, rounds, step, communicate, (0, 0, 0))
+    return trajectory.ascend(problem, matroid, weights, key, rounds, step, communicate, (0, 0, 0))
 
 
 @jax.jit
@@ -149,8 +144,8 @@ def top_singletons(
         >>> top_singletons(problem, matroids.Uniform(2, 3)).tolist()
         [True, True, False]
     """
-    check_sizes(problem, matroid)
-    return _top_singletons(problem, matroid, as_client_weights(problem, client_weights))
+    weights = trajectory.check_arguments(problem, matroid, client_weights)
+    return _top_singletons(problem, matroid, weights)
 
 
 @jax.jit

@@ -12,23 +12,13 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from fedjax_fair.submodular import rounding
-from fedjax_fair.submodular.federated import bounds
-from fedjax_fair.submodular.federated.centralized import (
-    centralized_greedy,
-    random_base,
-    top_singletons,
-)
+from fedjax_fair.submodular.federated import bounds, centralized, trajectory
 from fedjax_fair.submodular.federated.discrete_greedy import discrete_greedy
 from fedjax_fair.submodular.federated.fedcg import fedcg
 from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
 from fedjax_fair.submodular.federated.importance_factors import importance_factors
 from fedjax_fair.submodular.federated.problem import Problem
-from fedjax_fair.submodular.federated.trajectory import (
-    Communication,
-    ContinuousRun,
-    GreedyRun,
-    to_dataset,
-)
+from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun
 from fedjax_fair.submodular.matroids import Matroid
 
 if TYPE_CHECKING:
@@ -47,10 +37,10 @@ class Method(NamedTuple):
     Attributes:
         solve: ``solve(key, problem, matroid)`` returns a run.
         guarantee: ``guarantee(run, largest)``, the bound of a continuous run; or None.
-        prepares: Whether importance factors are computed first, which is communication too.
+        prepares: Whether importance factors are communicated first.
     """
 
-    solve: Callable[[Key[Array, ""], Problem, Matroid], ContinuousRun | GreedyRun]
+    solve: Callable[[Key[Array, ""], Problem, Matroid], trajectory.ContinuousRun | GreedyRun]
     guarantee: Callable[..., bounds.Guarantee] | None = None
     prepares: bool = False
 
@@ -66,14 +56,18 @@ def baselines() -> dict[str, Method]:
     def popular(key, problem, matroid):
         both_rounds = importance_factors(problem).communication
         communication = Communication(*(counts[:1] for counts in both_rounds))
-        return in_one_step(problem, matroid, top_singletons(problem, matroid), communication)
+        return in_one_step(
+            problem, matroid, centralized.top_singletons(problem, matroid), communication
+        )
 
     def random(key, problem, matroid):
         communication = Communication(*[jnp.zeros(1, jnp.int32)] * 4)
-        return in_one_step(problem, matroid, random_base(key, matroid), communication)
+        return in_one_step(problem, matroid, centralized.random_base(key, matroid), communication)
 
     return {
-        GREEDY: Method(lambda key, problem, matroid: centralized_greedy(problem, matroid)),
+        GREEDY: Method(
+            lambda key, problem, matroid: centralized.centralized_greedy(problem, matroid)
+        ),
         POPULAR: Method(popular),
         RANDOM: Method(random),
     }
@@ -85,10 +79,10 @@ def methods(
     """Returns the federated methods.
 
     Args:
-        rounds: Rounds of ``fedcg``, *T*. ``fedcg_plus`` takes ``local_steps`` times fewer, rounded
-            up, so that a client computes as many gradients.
+        rounds: Rounds of ``fedcg``, *T*. ``fedcg_plus`` takes ``local_steps`` times fewer, hence as
+            many gradients.
         local_steps: Local steps of ``fedcg_plus``, *tau*.
-        cohort_size: Clients per round of ``fedcg`` and ``fedcg_plus``; None for all clients.
+        cohort_size: Clients per round of ``fedcg`` and ``fedcg_plus``; None for all.
         kappa: Of ``discrete_greedy``; with None all clients respond.
     """
     bound, bound_plus = bounds.theorem_3_2, None
@@ -122,21 +116,19 @@ def compare(
         matroid: Constraint on sets; uniform or a partition.
         chosen: The methods.
         seeds: Seeds of the runs of each method.
-        show: Called with the name of each method before it is compiled and runs.
+        show: Called with the name of each method before it runs.
 
     Returns:
-        Over ``algorithm``, ``seed`` and ``round``: ``value`` of the set so far (for a fractional
-        point, of its heaviest base), and clients and bits as in ``to_dataset``. Over ``algorithm``
-        and ``seed``: ``final_value`` of the last set, ``rounded`` of a random rounding of the last
-        point, ``guaranteed_factor`` and ``guaranteed_error`` (``bounds.Guarantee``),
-        ``extension_reached`` and ``upper_bound`` of the optimum. Over ``item`` too: the sets,
-        ``chosen``.
+        Over ``algorithm``, ``seed`` and ``round``: ``value`` of the set so far (of a point, its
+        heaviest base), and the communication of ``to_dataset``. Without ``round``: ``final_value``,
+        ``rounded`` of a random rounding of the last point, ``guaranteed_factor`` and
+        ``guaranteed_error`` (``bounds.Guarantee``), ``extension_reached``, ``upper_bound`` of the
+        optimum, and over ``item`` the set, ``chosen``.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
-        >>> scores = jnp.array([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
-        >>> uniform = matroids.Uniform(1, 3)
-        >>> results = compare(federated.facility_location(scores), uniform, baselines(), seeds=(0,))
+        >>> problem = federated.facility_location(jnp.array([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]]))
+        >>> results = compare(problem, matroids.Uniform(1, 3), baselines(), seeds=(0,))
         >>> results["final_value"].sel(algorithm=["centralized", "popular"]).values.tolist()
         [[1.5], [1.5]]
     """
@@ -153,7 +145,7 @@ def compare(
 def _run(problem, matroid, method, seeds) -> xr.Dataset:
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     run, measurements, preparation = _solve(keys, problem, matroid, method)
-    recorded = to_dataset(run, tuple(seeds))
+    recorded = trajectory.to_dataset(run, tuple(seeds))
     results = recorded[["bits_up", "bits_down", "contacted", "responded"]]
     if method.prepares:
         results["bits_up"] += int(preparation.bits_up().sum())

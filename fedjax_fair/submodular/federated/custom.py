@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,15 +32,14 @@ def custom(
             monotone, and 0 at the empty set.
         client_data: Arrays with a leading axis over clients.
         size: Number of items in the ground set.
-        samples: Random sets for estimating the multilinear extension and its gradient (see
-            ``multilinear.sample_size``). None evaluates all ``2**size`` sets once and is exact, for
-            at most 10 items.
-        check_sets: Random sets on which to check that the function is monotone and submodular. All
-            sets are checked for at most 10 items.
+        samples: Random sets for estimating the multilinear extension and its gradient
+            (``multilinear.sample_size``). None evaluates all sets of at most 10 items once, exactly.
+        check_sets: Random sets on which to check the function. At most 10 items are checked on all
+            sets.
 
     Raises:
-        ValueError: If the function is not 0 at the empty set, not finite, not monotone or not
-            submodular on a checked set; or if there are more than 10 items and no ``samples``.
+        ValueError: If a checked set violates an assumption, or there are more than 10 items and no
+            ``samples``.
 
     Examples:
         >>> rates = jnp.array([[1.0, 4.0, 4.0], [9.0, 0.0, 0.0]])
@@ -58,16 +56,13 @@ def custom(
             f"samples=None: {size=} is too large to evaluate all sets; give a number of samples, "
             f"or at most {MAX_ENUMERATED_ITEMS} items."
         )
-    problem = Custom(jax.tree.map(_to_device, client_data), size, samples or 1, value_fn)
+    with jax.ensure_compile_time_eval():  # A tracer could not be checked.
+        client_data = jax.tree.map(
+            lambda leaf: leaf if isinstance(leaf, Array) else jnp.asarray(leaf), client_data
+        )
+    problem = Custom(client_data, size, samples or 1, value_fn)
     check_submodular(problem, check_sets)
     return tabulate(problem) if samples is None else problem
-
-
-def _to_device(leaf: Any) -> Array:
-    if isinstance(leaf, Array):
-        return leaf
-    with jax.ensure_compile_time_eval():  # A tracer could not be checked.
-        return jnp.asarray(leaf)
 
 
 class SampledProblem(DenseProblem):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,23 +17,23 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
+from fedjax_fair.numerics.secure_sum import as_secure
 from fedjax_fair.submodular.federated import secure as messaging
 from fedjax_fair.submodular.federated.importance_factors import compute_factors
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, fill_weights
-from fedjax_fair.submodular.federated.secure import secure_aggregate
-from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun, check_sizes
+from fedjax_fair.submodular.federated.problem import Problem, fill_weights
+from fedjax_fair.submodular.federated.secure import Aggregation, secure_aggregate
+from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun, check_arguments
 from fedjax_fair.submodular.matroids import Matroid
 
 __all__ = ["discrete_greedy", "kappa_for_responses", "sufficient_kappa"]
 
 
 def sufficient_kappa(epsilon: float, *, rank: int, size: int) -> float:
-    r"""Computes the ``kappa`` for which Theorem 5.1 holds, without resampling.
+    r"""Computes the ``kappa`` of Theorem 5.1, with which usually all clients respond.
 
-    With :math:`\kappa = (3 r / \varepsilon^2) (r \ln(n + 1) + \ln(2 n))` one fixed sample of
-    clients is within a factor of :math:`1 \pm \varepsilon` of *F* for all sets of at most *r*
-    items, with probability :math:`1 - 1/n`. With it usually all clients respond.
+    With :math:`\kappa = (3 r / \varepsilon^2) (r \ln(n + 1) + \ln(2 n))` one sample of clients is
+    within a factor of :math:`1 \pm \varepsilon` of *F* for all sets of at most *r* items, with
+    probability :math:`1 - 1/n`.
 
     Examples:
         >>> round(sufficient_kappa(0.5, rank=5, size=30))
@@ -60,7 +59,7 @@ def kappa_for_responses(factors: ArrayLike, responses: float) -> float:
     Examples:
         >>> round(kappa_for_responses([0.5, 0.25, 0.25], responses=2), 6)
         2.0
-        >>> round(kappa_for_responses([0.8, 0.2, 0.2], responses=2), 6)  # The first always responds.
+        >>> round(kappa_for_responses([0.8, 0.2, 0.2], responses=2), 6)  # The first: always.
         2.5
     """
     checks.positive("responses", responses)
@@ -86,7 +85,7 @@ def discrete_greedy(
     epsilon: float | None = None,
     resample: bool = True,
     client_weights: ArrayLike | None = None,
-    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
+    aggregation: Aggregation = "plain",
 ) -> GreedyRun:
     """Adds the item with the largest estimated gain until the set is a base.
 
@@ -94,22 +93,19 @@ def discrete_greedy(
         key: Random key.
         problem: The clients' functions.
         matroid: Constraint on sets.
-        kappa: A client responds with probability ``min(1, kappa * w_i)``, hence about ``kappa *
-            sum(w_i)`` clients. ``importance_factors`` gives the ``w_i``, and their cost. May be
-            traced.
+        kappa: A client responds with probability ``min(1, kappa * w_i)``, where ``w_i`` are the
+            ``importance_factors``. May be traced.
         epsilon: Determines kappa instead, in (0, 1), by ``sufficient_kappa``.
-        resample: Whether the responding clients are sampled at every step, or once for all steps,
-            as ``bounds.theorem_5_1`` assumes.
+        resample: Whether clients are sampled at every step, or once, as ``bounds.theorem_5_1``
+            assumes.
         client_weights: ``p_i``, summing to 1; equal by default.
-        aggregation: As for ``fedcg``; clients that do not respond mask zeros. Values are NaN after
-            an element exceeds the maximum.
+        aggregation: As for ``fedcg``. Values are NaN after an element exceeds the maximum.
 
     Returns:
         The run. If no client responds, the first feasible item is added.
 
     Raises:
-        ValueError: If not exactly one of kappa and epsilon is given, it is out of range, the
-            matroid has another size, or the weights do not sum to 1.
+        ValueError: If not exactly one of kappa and epsilon is given, or an argument is invalid.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
@@ -118,7 +114,7 @@ def discrete_greedy(
         >>> run.items.tolist(), run.values.tolist()
         ([0], [0.0, 1.0])
     """
-    check_sizes(problem, matroid)
+    weights = check_arguments(problem, matroid, client_weights)
     if (kappa is None) == (epsilon is None):
         raise ValueError(f"{kappa=}, {epsilon=}: expected exactly one of them.")
     if epsilon is not None:
@@ -126,7 +122,7 @@ def discrete_greedy(
     checks.positive("kappa", kappa)
     if not isinstance(kappa, Array):
         kappa = float(kappa)  # pyright: ignore  # An integer may exceed 32 bits.
-    weights, secure = as_client_weights(problem, client_weights), as_secure(aggregation)
+    secure = as_secure(aggregation)
     return _discrete_greedy(key, problem, matroid, weights, kappa, secure, bool(resample))
 
 

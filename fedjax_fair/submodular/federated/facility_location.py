@@ -21,16 +21,9 @@ from fedjax_fair.submodular.federated.problem import (
     DenseProblem,
     Extensions,
     Problem,
+    WeightedSum,
 )
-from fedjax_fair.submodular.federated.sparse import (
-    SparseScores,
-    client_entries,
-    clip_negative,
-    entry_blocks,
-    map_clients,
-    per_client_max,
-    sparse_gains,
-)
+from fedjax_fair.submodular.federated.sparse import SparseScores, clip_negative, sparse_gains
 
 __all__ = ["FACILITY_LOCATION", "FacilityLocation", "SparseFacilityLocation", "facility_location"]
 
@@ -127,33 +120,29 @@ class SparseFacilityLocation(Problem):
         return self.scores.size
 
     def client_data(self, client):
-        places = client_entries(self.scores, client)
-        scores = self.scores.scores.at[places].get(mode="fill", fill_value=0)
-        items = self.scores.items.at[places].get(mode="fill", fill_value=self.size)
+        entries = self.scores.entries_of(client)
+        scores = self.scores.scores.at[entries].get(mode="fill", fill_value=0)
+        items = self.scores.items.at[entries].get(mode="fill", fill_value=self.size)
         ranked = multilinear.ranked(scores)
         return multilinear.Ranked(ranked.scores, items[ranked.items])
 
     def values(self, mask):
         offered = jnp.where(mask[self.scores.items], self.scores.scores, 0)
-        return jnp.maximum(per_client_max(self.scores, offered), 0)
+        return jnp.maximum(self.scores.max_per_client(offered), 0)
 
     def extensions(self, key, x):
-        by_level = self.scores.cells is not None
-        values, gradient = (_extensions_by_level if by_level else _extensions_by_rank)(
-            self.scores, x
-        )
+        compute = _by_rank if self.scores.cells is None else _by_level
+        values, gradient = compute(self.scores, x)
         return Extensions(values, sparse_gains(self.scores, gradient))
 
     def gains(self, mask):
         return self.extensions(None, mask.astype(self.scores.scores.dtype)).gradients
 
     def total(self, weights: Float[Array, " clients"]) -> SetFunction:
-        return _Total(self, weights)
+        return _CachedSum(self, weights)
 
 
-def _extensions_by_level(
-    sparse: SparseScores, x: Float[Array, " size"]
-) -> tuple[Float[Array, " clients"], Float[Array, " entries"]]:
+def _by_level(sparse: SparseScores, x: Float[Array, " size"]) -> tuple[Array, Array]:
     """Computes extension and gradient from products over the levels of each client."""
     assert sparse.cells is not None
     assert sparse.steps is not None
@@ -168,25 +157,22 @@ def _extensions_by_level(
     return values, jnp.where(gradient > 1e-20 * jnp.min(sparse.steps), gradient, 0)
 
 
-def _extensions_by_rank(
-    sparse: SparseScores, x: Float[Array, " size"]
-) -> tuple[Float[Array, " clients"], Float[Array, " entries"]]:
-    """Computes extension and gradient from two prefix passes, one group of clients at a time."""
-    values, gradient = jnp.zeros(sparse.num_clients), jnp.zeros_like(sparse.scores)
+def _by_rank(sparse: SparseScores, x: Float[Array, " size"]) -> tuple[Array, Array]:
+    """Computes extension and gradient from two prefix passes over each client's entries."""
 
-    def evaluate(places, is_entry):
-        ranking = jnp.arange(places.shape[0], dtype=jnp.int32)
-        scores = jnp.where(is_entry, sparse.scores.at[places].get(mode="clip"), 0)
-        present = jnp.where(is_entry, x[sparse.items.at[places].get(mode="clip")], 0)
+    def evaluate(entries, is_entry):
+        ranking = jnp.arange(entries.shape[0], dtype=jnp.int32)
+        scores = jnp.where(is_entry, sparse.scores.at[entries].get(mode="clip"), 0)
+        present = jnp.where(is_entry, x[sparse.items.at[entries].get(mode="clip")], 0)
         ranked = multilinear.Ranked(scores, ranking)
         value = multilinear.facility_location_value(ranked, present)
         return value, multilinear.facility_location_gradient(ranked, present)
 
-    for clients, width in zip(sparse.groups, sparse.widths, strict=True):
-        group_values, group_gradients = map_clients(sparse, clients, width, evaluate)
+    values, gradient = jnp.zeros(sparse.num_clients), jnp.zeros_like(sparse.scores)
+    for clients, width, (group_values, group_gradients) in sparse.map_groups(evaluate):
         values = values.at[clients].set(group_values)
-        places, is_entry = entry_blocks(sparse, clients, width)
-        targets = jnp.where(is_entry, places, sparse.items.shape[0])
+        entries, is_entry = sparse.blocks_of(clients, width)
+        targets = jnp.where(is_entry, entries, sparse.items.shape[0])
         gradient = gradient.at[targets].set(group_gradients, mode="drop")
     return values, gradient
 
@@ -198,21 +184,11 @@ class _Memo(NamedTuple):
     gains: Float[Array, " size"]
 
 
-class _Total(SetFunction):
+class _CachedSum(WeightedSum):
     """Weighted sum with cached gains of all items.
 
     An added item changes gains only at the clients for which it is the best of the set.
     """
-
-    problem: SparseFacilityLocation
-    weights: Float[Array, " clients"]
-
-    @property
-    def size(self) -> int:
-        return self.problem.size
-
-    def value(self, mask):
-        return product(self.weights, self.problem.values(mask))
 
     def init(self):
         best = jnp.zeros(self.problem.num_clients)
@@ -264,12 +240,12 @@ class _Total(SetFunction):
             # Binary search finds the changed clients without a list of all of them.
             numbers = number * block_size + jnp.arange(block_size, dtype=jnp.int32)
             changed = clients[jnp.searchsorted(ranks, jnp.minimum(numbers + 1, count))]
-            places, is_entry = entry_blocks(sparse, changed, width)
+            entries, is_entry = sparse.blocks_of(changed, width)
             is_entry = is_entry & (numbers < count)[:, None]
-            scores = sparse.scores.at[places].get(mode="clip")
+            scores = sparse.scores.at[entries].get(mode="clip")
             old_best, new_best = old[changed][:, None], new[changed][:, None]
             decrease = jnp.clip(scores, old_best, new_best) - old_best
-            items = jnp.where(is_entry, sparse.items.at[places].get(mode="clip"), sparse.size)
+            items = jnp.where(is_entry, sparse.items.at[entries].get(mode="clip"), sparse.size)
             decrease = decrease * self.weights[changed][:, None]
             return lost.at[items].add(decrease, mode="drop")
 

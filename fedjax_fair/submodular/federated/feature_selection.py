@@ -1,9 +1,8 @@
-"""Feature selection: mutual information of features and label under each client's model.
+"""Feature selection by mutual information of features and label under each client's model.
 
-Mutual information is monotone, but submodular only if features are independent given the label. So
-each client fits such a model to its examples, a naive Bayes classifier with smoothing. With many
-features the mutual information is estimated from a sample of the model, and the estimate is monotone
-and submodular only up to its errors.
+Mutual information is submodular only if features are independent given the label, so each client
+fits such a model, smoothed naive Bayes. An estimate for many features is monotone and submodular
+only up to its errors.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ def feature_selection(
     r"""Creates the problem of ``f_i(S) = I(X_S; Y)``, in nats, under *i*'s naive Bayes model.
 
     It is :math:`H(Y) - E[H(Y \mid X_S)]`, exact for at most 4,096 configurations of the features.
-    For more a fixed sample of the model is used, and guarantees for submodular functions hold only
-    up to the errors of this estimate.
+    For more it is estimated from a fixed sample of the model.
 
     Args:
         features: Each client's examples, ``[examples, features]``, integers in ``[0,
@@ -67,13 +65,12 @@ def feature_selection(
         labels: Each client's labels, ``[examples]``, integers from 0.
         num_values: Number of values of a feature.
         smoothing: Added to every count (Laplace), > 0.
-        samples: Random sets for estimating the multilinear extension for more than 10 features.
-        num_examples: Examples sampled from each model if they are not enumerated.
+        samples: Random sets for estimating the multilinear extension of more than 10 features.
+        num_examples: Examples sampled from each model.
         seed: Seed of these samples.
 
     Raises:
-        ValueError: If shapes differ, a value or label is out of range, or a setting is not
-            positive.
+        ValueError: If shapes differ, or a value, label or setting is out of range.
 
     References:
         Krause, Guestrin, *Near-optimal Nonmyopic Value of Information in Graphical Models*, UAI
@@ -139,9 +136,7 @@ def _entropy(logits: Float[Array, " labels"]) -> Float[Array, ""]:
     return -product(jnp.exp(log_probabilities), log_probabilities)
 
 
-def _fit(
-    features: np.ndarray, labels: np.ndarray, num_values: int, num_labels: int, smoothing: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _fit(features, labels, num_values, num_labels, smoothing) -> tuple[np.ndarray, np.ndarray]:
     """Estimates probabilities of labels, and of each feature's values given the label."""
     is_label = labels[:, None] == np.arange(num_labels)
     is_value = features[:, :, None] == np.arange(num_values)
@@ -150,9 +145,7 @@ def _fit(
     return prior / prior.sum(), counts / counts.sum(axis=1, keepdims=True)
 
 
-def _with_examples(
-    rng: np.random.Generator, prior: np.ndarray, table: np.ndarray, num_examples: int
-) -> _Model:
+def _with_examples(rng, prior, table, num_examples) -> _Model:
     """Returns the model with all configurations and their probabilities, or with a sample."""
     size, num_values, num_labels = table.shape
     if num_values**size <= _MAX_CONFIGURATIONS:
@@ -165,19 +158,17 @@ def _with_examples(
         configurations = (rng.random((size, 1, num_examples)) > below[:, :-1]).sum(axis=1).T
         logs = np.log(table)[np.arange(size), configurations]
         weights = np.full(num_examples, 1 / num_examples)
-    return _Model(np.log(prior), logs, weights)  # pyright: ignore
+    return _Model(np.log(prior), logs, weights)
 
 
-def _check_examples(
-    features: Sequence[np.ndarray], labels: Sequence[np.ndarray], num_values: int
-) -> None:
+def _check_examples(features, labels, num_values) -> None:
     if len(features) != len(labels) or not features:
         raise ValueError(
             f"features and labels: got {len(features)} and {len(labels)} clients, expected as many."
         )
     size = features[0].shape[-1]
     for client, (rows, classes) in enumerate(zip(features, labels, strict=True)):
-        if rows.ndim != 2 or rows.shape != (classes.size, size) or classes.ndim != 1:
+        if rows.ndim != 2 or rows.shape != (*classes.shape, size):
             raise ValueError(
                 f"client {client}: got shapes {rows.shape} and {classes.shape}, expected features "
                 f"[examples, {size}] and labels [examples]."

@@ -1,15 +1,13 @@
 """Federated continuous greedy (Rafiey 2024, Algorithm 1).
 
-In every round the server sends the fractional point, each client responds with its heaviest base
-for its gradient, and the server takes a step in the direction of the mean base. A base takes fewer
-bits than a gradient, but does not contain the size of the gains: where that differs much between
-clients, ``send="gradient"`` is better.
+Each client sends the heaviest base for its gradient, and the server steps towards the mean base. A
+base takes fewer bits than a gradient, but does not contain the size of the gains: if that differs
+much between clients, ``send="gradient"`` is better.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +16,12 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
+from fedjax_fair.numerics.secure_sum import as_secure
 from fedjax_fair.submodular.federated import secure as messaging
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, fill_weights
-from fedjax_fair.submodular.federated.secure import secure_aggregate
-from fedjax_fair.submodular.federated.trajectory import (
-    ContinuousRun,
-    RoundResult,
-    ascend,
-    check_sizes,
-    sample_cohort,
-    step_size,
-)
+from fedjax_fair.submodular.federated import trajectory
+from fedjax_fair.submodular.federated.problem import Problem, fill_weights
+from fedjax_fair.submodular.federated.secure import Aggregation, secure_aggregate
+from fedjax_fair.submodular.federated.trajectory import ContinuousRun, RoundResult
 from fedjax_fair.submodular.matroids import Matroid
 
 __all__ = ["fedcg"]
@@ -45,7 +37,7 @@ def fedcg(
     step: float | None = None,
     send: str = "base",
     client_weights: ArrayLike | None = None,
-    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
+    aggregation: Aggregation = "plain",
 ) -> ContinuousRun:
     """Maximizes the multilinear extension over the matroid polytope.
 
@@ -55,20 +47,18 @@ def fedcg(
         matroid: Constraint on sets.
         rounds: Communication rounds, *T*.
         cohort_size: Clients sampled per round, with replacement and probabilities ``p_i``, and
-            averaged equally. With None all clients participate, weighted by ``p_i``.
+            averaged equally. None for all clients, weighted by ``p_i``.
         step: Step size, at most ``1 / rounds``, which is the default.
         send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for the mean.
         client_weights: ``p_i``, summing to 1; equal by default.
-        aggregation: ``"secure"``, or ``SecureAggregation(max_abs_value)``, masks messages. The sums
-            are equal up to rounding, and NaN if a weighted element exceeds the maximum. The time is
-            quadratic in the number of clients.
+        aggregation: ``"secure"``, or ``SecureAggregation(max_abs_value)``, masks messages, in time
+            quadratic in the clients. Sums are NaN if a weighted element exceeds the maximum.
 
     Returns:
         The run; ``rounding.swap(key, matroid, run.x)`` rounds its last point to a set.
 
     Raises:
-        ValueError: If ``step * rounds > 1``, the matroid has another size, the cohort is empty, or
-            the weights do not sum to 1.
+        ValueError: If ``step * rounds > 1``, or sizes or weights do not fit.
 
     References:
         Rafiey, *Decomposable Submodular Maximization in Federated Setting*, ICML 2024
@@ -77,17 +67,12 @@ def fedcg(
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
         >>> run = fedcg(jax.random.key(0), problem, matroids.Uniform(1, 3), rounds=4)
-        >>> run.x.tolist()
-        [0.5, 0.5, 0.0]
-        >>> run.communication.bits_up().tolist()
-        [4, 4, 4, 4]
+        >>> run.x.tolist(), run.communication.bits_up().tolist()
+        ([0.5, 0.5, 0.0], [4, 4, 4, 4])
     """
-    check_sizes(problem, matroid)
+    weights = trajectory.check_arguments(problem, matroid, client_weights, cohort_size)
     checks.one_of("send", send, ("base", "gradient"))
-    if cohort_size is not None:
-        checks.positive_int("cohort_size", cohort_size)
-    weights, step = as_client_weights(problem, client_weights), step_size(step, rounds)
-    secure = as_secure(aggregation)
+    step, secure = trajectory.step_size(step, rounds), as_secure(aggregation)
     return _fedcg(key, problem, matroid, weights, step, secure, rounds, cohort_size, send)
 
 
@@ -99,7 +84,7 @@ def _fedcg(key, problem, matroid, weights, step, secure, rounds, cohort_size, se
         protocol = messaging.make_protocol(secure, key_masks, problem.num_clients)
         shares = weights
         if cohort_size is not None:
-            cohort = sample_cohort(key, weights, cohort_size)
+            cohort = trajectory.sample_cohort(key, weights, cohort_size)
             shares = jnp.zeros_like(weights).at[cohort].add(1 / cohort_size)
         if send == "gradient":
             mean = secure_aggregate(gradients.messages(shares), size, protocol)
@@ -113,4 +98,4 @@ def _fedcg(key, problem, matroid, weights, step, secure, rounds, cohort_size, se
     vector_bits = messaging.vector_bits(size)
     up = messaging.base_bits(matroid.rank, size) if send == "base" else vector_bits
     costs = (cohort_size or problem.num_clients, vector_bits, up)
-    return ascend(problem, matroid, weights, key, rounds, step, communicate, costs)
+    return trajectory.ascend(problem, matroid, weights, key, rounds, step, communicate, costs)

@@ -1,13 +1,11 @@
 """Federated continuous greedy with local steps (Rafiey 2024, Algorithm 2).
 
-Clients take several steps of continuous greedy on their functions in every round, so that fewer
-rounds suffice.
+Clients take several local steps of continuous greedy per round, so that fewer rounds suffice.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,23 +14,12 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
+from fedjax_fair.numerics.secure_sum import as_secure
 from fedjax_fair.submodular.federated import secure as messaging
-from fedjax_fair.submodular.federated.problem import (
-    Problem,
-    as_client_weights,
-    dense_gains,
-    fill_weights,
-)
-from fedjax_fair.submodular.federated.secure import secure_aggregate
-from fedjax_fair.submodular.federated.trajectory import (
-    ContinuousRun,
-    RoundResult,
-    ascend,
-    check_sizes,
-    sample_cohort,
-    step_size,
-)
+from fedjax_fair.submodular.federated import trajectory
+from fedjax_fair.submodular.federated.problem import Problem, dense_gains, fill_weights
+from fedjax_fair.submodular.federated.secure import Aggregation, secure_aggregate
+from fedjax_fair.submodular.federated.trajectory import ContinuousRun, RoundResult
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.submodular.multilinear import sample_size, sampled_gradient
 
@@ -56,11 +43,11 @@ def fedcg_plus(
     delta: float = 0.05,
     local: str = "clip",
     client_weights: ArrayLike | None = None,
-    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
+    aggregation: Aggregation = "plain",
 ) -> ContinuousRun:
     """Maximizes the multilinear extension in few rounds.
 
-    The local steps of the paper can leave the unit cube, where the extension is not an expectation;
+    The paper's local steps can leave the unit cube, where the extension is not an expectation;
     ``local`` selects a correction. With one local step and exact gradients it equals ``fedcg``.
 
     Args:
@@ -70,13 +57,13 @@ def fedcg_plus(
         rounds: Communication rounds, *R = T / tau*.
         local_steps: Steps of each client per round, *tau*.
         cohort_size: As for ``fedcg``.
-        step: Step size of the server, at most ``1 / rounds``, which is the default.
-        gradient: ``"exact"``, or ``"sampled"``: estimated from the values of random sets.
-        sigma: Largest error of a sampled gradient, relative to a client's largest value of an item;
-            with ``delta`` it determines the number of sets (``multilinear.sample_size``).
-        delta: Probability that any of the sampled gradients has a larger error.
+        step: Server's step size, at most ``1 / rounds``, which is the default.
+        gradient: ``"exact"``, or ``"sampled"``: estimated from random sets.
+        sigma: Largest error of a sampled gradient, relative to a client's largest value of an item
+            (``multilinear.sample_size``).
+        delta: Probability that any sampled gradient has a larger error.
         local: ``"clip"`` takes steps of ``1 / local_steps`` and clips coordinates at 1,
-            ``"scaled"`` takes steps of ``step / local_steps``, which need no clipping.
+            ``"scaled"`` takes steps of ``step / local_steps``.
         client_weights: As for ``fedcg``.
         aggregation: As for ``fedcg``, between the clients of the cohort.
 
@@ -90,13 +77,11 @@ def fedcg_plus(
         >>> run.x.tolist()
         [0.5, 0.5, 0.0]
     """
-    check_sizes(problem, matroid)
+    weights = trajectory.check_arguments(problem, matroid, client_weights, cohort_size)
     checks.positive_int("local_steps", local_steps)
     checks.one_of("gradient", gradient, ("exact", "sampled"))
     checks.one_of("local", local, ("clip", "scaled"))
-    step = step_size(step, rounds)
-    if cohort_size is not None:
-        checks.positive_int("cohort_size", cohort_size)
+    step, secure = trajectory.step_size(step, rounds), as_secure(aggregation)
     if gradient == "exact" and not problem.exact:
         raise ValueError(f"{gradient=}: {problem.name} has no exact gradient; use 'sampled'.")
     estimates = rounds * local_steps * (cohort_size or problem.num_clients)
@@ -104,7 +89,6 @@ def fedcg_plus(
     # Both steps are divided in double precision: quotients of rounded values could differ.
     steps = (step, (1.0 if local == "clip" else step) / local_steps)
     counts = (rounds, local_steps, cohort_size, samples if gradient == "sampled" else None)
-    weights, secure = as_client_weights(problem, client_weights), as_secure(aggregation)
     return _fedcg_plus(key, problem, matroid, weights, steps, secure, counts)
 
 
@@ -151,7 +135,7 @@ def _fedcg_plus(key, problem, matroid, weights, steps, secure, counts):
     def communicate(key_cohort, key_work, x, _):
         clients, shares = jnp.arange(num_participants, dtype=jnp.int32), weights
         if cohort_size is not None:
-            clients = sample_cohort(key_cohort, weights, cohort_size)
+            clients = trajectory.sample_cohort(key_cohort, weights, cohort_size)
             shares = jnp.full(cohort_size, 1 / cohort_size)
         keys = jax.random.split(key_work, num_participants)
         changes, client_base_gain, lipschitz = jax.lax.map(
@@ -166,4 +150,4 @@ def _fedcg_plus(key, problem, matroid, weights, steps, secure, counts):
     vector_bits = messaging.vector_bits(size)
     up = messaging.base_bits(matroid.rank, size) if local_steps == 1 else vector_bits
     costs = (num_participants, vector_bits, up)
-    return ascend(problem, matroid, weights, key, rounds, step, communicate, costs)
+    return trajectory.ascend(problem, matroid, weights, key, rounds, step, communicate, costs)

@@ -1,21 +1,22 @@
-"""Importance factors of clients, in two rounds (Rafiey 2024, Algorithms 4 and 5).
+"""Importance factors of clients, in two rounds (Rafiey 2024).
 
-The server sums the clients' values of single items and sends the sums to all clients, which compute
-their factors from them.
+Algorithm 4 is the case of facility location and Algorithm 5 that of coverage. The server sums the
+clients' values of single items; clients compute their factors from the sums.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
-from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
+from fedjax_fair.numerics.secure_sum import as_secure
+from fedjax_fair.submodular.federated import secure as messaging
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, fill_weights
-from fedjax_fair.submodular.federated.secure import make_protocol, secure_aggregate, vector_bits
+from fedjax_fair.submodular.federated.secure import Aggregation, secure_aggregate
 from fedjax_fair.submodular.federated.trajectory import Communication
 
 __all__ = ["ImportanceFactors", "compute_factors", "importance_factors"]
@@ -25,9 +26,9 @@ class ImportanceFactors(NamedTuple):
     """Importance factors and their communication.
 
     Attributes:
-        factors: Largest share of each client in the value of an item, ``[clients]``, in ``[0, 1]``.
-            They sum to at most ``size``. The server does not receive them.
-        singles: Value of each single item, ``[size]``, sent to all clients.
+        factors: Largest share of each client in the value of an item, ``[clients]``, in ``[0, 1]``;
+            not sent to the server.
+        singles: Value of each single item, ``[size]``.
         communication: Clients and bits of the two rounds: values up, sums down.
     """
 
@@ -40,15 +41,13 @@ def importance_factors(
     problem: Problem,
     client_weights: ArrayLike | None = None,
     *,
-    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
+    aggregation: Aggregation = "plain",
     key: Key[Array, ""] | None = None,
 ) -> ImportanceFactors:
     """Computes ``w_i = max_e p_i f_i({e}) / F({e})`` over the items with a positive value.
 
-    For facility location this is Algorithm 4 and for coverage Algorithm 5.
-
     Args:
-        problem: The clients' functions, of any kind.
+        problem: The clients' functions.
         client_weights: ``p_i``, summing to 1; equal by default.
         aggregation: As for ``fedcg``.
         key: Random key of the masks, for secure aggregation.
@@ -69,18 +68,13 @@ def importance_factors(
 
 
 @jax.jit
-def compute_factors(
-    problem: Problem,
-    weights: Float[Array, " clients"] | None,
-    secure: SecureAggregation | None = None,
-    key: Key[Array, ""] | None = None,
-) -> ImportanceFactors:
+def compute_factors(problem, weights, secure=None, key=None) -> ImportanceFactors:
     """Computes ``importance_factors`` from checked arguments."""
     weights = fill_weights(problem, weights)
     gains = problem.gains(jnp.zeros(problem.size, bool))
-    protocol = make_protocol(secure, key, problem.num_clients)
+    protocol = messaging.make_protocol(secure, key, problem.num_clients)
     singles = secure_aggregate(gains.messages(weights), problem.size, protocol)
     up, down = jnp.array([1, 0], jnp.int32), jnp.array([0, 1], jnp.int32)
-    clients, bits = problem.num_clients, vector_bits(problem.size)
+    clients, bits = problem.num_clients, messaging.vector_bits(problem.size)
     communication = Communication(clients * down, clients * up, bits * down, bits * up)
     return ImportanceFactors(gains.shares(weights, singles), singles, communication)

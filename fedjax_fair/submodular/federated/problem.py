@@ -32,6 +32,7 @@ __all__ = [
     "Extensions",
     "Gains",
     "Problem",
+    "WeightedSum",
     "as_client_weights",
     "dense_gains",
     "fill_weights",
@@ -72,9 +73,9 @@ class Gains(NamedTuple):
     Attributes:
         messages: ``messages(weights) -> Messages``, weighted by ``[clients]``.
         bases: ``bases(matroid) -> Bases``, each client's heaviest base.
-        spread: ``spread(mean) -> scalar``, the largest difference of an entry from ``[size]``.
+        spread: ``spread(mean) -> scalar``, the largest difference of an element from ``[size]``.
         shares: ``shares(weights, total) -> [clients]``, the largest ratio of a client's weighted
-            entry to a positive ``total``, ``[size]``; 0 for a client without entries.
+            element to a positive ``total``, ``[size]``.
     """
 
     messages: Callable[[Float[Array, " clients"]], Messages]
@@ -209,20 +210,18 @@ class DenseProblem(Problem):
     def extensions(self, key, x):
         clients = jnp.arange(self.num_clients, dtype=jnp.int32)
         keys = jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
-        values, gradients = (
-            jax.vmap(compute, (0, 0, None))(self.data(), keys, x)
-            for compute in (self.function.extension, self.function.gradient)
-        )
+        values = jax.vmap(self.function.extension, (0, 0, None))(self.data(), keys, x)
+        gradients = jax.vmap(self.function.gradient, (0, 0, None))(self.data(), keys, x)
         return Extensions(values, dense_gains(gradients))
 
     def gains(self, mask):
         return dense_gains(jax.vmap(self.function.gains, (0, None))(self.data(), mask))
 
     def total(self, weights: Float[Array, " clients"]) -> SetFunction:
-        return _WeightedSum(self, weights)
+        return WeightedSum(self, weights)
 
 
-class _WeightedSum(SetFunction):
+class WeightedSum(SetFunction):
     """Weighted sum of the functions of all clients; the memo is the mask of the set."""
 
     problem: Problem

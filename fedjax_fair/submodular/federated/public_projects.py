@@ -26,14 +26,13 @@ def _sum_over_needs(function):
 
 
 def combinatorial_public_projects(valuations: ArrayLike) -> Problem:
-    r"""Creates the problem of ``f_i(S) = sum_a max_{j in S} v_iaj``, the best project for each need.
+    """Creates the problem of ``f_i(S) = sum_a max_{j in S} v_iaj``, with needs *a*.
 
-    All clients share the projects; ``Welfare`` of this problem assigns each to one client instead.
+    All clients share the projects; ``Welfare`` assigns each to one client instead.
 
     Args:
         valuations: Value of each project for each need of each client, ``[clients, needs,
-            projects]``, >= 0. A single need gives a facility location; one need per project, with a
-            diagonal matrix, gives a sum of values.
+            projects]``, >= 0.
 
     Raises:
         ValueError: If a valuation is negative or not finite, or the shape does not fit.

@@ -1,13 +1,12 @@
-"""Secure aggregation of clients' messages, and the number of bits of a message.
+"""Secure aggregation of clients' messages, and the bits of a message.
 
-``secure_aggregate`` is the only function of the server that receives individual messages, so a real
-protocol could replace it.
+Only ``secure_aggregate`` receives individual messages, so a real protocol could replace it.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from fedjax_fair.numerics.secure_sum import SecureAggregation, secure_sum
 from fedjax_fair.tree import Tree
 
 __all__ = [
+    "Aggregation",
     "Messages",
     "Protocol",
     "base_bits",
@@ -29,14 +29,16 @@ __all__ = [
     "vector_bits",
 ]
 
+Aggregation = Literal["plain", "secure"] | SecureAggregation
+
 _MASKS = 2**32 - 1  # Folded into keys that algorithms also fold client ids and steps into.
 
 
 class Messages(NamedTuple):
-    """Weighted vectors over the ground set, one per client, as lists of items and amounts.
+    """Weighted vectors over the ground set, one per client, as sums of parts.
 
-    The vectors are the sum of one or more parts. A part has either a row of amounts per client for
-    the same items, or one flat list of the entries of all clients.
+    A part has either a row of amounts per client for the same items, or one list of the entries of
+    all clients.
 
     Attributes:
         items: Items of each part, ``[items]`` or ``[entries]``.
@@ -54,7 +56,7 @@ class Protocol(Tree):
 
     Attributes:
         key: Random key of one sum.
-        num_clients: Participating clients, all of a problem; a client without a message masks zeros.
+        num_clients: Clients of the problem; a client without a message masks zeros.
         max_abs_value: Largest absolute value of a weighted element.
     """
 
@@ -78,8 +80,7 @@ def secure_aggregate(
     Args:
         messages: Messages of the clients.
         size: Number of items in the ground set.
-        protocol: Masking protocol. None sums directly, which is faster and equal up to the step of
-            the encoding.
+        protocol: Masking protocol. None sums directly: faster, and equal up to rounding.
 
     Returns:
         The sum; NaN if an element of a client exceeds ``protocol.max_abs_value``.
@@ -104,10 +105,8 @@ def secure_aggregate(
     return total
 
 
-def nan_if_out_of_range(
-    value: Float[Array, "..."], *sums: Float[Array, "..."]
-) -> Float[Array, "..."]:
-    """Returns a value that was computed from sums, or NaN if one of the sums is not finite."""
+def nan_if_out_of_range(value: Array, *sums: Array) -> Array:
+    """Returns a value that was computed from sums, or NaN if a sum is not finite."""
     return jnp.where(all_finite(sums), value, jnp.nan)
 
 

@@ -1,31 +1,30 @@
 r"""Sparse scores: one flat list of the scores of all clients.
 
 A client has gains only for items that it has scored, so the gradients of all clients have as many
-elements as there are scores. Where scores take few different values (ratings, memberships)
-gradients are products over levels: with :math:`P_{il} = \prod_{j: c_{ij} \geq s_l} (1 - x_j)`, the
-probability that a random set has no item with at least the *l*-th smallest score :math:`s_l` of
-client *i*,
+elements as there are scores. If scores take few values (ratings, memberships), gradients are
+products over levels. With :math:`P_{il} = \prod_{j: c_{ij} \geq s_l} (1 - x_j)`, the probability
+that a random set has no item with at least the *l*-th smallest score :math:`s_l` of client *i*,
 
 .. math::
 
     \hat f_i(x) = \sum_l (s_l - s_{l-1}) (1 - P_{il}), \qquad
     \frac{\partial \hat f_i}{\partial x_j}
-        = \sum_{l: s_l \leq c_{ij}} (s_l - s_{l-1}) \frac{P_{il}}{1 - x_j},
+        = \sum_{l: s_l \leq c_{ij}} (s_l - s_{l-1}) \frac{P_{il}}{1 - x_j}.
 
-where :math:`1 - x_j` is at least 1e-30, so that the quotient is also correct for certain items.
-Other scores use the two prefix passes of the dense form, over groups of clients with similar
-numbers of scores.
+Other scores use the prefix passes of the dense form, over groups of clients with similar numbers of
+scores.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
@@ -45,7 +44,7 @@ _BATCH_ENTRIES = 2**22
 class SparseScores(Tree):
     """Positive scores of clients for items; the entries of a client are contiguous.
 
-    A client's entries are ordered by item if scores take few values, otherwise by decreasing score.
+    They are ordered by item if scores take few values, otherwise by decreasing score.
 
     Attributes:
         owners: Client of each score, ``[entries]``.
@@ -53,14 +52,14 @@ class SparseScores(Tree):
         scores: The scores, > 0.
         offsets: Start of each client's entries, ``[clients + 1]``.
         cells: Index of each score in the flattened table of clients and levels, ascending; None if
-            there are many different scores.
+            there are many levels.
         steps: Differences of successive levels, or None.
         by_item: Indices of all entries, grouped by item, ``[entries]``.
         item_offsets: Start of each item's group in ``by_item``, ``[size + 1]``.
         groups: Clients whose numbers of entries differ by less than a factor of two.
-        widths: Largest possible number of entries of a client in each group.
+        widths: Largest number of entries of a client in each group.
         num_clients: Number of clients.
-        size: Number of items in the ground set.
+        size: Number of items.
         max_raters: Largest number of clients that score one item.
     """
 
@@ -77,6 +76,34 @@ class SparseScores(Tree):
     num_clients: int
     size: int
     max_raters: int
+
+    def max_per_client(self, amounts: Float[Array, " entries"]) -> Float[Array, " clients"]:
+        """Returns the largest entry of each client; minus infinity without entries."""
+        return jax.ops.segment_max(amounts, self.owners, self.num_clients, indices_are_sorted=True)
+
+    def entries_of(self, client: Int[Array, ""]) -> Int[Array, " longest"]:
+        """Returns the indices of a client's entries, padded with an index after the last entry."""
+        entries = self.offsets[client] + jnp.arange(self.widths[-1], dtype=jnp.int32)
+        return jnp.where(entries < self.offsets[client + 1], entries, self.items.shape[0])
+
+    def blocks_of(self, clients: Int[Array, " group"], width: int) -> tuple[Array, Array]:
+        """Returns indices of the entries of clients, ``[group, width]``, and a mask of them."""
+        entries = self.offsets[clients][:, None] + jnp.arange(width, dtype=jnp.int32)[None]
+        return entries, entries < self.offsets[clients + 1][:, None]
+
+    def map_groups(self, compute: Callable[[Array, Array], PyTree]) -> Iterator[tuple]:
+        """Yields clients, width and ``compute(entries, is_entry)`` of each client, by group."""
+
+        def compute_one(client, width):
+            entries, is_entry = self.blocks_of(client[None], width)
+            return compute(entries[0], is_entry[0])
+
+        for clients, width in zip(self.groups, self.widths, strict=True):
+            one, batch_size = partial(compute_one, width=width), max(1, _BATCH_ENTRIES // width)
+            if clients.shape[0] <= batch_size:
+                yield clients, width, jax.vmap(one)(clients)
+            else:
+                yield clients, width, jax.lax.map(one, clients, batch_size=batch_size)
 
 
 def sparse_scores(
@@ -98,8 +125,8 @@ def sparse_scores(
         size: Number of items in the ground set.
 
     Raises:
-        ValueError: If shapes differ, an element is out of range or not finite, a pair occurs twice,
-            or no score is positive.
+        ValueError: If shapes differ, an element is invalid, a pair occurs twice, or no score is
+            positive.
 
     Examples:
         >>> ratings = sparse_scores([0, 0, 2], [1, 3, 3], [5, 3, 4], num_clients=3, size=4)
@@ -187,7 +214,7 @@ def sparse_gains(sparse: SparseScores, amounts: Float[Array, " entries"]) -> Gai
 
     def shares(weights, total):
         share = amounts / jnp.where(total > 0, total, jnp.inf)[sparse.items]
-        return weights * jnp.maximum(per_client_max(sparse, share), 0)
+        return weights * jnp.maximum(sparse.max_per_client(share), 0)
 
     def messages(weights):
         return Messages((sparse.items,), (amounts * weights[sparse.owners],), (sparse.owners,))
@@ -200,50 +227,11 @@ def sparse_gains(sparse: SparseScores, amounts: Float[Array, " entries"]) -> Gai
     return Gains(messages, bases, spread, shares)
 
 
-def per_client_max(
-    sparse: SparseScores, amounts: Float[Array, " entries"]
-) -> Float[Array, " clients"]:
-    """Returns the largest entry of each client; minus infinity without entries."""
-    return jax.ops.segment_max(amounts, sparse.owners, sparse.num_clients, indices_are_sorted=True)
-
-
-def client_entries(sparse: SparseScores, client: Int[Array, ""]) -> Int[Array, " longest"]:
-    """Returns the indices of a client's entries, padded with an index after the last entry."""
-    places = sparse.offsets[client] + jnp.arange(sparse.widths[-1], dtype=jnp.int32)
-    return jnp.where(places < sparse.offsets[client + 1], places, sparse.items.shape[0])
-
-
-def entry_blocks(
-    sparse: SparseScores, clients: Int[Array, " group"], width: int
-) -> tuple[Int[Array, "group {width}"], Bool[Array, "group {width}"]]:
-    """Returns the indices of the entries of some clients, and a mask that is false for padding."""
-    places = sparse.offsets[clients][:, None] + jnp.arange(width, dtype=jnp.int32)[None]
-    return places, places < sparse.offsets[clients + 1][:, None]
-
-
-def map_clients(
-    sparse: SparseScores,
-    clients: Int[Array, " group"],
-    width: int,
-    compute: Callable[[Int[Array, " width"], Bool[Array, " width"]], PyTree],
-) -> PyTree:
-    """Maps ``compute(places, is_entry)`` over clients, in batches that fit into memory."""
-
-    def compute_one(client):
-        places, is_entry = entry_blocks(sparse, client[None], width)
-        return compute(places[0], is_entry[0])
-
-    batch_size = max(1, _BATCH_ENTRIES // width)
-    if clients.shape[0] <= batch_size:
-        return jax.vmap(compute_one)(clients)
-    return jax.lax.map(compute_one, clients, batch_size=batch_size)
-
-
 def _bases(sparse: SparseScores, amounts: Float[Array, " entries"], matroid: Matroid) -> Bases:
     def base_of(client):
-        places = client_entries(sparse, client)
-        items = sparse.items.at[places].get(mode="fill", fill_value=sparse.size)
-        gains = amounts.at[places].get(mode="fill", fill_value=0)
+        entries = sparse.entries_of(client)
+        items = sparse.items.at[entries].get(mode="fill", fill_value=sparse.size)
+        gains = amounts.at[entries].get(mode="fill", fill_value=0)
         row = jnp.zeros(sparse.size).at[items].set(gains, mode="drop")
         base = matroid.max_weight_base(row)
         (base_items,) = jnp.nonzero(base, size=matroid.rank)
@@ -258,19 +246,16 @@ def _bases(sparse: SparseScores, amounts: Float[Array, " entries"], matroid: Mat
 def _largest_entries(sparse: SparseScores, amounts: Float[Array, " entries"], k: int) -> Bases:
     """Returns each client's ``k`` largest entries, and its first other items if fewer are > 0."""
 
-    def largest(places, is_entry):
-        gains = jnp.where(is_entry, amounts.at[places].get(mode="clip"), 0)
-        best, lanes = jax.lax.top_k(gains, min(k, places.shape[0]))
-        return sparse.items.at[places[lanes]].get(mode="clip"), best
+    def largest(entries, is_entry):
+        gains = jnp.where(is_entry, amounts.at[entries].get(mode="clip"), 0)
+        best, lanes = jax.lax.top_k(gains, min(k, entries.shape[0]))
+        padding = (0, k - best.shape[0])
+        items = sparse.items.at[entries[lanes]].get(mode="clip")
+        return jnp.pad(items, padding), jnp.pad(best, padding)
 
-    parts = []
-    for group, width in zip(sparse.groups, sparse.widths, strict=True):
-        part = map_clients(sparse, group, width, largest)
-        padding = ((0, 0), (0, k - part[1].shape[1]))
-        parts.append([jnp.pad(column, padding) for column in part])
+    parts = [part for _, _, part in sparse.map_groups(largest)]
     items, best = (jnp.concatenate(column) for column in zip(*parts, strict=True))
-    clients = jnp.concatenate(sparse.groups)
-    chosen = best > 0
+    clients, chosen = jnp.concatenate(sparse.groups), best > 0
     # If entries are missing, all positive ones are chosen, so the first k items contain enough
     # others.
     rows = jnp.arange(sparse.num_clients, dtype=jnp.int32)[:, None]
@@ -287,7 +272,7 @@ def _largest_entries(sparse: SparseScores, amounts: Float[Array, " entries"], k:
         return Messages(
             (chosen_items, jnp.arange(k, dtype=jnp.int32)),
             (chosen_amounts, jnp.where(is_filler, weights, 0)),
-            (jnp.repeat(clients, items.shape[1]), clients),
+            (jnp.repeat(clients, k), clients),
         )
 
     return Bases(jnp.zeros_like(utility).at[clients].set(utility), messages)

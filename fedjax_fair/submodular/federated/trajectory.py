@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.federated.problem import Gains, Problem
+from fedjax_fair.submodular.federated.problem import as_client_weights
 from fedjax_fair.submodular.federated.secure import secure_aggregate
-from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.tree import Number
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,7 +23,7 @@ __all__ = [
     "GreedyRun",
     "RoundResult",
     "ascend",
-    "check_sizes",
+    "check_arguments",
     "sample_cohort",
     "step_size",
     "to_dataset",
@@ -60,8 +57,8 @@ class Communication(NamedTuple):
 class ContinuousRun(NamedTuple):
     """Run of an algorithm that moves a fractional point.
 
-    Quantities of a round are measured at the point before it. The server sees the directions only;
-    the other quantities are diagnostics of the simulation.
+    Quantities of a round are measured at the point before it. Of them the server sees only the
+    directions.
 
     Attributes:
         x: Last point, in the matroid polytope, ``[size]``.
@@ -71,12 +68,12 @@ class ContinuousRun(NamedTuple):
         extension: ``F(x)`` before the first and after each round, ``[rounds + 1]``.
         rounded: Value of the heaviest base at each of these points (greedy rounding).
         spread: Largest difference of a client's gradient from the mean gradient, ``[rounds]``.
-        client_base_gain: Mean over clients of ``<v_i, grad f_i(x)>`` for the bases they sent.
+        client_base_gain: Mean of ``<v_i, grad f_i(x)>`` for the clients' bases.
         progress: ``<direction, grad F(x)>``.
-        max_base_gain: Largest ``<v, grad F(x)>`` of a base; no set has a value above
-            ``extension + max_base_gain``.
-        lipschitz: Largest change of a client's gradient along its local steps, per distance; 0
-            without local steps, NaN for local steps with estimated gradients.
+        max_base_gain: Largest ``<v, grad F(x)>`` of a base. The optimum is at most ``extension +
+            max_base_gain``.
+        lipschitz: Largest change of a client's gradient along local steps, per distance; 0 without
+            local steps, NaN if gradients are estimated.
         communication: Clients and bits of every round.
     """
 
@@ -99,8 +96,8 @@ class GreedyRun(NamedTuple):
 
     Attributes:
         chosen: The set, ``[size]``.
-        items: Items in the order in which they were added, ``[rank]``.
-        values: Value of the set before the first and after each item, ``[rank + 1]``.
+        items: Items in the order of addition, ``[rank]``.
+        values: Value of the set before and after each item, ``[rank + 1]``.
         communication: Clients and bits of every step.
     """
 
@@ -118,29 +115,17 @@ class RoundResult(NamedTuple):
     lipschitz: Float[Array, ""]
 
 
-def ascend(
-    problem: Problem,
-    matroid: Matroid,
-    weights: Float[Array, " clients"],
-    key: Key[Array, ""],
-    rounds: int,
-    step: Number,
-    communicate: Callable[
-        [Key[Array, ""], Key[Array, ""], Float[Array, " size"], Gains], RoundResult
-    ],
-    costs: tuple[int, int, int],
-) -> ContinuousRun:
+def ascend(problem, matroid, weights, key, rounds, step, communicate, costs) -> ContinuousRun:
     """Starts at 0 and follows the directions of ``communicate``.
 
     Args:
         problem: The clients' functions.
         matroid: Constraint on sets.
-        weights: Weights of the clients.
+        weights: Weights of the clients, ``[clients]``.
         key: Random key, into which the round is folded.
         rounds: Number of rounds.
         step: Step size.
-        communicate: Messages of a round, ``communicate(key_cohort, key_work, x, gradients)``, with
-            the clients' gradients at the point.
+        communicate: ``communicate(key_cohort, key_work, x, gradients) -> RoundResult``.
         costs: Clients of a round, and bits sent to and by each of them.
     """
 
@@ -183,13 +168,16 @@ def ascend(
     )
 
 
-def check_sizes(problem: Problem, matroid: Matroid) -> None:
-    """Checks that problem and matroid have the same items."""
+def check_arguments(problem, matroid, client_weights, cohort_size=None) -> Any:
+    """Checks arguments that all algorithms have, and returns the weights."""
     if matroid.size != problem.size:
         raise ValueError(
             f"matroid: got one of {matroid.size} items, expected one of {problem.size} items, "
             "as the problem has."
         )
+    if cohort_size is not None:
+        checks.positive_int("cohort_size", cohort_size)
+    return as_client_weights(problem, client_weights)
 
 
 def step_size(step: float | None, rounds: int) -> float:
@@ -205,9 +193,7 @@ def step_size(step: float | None, rounds: int) -> float:
     return float(step)
 
 
-def sample_cohort(
-    key: Key[Array, ""], weights: Float[Array, " clients"], cohort_size: int
-) -> Int[Array, " cohort"]:
+def sample_cohort(key, weights, cohort_size: int) -> Int[Array, " cohort"]:
     """Samples clients with replacement, with probabilities ``p_i``."""
     return jax.random.choice(key, weights.shape[0], (cohort_size,), p=weights).astype(jnp.int32)
 
@@ -233,9 +219,9 @@ def to_dataset(run: ContinuousRun | GreedyRun, seeds: tuple[int, ...] | None = N
         seeds: Seeds of a mapped run, in the order of its leading axis.
 
     Returns:
-        Over ``round``, where 0 is before the first: values, and cumulative clients and bits. Over
-        ``training_round``: diagnostics of every round. Over ``item``: the last point ``x`` or the
-        set ``chosen``. All have a dimension ``seed`` if seeds are given.
+        Over ``round``, from 0: values, and cumulative clients and bits. Over ``training_round``:
+        diagnostics. Over ``item``: the last point ``x`` or the set ``chosen``. With seeds all have a
+        dimension ``seed``.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
@@ -257,13 +243,13 @@ def to_dataset(run: ContinuousRun | GreedyRun, seeds: tuple[int, ...] | None = N
     solution = "x" if isinstance(run, ContinuousRun) else "chosen"
     columns[solution] = ((*axes, "item"), np.asarray(getattr(run, solution)))
     traffic = run.communication
-    for name, amounts, long_name, units in (
+    for name, counts, long_name, units in (
         ("bits_up", traffic.bits_up(), "Sent by clients so far", "bit"),
         ("bits_down", traffic.bits_down(), "Sent to clients so far", "bit"),
         ("contacted", np.asarray(traffic.contacted), "Clients contacted so far", "clients"),
         ("responded", np.asarray(traffic.responded), "Clients that responded so far", "clients"),
     ):
-        sums = np.cumsum(amounts, axis=-1, dtype=np.int64)
+        sums = np.cumsum(counts, axis=-1, dtype=np.int64)
         sums = np.concatenate([np.zeros_like(sums[..., :1]), sums], axis=-1)
         columns[name] = ((*axes, "round"), sums, {"long_name": long_name, "units": units})
     coordinates = {} if seeds is None else {"seed": np.asarray(seeds, np.int64)}
