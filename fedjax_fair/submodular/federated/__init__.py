@@ -1,4 +1,8 @@
-"""Sums of private submodular functions, maximized by a server that sees only aggregates."""
+"""Sums of private submodular functions, maximized by a server that sees only aggregates.
+
+References:
+    Rafiey, *Decomposable Submodular Maximization in Federated Setting*, ICML 2024
+"""
 
 from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.submodular.federated.centralized import (

@@ -39,21 +39,23 @@ def check_submodular(problem: DenseProblem, check_sets: int) -> None:
         pairs = [(joining, len(sets) + np.arange(len(sets)))]
         sets = np.concatenate([sets, sets | (np.arange(size) == joining[:, None])])
     with jax.ensure_compile_time_eval():  # The problem may be made in a function being traced.
-        values, gains = map(np.asarray, _evaluate(problem, sets))
+        values, gains = (np.asarray(array, float) for array in _evaluate(problem, sets))
 
-    def require(valid, expected, describe=lambda number, client: ""):
+    def require(valid, expected, joining=None, larger=None):
         """Raises an error about the first set and client, ``[sets, clients]``, if not valid."""
-        if not valid.all():
-            number, client = map(int, np.unravel_index(valid.argmin(), valid.shape))
-            raise ValueError(
-                f"value_fn: expected {expected}, but in the set "
-                f"{np.flatnonzero(sets[number]).tolist()} client {client} has the value "
-                f"{values[number, client]:.4g} and gains {rounded(gains[number, client])}"
-                f"{describe(number, client)}."
-            )
-
-    def rounded(numbers):
-        return [float(f"{number:.4g}") for number in numbers]
+        if valid.all():
+            return
+        number, client = map(int, np.unravel_index(valid.argmin(), valid.shape))
+        later = ""
+        if joining is not None:
+            later_gains = gains[larger[number], client].round(4).tolist()
+            later = f", and {later_gains} after item {joining[number]} joined"
+        raise ValueError(
+            f"value_fn: expected {expected}, but in the set "
+            f"{np.flatnonzero(sets[number]).tolist()} client {client} has the value "
+            f"{values[number, client]:.4g} and gains {gains[number, client].round(4).tolist()}"
+            f"{later}."
+        )
 
     require(np.isfinite(values) & np.isfinite(gains).all(axis=2), "finite values")
     require((values == 0) | sets.any(axis=1, keepdims=True), "0 at the empty set")
@@ -65,14 +67,8 @@ def check_submodular(problem: DenseProblem, check_sets: int) -> None:
         count, is_joining = len(joining), np.arange(size) == joining[:, None]
         is_member = sets[:count] | is_joining | (sets[:count] & is_joining).any(1, keepdims=True)
         increases = np.where(is_member[:, None], 0, gains[larger] - gains[:count])
-        require(
-            (increases <= slack[:count]).all(axis=2),
-            "a submodular function",
-            lambda number, client, joining=joining, larger=larger: (
-                f", and {rounded(gains[larger[number], client])} after item {joining[number]} "
-                "joined"
-            ),
-        )
+        diminishes = (increases <= slack[:count]).all(axis=2)
+        require(diminishes, "a submodular function", joining, larger)
 
 
 @jax.jit

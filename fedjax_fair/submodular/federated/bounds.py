@@ -1,9 +1,8 @@
-r"""Guarantees of the continuous algorithms, from the quantities that a run measured.
+r"""Guarantees of the continuous algorithms, from quantities that a run measured.
 
 *r* is the rank, :math:`\eta` the step, *T* the number of rounds, :math:`m_F = \max_e F(\{e\})`, and
-:math:`\Gamma` the sum over rounds of the spread of the clients' gradients. The theorems hold with
-the value of any base in place of the optimum. Their error is about *r* times the mean spread, which
-often exceeds the optimum: the bound is then vacuous.
+:math:`\Gamma` the sum of the spreads of all rounds. Errors are about *r* times the mean spread,
+which often exceeds the optimum: the bound is then vacuous.
 """
 
 from __future__ import annotations
@@ -67,7 +66,8 @@ def largest_single(problem: Problem, client_weights: ArrayLike | None = None) ->
 def theorem_3_2(run: ContinuousRun, largest: Number) -> Guarantee:
     r"""Returns the bound of ``fedcg`` with all clients.
 
-    :math:`(1 - (1 - \eta)^T) OPT \leq F(x_T) + \eta r \Gamma + T \eta^2 r^2 m_F / 2`.
+    :math:`(1 - (1 - \eta)^T) OPT \leq F(x_T) + \eta r \Gamma + T \eta^2 r^2 m_F / 2`, also with the
+    value of any base as *OPT*.
 
     Args:
         run: A run.
@@ -90,7 +90,7 @@ def theorem_3_5(
         run: A run.
         largest: ``largest_single`` of the problem.
         cohort_size: Clients per round, *K*.
-        delta: Probability with which the bound may fail, in (0, 1).
+        delta: Failure probability, in (0, 1).
     """
     full, root = theorem_3_2(run, largest), _root(run, cohort_size, delta)
     error = full.error + 6 * run.step * run.rank * jnp.sum(run.spread) * root
@@ -100,18 +100,17 @@ def theorem_3_5(
 def theorem_4_3(
     run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float, sigma: float
 ) -> Guarantee:
-    r"""Returns the bound of ``fedcg_plus``, in the form of the paper's appendix.
+    r"""Returns the bound of ``fedcg_plus``, as in the paper's appendix.
 
-    With :math:`B = 2 R \sigma r + 2 r^{1.5} \sum_t L_t` over *R* rounds, the error of Theorem 3.2
-    increases by :math:`\eta B + \eta \sqrt{R/(K\delta)} (6 r \Gamma + B)`.
+    With :math:`B = 2 R \sigma r + 2 r^{1.5} \sum_t L_t` over *R* rounds, it adds :math:`\eta B +
+    \eta \sqrt{R/(K\delta)} (6 r \Gamma + B)` to the error of Theorem 3.2.
 
     Args:
         run: A run. The error is NaN if ``run.lipschitz`` is.
         largest: ``largest_single`` of the problem.
         cohort_size: Clients per round, *K*.
-        delta: Probability with which the bound may fail, in (0, 1).
-        sigma: Largest error of a coordinate of a sampled gradient, in units of value; 0 for exact
-            gradients.
+        delta: Failure probability, in (0, 1).
+        sigma: Largest error of an element of a gradient, in units of value; 0 if exact.
     """
     checks.non_negative("sigma", sigma)
     full, root = theorem_3_2(run, largest), _root(run, cohort_size, delta)
@@ -125,14 +124,14 @@ def theorem_5_1(epsilon: float, *, size: int, cardinality: bool) -> Guarantee:
     r"""Returns the bound of ``discrete_greedy(..., epsilon=epsilon, resample=False)``.
 
     With probability ``1 - 1 / size`` the sample of clients is within a factor of :math:`1 \pm
-    \varepsilon` of *F* on all sets of at most *r* items. Greedy with the factor *c* then reaches
-    :math:`c\,(1 - \varepsilon) / (1 + \varepsilon)` of the optimum; the paper's
-    :math:`c - \varepsilon` can be larger. Resampled clients are not covered.
+    \varepsilon` of *F* on all sets of at most *r* items. Greedy with factor *c* then reaches
+    :math:`c\,(1 - \varepsilon) / (1 + \varepsilon)` of the optimum; the paper states
+    :math:`c - \varepsilon`.
 
     Args:
         epsilon: In (0, 1).
-        size: Number of items in the ground set.
-        cardinality: Whether the matroid is uniform, which has a larger factor.
+        size: Number of items.
+        cardinality: Whether the matroid is uniform.
 
     Examples:
         >>> round(theorem_5_1(0.1, size=10, cardinality=True).factor, 3)
@@ -147,17 +146,17 @@ def theorem_5_1(epsilon: float, *, size: int, cardinality: bool) -> Guarantee:
 def report(
     run: ContinuousRun, guarantee: Guarantee, *, value: Number, greedy: Number
 ) -> dict[str, float]:
-    """Summarizes the values of a run and its guarantee.
+    """Summarizes a run and its guarantee.
 
     Args:
         run: A run.
         guarantee: Bound of a theorem for the run.
         value: Value of the rounded set.
-        greedy: Value of the set of ``centralized_greedy``.
+        greedy: Value of ``centralized_greedy``.
 
     Returns:
         ``extension`` at the last point, ``value``, ``greedy``, ``optimum_upper_bound``, ``ratio``
-        of value and greedy, ``guaranteed`` lower bound of the extension, and its ``slack``.
+        of value and greedy, ``guaranteed`` extension and ``slack``.
     """
     extension, greedy = float(run.extension[-1]), float(greedy)
     guaranteed = float(guarantee.factor) * greedy - float(guarantee.error)

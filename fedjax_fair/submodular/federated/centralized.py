@@ -14,7 +14,7 @@ from fedjax_fair.submodular.federated.importance_factors import compute_factors
 from fedjax_fair.submodular.federated.problem import Problem, fill_weights
 from fedjax_fair.submodular.federated.secure import secure_aggregate
 from fedjax_fair.submodular.federated.trajectory import ContinuousRun, GreedyRun
-from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.submodular.matroids import Matroid, heaviest_base
 
 __all__ = [
     "centralized_continuous_greedy",
@@ -29,15 +29,12 @@ def centralized_greedy(
 ) -> GreedyRun:
     """Adds the item with the largest gain until the set is a base.
 
-    The value is at least half of the optimum, and ``1 - 1/e`` of it for a uniform matroid.
+    It reaches half of the optimum, and ``1 - 1/e`` of it for a uniform matroid.
 
     Args:
         problem: The clients' functions.
         matroid: Constraint on sets.
-        client_weights: ``p_i``, summing to 1; equal by default.
-
-    Raises:
-        ValueError: If sizes or weights do not fit.
+        client_weights: As for ``fedcg``.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
@@ -83,15 +80,12 @@ def centralized_continuous_greedy(
     """Maximizes the multilinear extension of the sum, without communication.
 
     Args:
-        key: Random key, for problems with estimated gradients.
+        key: Random key, for estimated gradients.
         problem: The clients' functions.
         matroid: Constraint on sets.
         rounds: Number of steps.
-        step: Step size, at most ``1 / rounds``, which is the default.
-        client_weights: ``p_i``, summing to 1; equal by default.
-
-    Raises:
-        ValueError: If ``step * rounds > 1``, or sizes or weights do not fit.
+        step: As for ``fedcg``.
+        client_weights: As for ``fedcg``.
 
     References:
         Calinescu, Chekuri, Pal, Vondrak, *Maximizing a Monotone Submodular Function Subject to a
@@ -126,10 +120,7 @@ def _continuous_greedy(key, problem, matroid, weights, step, rounds):
 
 @jax.jit
 def random_base(key: Key[Array, ""], matroid: Matroid) -> Bool[Array, " size"]:
-    """Samples the heaviest base of random weights.
-
-    For a uniform or partition matroid all bases are equally likely.
-    """
+    """Samples the heaviest base of random weights: any base of a uniform or partition matroid."""
     return matroid.max_weight_base(jax.random.uniform(key, (matroid.size,)))
 
 
@@ -145,9 +136,4 @@ def top_singletons(
         [True, True, False]
     """
     weights = trajectory.check_arguments(problem, matroid, client_weights)
-    return _top_singletons(problem, matroid, weights)
-
-
-@jax.jit
-def _top_singletons(problem, matroid, weights):
-    return matroid.max_weight_base(compute_factors(problem, weights).singles)
+    return heaviest_base(matroid, compute_factors(problem, weights).singles)

@@ -36,7 +36,7 @@ class Method(NamedTuple):
 
     Attributes:
         solve: ``solve(key, problem, matroid)`` returns a run.
-        guarantee: ``guarantee(run, largest)``, the bound of a continuous run; or None.
+        guarantee: ``guarantee(run, largest)`` of a continuous run, or None.
         prepares: Whether importance factors are communicated first.
     """
 
@@ -79,9 +79,8 @@ def methods(
     """Returns the federated methods.
 
     Args:
-        rounds: Rounds of ``fedcg``, *T*. ``fedcg_plus`` takes ``local_steps`` times fewer, hence as
-            many gradients.
-        local_steps: Local steps of ``fedcg_plus``, *tau*.
+        rounds: Rounds of ``fedcg``. ``fedcg_plus`` takes ``local_steps`` times fewer.
+        local_steps: Local steps of ``fedcg_plus``.
         cohort_size: Clients per round of ``fedcg`` and ``fedcg_plus``; None for all.
         kappa: Of ``discrete_greedy``; with None all clients respond.
     """
@@ -113,17 +112,16 @@ def compare(
 
     Args:
         problem: The clients' functions.
-        matroid: Constraint on sets; uniform or a partition.
+        matroid: A uniform or partition matroid.
         chosen: The methods.
         seeds: Seeds of the runs of each method.
         show: Called with the name of each method before it runs.
 
     Returns:
-        Over ``algorithm``, ``seed`` and ``round``: ``value`` of the set so far (of a point, its
-        heaviest base), and the communication of ``to_dataset``. Without ``round``: ``final_value``,
-        ``rounded`` of a random rounding of the last point, ``guaranteed_factor`` and
-        ``guaranteed_error`` (``bounds.Guarantee``), ``extension_reached``, ``upper_bound`` of the
-        optimum, and over ``item`` the set, ``chosen``.
+        Over ``round``: ``value`` of the set so far (of a point, its heaviest base), and the
+        communication of ``to_dataset``. Without: ``final_value``, ``rounded`` of a random rounding,
+        ``guaranteed_factor`` and ``guaranteed_error`` (``bounds.Guarantee``),
+        ``extension_reached``, ``upper_bound`` of the optimum, and the set ``chosen``.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids

@@ -29,17 +29,16 @@ def custom(
 
     Args:
         value_fn: ``value_fn(mask, data) -> scalar`` of a set, ``[size]``, and one client's data;
-            monotone, and 0 at the empty set.
+            0 at the empty set.
         client_data: Arrays with a leading axis over clients.
-        size: Number of items in the ground set.
-        samples: Random sets for estimating the multilinear extension and its gradient
-            (``multilinear.sample_size``). None evaluates all sets of at most 10 items once, exactly.
+        size: Number of items.
+        samples: Random sets for estimating the multilinear extension (``multilinear.sample_size``).
+            None evaluates all sets of at most 10 items.
         check_sets: Random sets on which to check the function. At most 10 items are checked on all
             sets.
 
     Raises:
-        ValueError: If a checked set violates an assumption, or there are more than 10 items and no
-            ``samples``.
+        ValueError: If a check fails, or more than 10 items have no ``samples``.
 
     Examples:
         >>> rates = jnp.array([[1.0, 4.0, 4.0], [9.0, 0.0, 0.0]])
@@ -70,7 +69,7 @@ class SampledProblem(DenseProblem):
 
     Attributes:
         stacked_data: Arrays with a leading axis over clients.
-        num_items: Number of items in the ground set.
+        num_items: Number of items.
         samples: Random sets per estimate.
     """
 
@@ -113,8 +112,8 @@ class Custom(SampledProblem):
     """Problem of a custom function; use ``custom``, which checks it.
 
     Attributes:
-        value_fn: ``value_fn(mask, data) -> scalar``. It is structure: another function compiles
-            again. Of a ``jax.tree_util.Partial`` only the function is structure.
+        value_fn: ``value_fn(mask, data) -> scalar``. Another function compiles again, but not other
+            arrays of a ``jax.tree_util.Partial``.
     """
 
     value_fn: Callable[[Bool[Array, " size"], PyTree], Float[Array, ""]]
@@ -133,7 +132,7 @@ class TabulatedProblem(DenseProblem):
 
     Attributes:
         kind: Name in messages.
-        tables: Value of every set for every client, ``[clients, 2**size]``.
+        tables: Value of every set, ``[clients, 2**size]``.
     """
 
     kind: str

@@ -1,7 +1,7 @@
 """Greedy on the gains of a random sample of clients (Rafiey 2024, Algorithm 3).
 
-A client responds with a probability proportional to its importance factor, and its gains are
-divided by this probability, so that their sum is unbiased.
+A client responds with a probability proportional to its importance factor. Dividing its gains by
+the probability makes the sum unbiased.
 """
 
 from __future__ import annotations
@@ -47,14 +47,11 @@ def sufficient_kappa(epsilon: float, *, rank: int, size: int) -> float:
 
 
 def kappa_for_responses(factors: ArrayLike, responses: float) -> float:
-    """Computes the ``kappa`` for which a given number of clients respond in expectation.
+    """Computes the ``kappa`` for an expected number of responses.
 
     Args:
         factors: Importance factors, ``[clients]``.
         responses: Expected responses per step, at most the number of positive factors.
-
-    Raises:
-        ValueError: If ``responses`` is not positive or exceeds the number of positive factors.
 
     Examples:
         >>> round(kappa_for_responses([0.5, 0.25, 0.25], responses=2), 6)
@@ -89,20 +86,18 @@ def discrete_greedy(
 ) -> GreedyRun:
     """Adds the item with the largest estimated gain until the set is a base.
 
+    If no client responds, the first feasible item is added.
+
     Args:
         key: Random key.
         problem: The clients' functions.
         matroid: Constraint on sets.
-        kappa: A client responds with probability ``min(1, kappa * w_i)``, where ``w_i`` are the
+        kappa: Clients respond with probability ``min(1, kappa * w_i)``, where ``w_i`` are the
             ``importance_factors``. May be traced.
         epsilon: Determines kappa instead, in (0, 1), by ``sufficient_kappa``.
-        resample: Whether clients are sampled at every step, or once, as ``bounds.theorem_5_1``
-            assumes.
-        client_weights: ``p_i``, summing to 1; equal by default.
-        aggregation: As for ``fedcg``. Values are NaN after an element exceeds the maximum.
-
-    Returns:
-        The run. If no client responds, the first feasible item is added.
+        resample: Whether clients are sampled at every step instead of once.
+        client_weights: As for ``fedcg``.
+        aggregation: As for ``fedcg``.
 
     Raises:
         ValueError: If not exactly one of kappa and epsilon is given, or an argument is invalid.

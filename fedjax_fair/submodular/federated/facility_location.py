@@ -47,17 +47,14 @@ FACILITY_LOCATION = ClientFunction(
 
 
 def facility_location(scores: ArrayLike | SparseScores) -> Problem:
-    r"""Creates the problem of ``f_i(S) = max_{j in S} c_ij``: ratings, similarities, closeness.
+    """Creates the problem of ``f_i(S) = max_{j in S} c_ij``: ratings, similarities, closeness.
 
     Args:
         scores: Score of each item for each client, ``[clients, n]``, or ``sparse_scores`` if most
             are 0. Negative scores count as 0, with a warning.
 
-    Returns:
-        Problem with an exact extension. The gradient takes two passes over the (nonzero) scores.
-
     Raises:
-        ValueError: If a score is not finite, or shapes do not fit.
+        ValueError: If a score is not finite, or the shape does not fit.
 
     Examples:
         >>> problem = facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
@@ -76,7 +73,7 @@ class FacilityLocation(DenseProblem):
     """Facility location with a matrix of scores; use ``facility_location``.
 
     Attributes:
-        scores: Score of each item for each client, ``[clients, n]``, >= 0.
+        scores: Scores, ``[clients, n]``, >= 0.
         ranked: The same, best item first.
     """
 
@@ -100,11 +97,7 @@ def _rank(matrix):
 
 
 class SparseFacilityLocation(Problem):
-    """Facility location with a list of scores, in one pass for all clients.
-
-    Attributes:
-        scores: The positive scores.
-    """
+    """Facility location with a list of scores."""
 
     scores: SparseScores
 
@@ -185,7 +178,7 @@ class _Memo(NamedTuple):
 
 
 class _CachedSum(WeightedSum):
-    """Weighted sum with cached gains of all items.
+    """Weighted sum with cached gains.
 
     An added item changes gains only at the clients for which it is the best of the set.
     """

@@ -1,8 +1,7 @@
 """Feature selection by mutual information of features and label under each client's model.
 
-Mutual information is submodular only if features are independent given the label, so each client
-fits such a model, smoothed naive Bayes. An estimate for many features is monotone and submodular
-only up to its errors.
+Mutual information is submodular if features are independent given the label, as in the clients'
+models, smoothed naive Bayes. An estimate for many features is so only up to its errors.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ class _Model(NamedTuple):
 
     Attributes:
         prior: Log probability of each label, ``[labels]``.
-        likelihood: Log probability of each example's features given each label,
-            ``[examples, features, labels]``.
+        likelihood: Log probability of features given labels, ``[examples, features, labels]``.
         weights: Probability of each example, ``[examples]``.
     """
 
@@ -56,8 +54,8 @@ def feature_selection(
 ) -> Problem:
     r"""Creates the problem of ``f_i(S) = I(X_S; Y)``, in nats, under *i*'s naive Bayes model.
 
-    It is :math:`H(Y) - E[H(Y \mid X_S)]`, exact for at most 4,096 configurations of the features.
-    For more it is estimated from a fixed sample of the model.
+    :math:`H(Y) - E[H(Y \mid X_S)]` is exact for at most 4,096 configurations of the features, and
+    otherwise estimated from a fixed sample.
 
     Args:
         features: Each client's examples, ``[examples, features]``, integers in ``[0,
@@ -68,9 +66,6 @@ def feature_selection(
         samples: Random sets for estimating the multilinear extension of more than 10 features.
         num_examples: Examples sampled from each model.
         seed: Seed of these samples.
-
-    Raises:
-        ValueError: If shapes differ, or a value, label or setting is out of range.
 
     References:
         Krause, Guestrin, *Near-optimal Nonmyopic Value of Information in Graphical Models*, UAI

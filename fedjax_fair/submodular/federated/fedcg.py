@@ -1,8 +1,8 @@
 """Federated continuous greedy (Rafiey 2024, Algorithm 1).
 
 Each client sends the heaviest base for its gradient, and the server steps towards the mean base. A
-base takes fewer bits than a gradient, but does not contain the size of the gains: if that differs
-much between clients, ``send="gradient"`` is better.
+base takes few bits, but lacks the size of the gains: if that differs much between clients,
+``send="gradient"`` is better.
 """
 
 from __future__ import annotations
@@ -52,16 +52,13 @@ def fedcg(
         send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for the mean.
         client_weights: ``p_i``, summing to 1; equal by default.
         aggregation: ``"secure"``, or ``SecureAggregation(max_abs_value)``, masks messages, in time
-            quadratic in the clients. Sums are NaN if a weighted element exceeds the maximum.
+            quadratic in the clients. Results are NaN if a weighted element exceeds the maximum.
 
     Returns:
         The run; ``rounding.swap(key, matroid, run.x)`` rounds its last point to a set.
 
     Raises:
         ValueError: If ``step * rounds > 1``, or sizes or weights do not fit.
-
-    References:
-        Rafiey, *Decomposable Submodular Maximization in Federated Setting*, ICML 2024
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids

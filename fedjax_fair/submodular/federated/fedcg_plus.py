@@ -47,8 +47,8 @@ def fedcg_plus(
 ) -> ContinuousRun:
     """Maximizes the multilinear extension in few rounds.
 
-    The paper's local steps can leave the unit cube, where the extension is not an expectation;
-    ``local`` selects a correction. With one local step and exact gradients it equals ``fedcg``.
+    The paper's local steps can leave the unit cube; ``local`` selects a correction. With one local
+    step and exact gradients it equals ``fedcg``.
 
     Args:
         key: Random key.
@@ -57,7 +57,7 @@ def fedcg_plus(
         rounds: Communication rounds, *R = T / tau*.
         local_steps: Steps of each client per round, *tau*.
         cohort_size: As for ``fedcg``.
-        step: Server's step size, at most ``1 / rounds``, which is the default.
+        step: As for ``fedcg``.
         gradient: ``"exact"``, or ``"sampled"``: estimated from random sets.
         sigma: Largest error of a sampled gradient, relative to a client's largest value of an item
             (``multilinear.sample_size``).
@@ -68,7 +68,7 @@ def fedcg_plus(
         aggregation: As for ``fedcg``, between the clients of the cohort.
 
     Raises:
-        ValueError: As ``fedcg``; or if ``gradient="exact"`` and the problem has no exact gradient.
+        ValueError: As ``fedcg``; or if the problem has no exact gradient.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids

@@ -1,7 +1,6 @@
-"""Importance factors of clients, in two rounds (Rafiey 2024).
+"""Importance factors of clients, in two rounds (Rafiey 2024, Algorithms 4 and 5).
 
-Algorithm 4 is the case of facility location and Algorithm 5 that of coverage. The server sums the
-clients' values of single items; clients compute their factors from the sums.
+The server sums the clients' values of single items; clients compute their factors from the sums.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ class ImportanceFactors(NamedTuple):
     """Importance factors and their communication.
 
     Attributes:
-        factors: Largest share of each client in the value of an item, ``[clients]``, in ``[0, 1]``;
-            not sent to the server.
+        factors: Largest share of each client in the value of an item, ``[clients]``; not sent.
         singles: Value of each single item, ``[size]``.
-        communication: Clients and bits of the two rounds: values up, sums down.
+        communication: Clients and bits of both rounds.
     """
 
     factors: Float[Array, " clients"]
@@ -48,12 +46,9 @@ def importance_factors(
 
     Args:
         problem: The clients' functions.
-        client_weights: ``p_i``, summing to 1; equal by default.
+        client_weights: As for ``fedcg``.
         aggregation: As for ``fedcg``.
         key: Random key of the masks, for secure aggregation.
-
-    Raises:
-        ValueError: If the weights do not sum to 1, or secure aggregation has no key.
 
     Examples:
         >>> from fedjax_fair.submodular import federated

@@ -22,7 +22,7 @@ def max_coverage(membership: ArrayLike | SparseScores) -> Problem:
 
     Args:
         membership: Whether each client is in each group, ``[clients, groups]``, or
-            ``sparse_scores`` without scores, a list of memberships.
+            ``sparse_scores`` without scores.
 
     Raises:
         ValueError: If the shape does not fit, or a membership is not 0 or 1.
@@ -43,11 +43,7 @@ def max_coverage(membership: ArrayLike | SparseScores) -> Problem:
 
 
 class MaxCoverage(DenseProblem):
-    """Maximum coverage with a matrix of memberships; use ``max_coverage``.
-
-    Attributes:
-        covers: Whether each client is in each group, ``[clients, groups]``.
-    """
+    """Maximum coverage with a matrix of memberships, ``[clients, groups]``."""
 
     covers: Bool[Array, "clients groups"]
 

@@ -1,7 +1,6 @@
-"""Federated problems: private set functions of clients, and what the clients compute.
+"""Federated problems: private set functions of clients.
 
-Algorithms take a problem as a pytree, so problems of equal structure and shapes share compiled
-functions. Only ``secure_aggregate`` sums over clients.
+Problems of equal structure and shapes share compiled functions.
 """
 
 from __future__ import annotations
@@ -25,18 +24,7 @@ from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.tree import Tree
 
-__all__ = [
-    "Bases",
-    "ClientFunction",
-    "DenseProblem",
-    "Extensions",
-    "Gains",
-    "Problem",
-    "WeightedSum",
-    "as_client_weights",
-    "dense_gains",
-    "fill_weights",
-]
+__all__ = ["ClientFunction", "DenseProblem", "Extensions", "Gains", "Problem"]
 
 
 class ClientFunction(NamedTuple):
@@ -46,7 +34,7 @@ class ClientFunction(NamedTuple):
         value: ``value(data, mask) -> scalar``.
         gains: ``gains(data, mask) -> [size]``, ``f(S + e) - f(S - e)`` of every item.
         extension: ``extension(data, key, x) -> scalar``, the multilinear extension.
-        gradient: ``gradient(data, key, x) -> [size]``, the gradient of the extension.
+        gradient: ``gradient(data, key, x) -> [size]``.
     """
 
     value: Callable[[PyTree, Bool[Array, " size"]], Float[Array, ""]]
@@ -68,11 +56,11 @@ class Bases(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """Non-negative vector over the ground set for each client: gains or a gradient.
+    """Non-negative vector over the items for each client: gains or a gradient.
 
     Attributes:
         messages: ``messages(weights) -> Messages``, weighted by ``[clients]``.
-        bases: ``bases(matroid) -> Bases``, each client's heaviest base.
+        bases: ``bases(matroid) -> Bases``.
         spread: ``spread(mean) -> scalar``, the largest difference of an element from ``[size]``.
         shares: ``shares(weights, total) -> [clients]``, the largest ratio of a client's weighted
             element to a positive ``total``, ``[size]``.
@@ -169,8 +157,7 @@ def _value(problem, mask, weights):
 class DenseProblem(Problem):
     """Problem that maps one function over the data of all clients.
 
-    A subclass defines ``function`` and ``data``. ``num_clients`` and ``size`` are by default the
-    first and the last axis of the first array of the data.
+    ``num_clients`` and ``size`` are by default the first and the last axis of the first array.
 
     Examples:
         >>> class Additive(DenseProblem):

@@ -28,14 +28,9 @@ def _sum_over_needs(function):
 def combinatorial_public_projects(valuations: ArrayLike) -> Problem:
     """Creates the problem of ``f_i(S) = sum_a max_{j in S} v_iaj``, with needs *a*.
 
-    All clients share the projects; ``Welfare`` assigns each to one client instead.
-
     Args:
         valuations: Value of each project for each need of each client, ``[clients, needs,
             projects]``, >= 0.
-
-    Raises:
-        ValueError: If a valuation is negative or not finite, or the shape does not fit.
 
     References:
         Papadimitriou, Schapira, Singer, *On the Hardness of Being Truthful*, FOCS 2008
@@ -56,7 +51,7 @@ class CombinatorialPublicProjects(DenseProblem):
     """Sums of facility locations, one per need; use ``combinatorial_public_projects``.
 
     Attributes:
-        needs: Values of projects for each need of each client, best project first.
+        needs: Values of projects, best first, ``[clients, needs, projects]``.
     """
 
     needs: multilinear.Ranked

@@ -18,16 +18,7 @@ from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import SecureAggregation, secure_sum
 from fedjax_fair.tree import Tree
 
-__all__ = [
-    "Aggregation",
-    "Messages",
-    "Protocol",
-    "base_bits",
-    "make_protocol",
-    "nan_if_out_of_range",
-    "secure_aggregate",
-    "vector_bits",
-]
+__all__ = ["Aggregation", "Messages", "Protocol", "secure_aggregate"]
 
 Aggregation = Literal["plain", "secure"] | SecureAggregation
 
@@ -35,15 +26,14 @@ _MASKS = 2**32 - 1  # Folded into keys that algorithms also fold client ids and 
 
 
 class Messages(NamedTuple):
-    """Weighted vectors over the ground set, one per client, as sums of parts.
+    """Weighted vectors over the items, one per client, as sums of parts.
 
-    A part has either a row of amounts per client for the same items, or one list of the entries of
-    all clients.
+    A part has a row of amounts per client for the same items, or one list of all entries.
 
     Attributes:
         items: Items of each part, ``[items]`` or ``[entries]``.
         amounts: Amounts of each part, ``[clients, items]`` or ``[entries]``.
-        owners: Client of each row or entry of each part.
+        owners: Client of each row or entry.
     """
 
     items: tuple[Int[Array, " entries"], ...]

@@ -1,9 +1,9 @@
 r"""Sparse scores: one flat list of the scores of all clients.
 
-A client has gains only for items that it has scored, so the gradients of all clients have as many
-elements as there are scores. If scores take few values (ratings, memberships), gradients are
-products over levels. With :math:`P_{il} = \prod_{j: c_{ij} \geq s_l} (1 - x_j)`, the probability
-that a random set has no item with at least the *l*-th smallest score :math:`s_l` of client *i*,
+Gradients of all clients have as many elements as there are scores. If scores take few values
+(ratings, memberships), gradients are products over levels. With :math:`P_{il} = \prod_{j: c_{ij}
+\geq s_l} (1 - x_j)`, the probability that a random set has no item with at least the *l*-th
+smallest score :math:`s_l` of client *i*,
 
 .. math::
 
@@ -11,8 +11,7 @@ that a random set has no item with at least the *l*-th smallest score :math:`s_l
     \frac{\partial \hat f_i}{\partial x_j}
         = \sum_{l: s_l \leq c_{ij}} (s_l - s_{l-1}) \frac{P_{il}}{1 - x_j}.
 
-Other scores use the prefix passes of the dense form, over groups of clients with similar numbers of
-scores.
+Other scores use the prefix passes of the dense form, over groups of clients of similar size.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from fedjax_fair.submodular.federated.secure import Messages
 from fedjax_fair.submodular.matroids import Matroid, Uniform
 from fedjax_fair.tree import Tree
 
-__all__ = ["SparseScores", "check_integers", "clip_negative", "sparse_gains", "sparse_scores"]
+__all__ = ["SparseScores", "sparse_scores"]
 
 # This many products per client cost little compared with its scores.
 _MAX_LEVELS = 16
@@ -51,8 +50,7 @@ class SparseScores(Tree):
         items: Item of each score.
         scores: The scores, > 0.
         offsets: Start of each client's entries, ``[clients + 1]``.
-        cells: Index of each score in the flattened table of clients and levels, ascending; None if
-            there are many levels.
+        cells: Index of each score in the table of clients and levels; None for many levels.
         steps: Differences of successive levels, or None.
         by_item: Indices of all entries, grouped by item, ``[entries]``.
         item_offsets: Start of each item's group in ``by_item``, ``[size + 1]``.
@@ -60,7 +58,7 @@ class SparseScores(Tree):
         widths: Largest number of entries of a client in each group.
         num_clients: Number of clients.
         size: Number of items.
-        max_raters: Largest number of clients that score one item.
+        max_raters: Largest number of scores of an item.
     """
 
     owners: Int[Array, " entries"]
@@ -122,11 +120,10 @@ def sparse_scores(
         scores: The scores, ``[entries]``; 1 by default, a membership. Zeros are dropped, and
             negative scores with a warning.
         num_clients: Number of clients.
-        size: Number of items in the ground set.
+        size: Number of items.
 
     Raises:
-        ValueError: If shapes differ, an element is invalid, a pair occurs twice, or no score is
-            positive.
+        ValueError: If shapes or elements are invalid, or a pair occurs twice.
 
     Examples:
         >>> ratings = sparse_scores([0, 0, 2], [1, 3, 3], [5, 3, 4], num_clients=3, size=4)

@@ -17,17 +17,7 @@ from fedjax_fair.submodular.federated.secure import secure_aggregate
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = [
-    "Communication",
-    "ContinuousRun",
-    "GreedyRun",
-    "RoundResult",
-    "ascend",
-    "check_arguments",
-    "sample_cohort",
-    "step_size",
-    "to_dataset",
-]
+__all__ = ["Communication", "ContinuousRun", "GreedyRun", "to_dataset"]
 
 
 class Communication(NamedTuple):
@@ -57,8 +47,7 @@ class Communication(NamedTuple):
 class ContinuousRun(NamedTuple):
     """Run of an algorithm that moves a fractional point.
 
-    Quantities of a round are measured at the point before it. Of them the server sees only the
-    directions.
+    Quantities of a round are measured at the point before it.
 
     Attributes:
         x: Last point, in the matroid polytope, ``[size]``.
@@ -66,14 +55,14 @@ class ContinuousRun(NamedTuple):
         rank: Rank of the matroid.
         directions: Direction of each round, ``[rounds, size]``.
         extension: ``F(x)`` before the first and after each round, ``[rounds + 1]``.
-        rounded: Value of the heaviest base at each of these points (greedy rounding).
-        spread: Largest difference of a client's gradient from the mean gradient, ``[rounds]``.
+        rounded: Value of the heaviest base at each of these points.
+        spread: Largest difference of a client's gradient from the mean, ``[rounds]``.
         client_base_gain: Mean of ``<v_i, grad f_i(x)>`` for the clients' bases.
         progress: ``<direction, grad F(x)>``.
-        max_base_gain: Largest ``<v, grad F(x)>`` of a base. The optimum is at most ``extension +
-            max_base_gain``.
-        lipschitz: Largest change of a client's gradient along local steps, per distance; 0 without
-            local steps, NaN if gradients are estimated.
+        max_base_gain: Largest ``<v, grad F(x)>`` of a base; with ``extension`` it bounds the
+            optimum.
+        lipschitz: Largest change of a gradient along local steps, per distance; 0 without local
+            steps, NaN if gradients are estimated.
         communication: Clients and bits of every round.
     """
 
@@ -122,11 +111,11 @@ def ascend(problem, matroid, weights, key, rounds, step, communicate, costs) -> 
         problem: The clients' functions.
         matroid: Constraint on sets.
         weights: Weights of the clients, ``[clients]``.
-        key: Random key, into which the round is folded.
+        key: Random key, into which rounds are folded.
         rounds: Number of rounds.
         step: Step size.
         communicate: ``communicate(key_cohort, key_work, x, gradients) -> RoundResult``.
-        costs: Clients of a round, and bits sent to and by each of them.
+        costs: Clients per round, bits to and from each.
     """
 
     def rounded_value(x):
@@ -216,12 +205,11 @@ def to_dataset(run: ContinuousRun | GreedyRun, seeds: tuple[int, ...] | None = N
 
     Args:
         run: A run, or one that was mapped over seeds with ``jax.vmap``.
-        seeds: Seeds of a mapped run, in the order of its leading axis.
+        seeds: Seeds of a mapped run.
 
     Returns:
-        Over ``round``, from 0: values, and cumulative clients and bits. Over ``training_round``:
-        diagnostics. Over ``item``: the last point ``x`` or the set ``chosen``. With seeds all have a
-        dimension ``seed``.
+        Values and cumulative communication over ``round``, diagnostics over ``training_round``, the
+        solution ``x`` or ``chosen`` over ``item``.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids

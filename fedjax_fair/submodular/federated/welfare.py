@@ -1,7 +1,7 @@
 """Welfare: every item is assigned to one agent, and the sum of the agents' values is maximized.
 
-Clients must send gradients, not bases. An agent's gradient is zero outside of its pairs, so its
-heaviest base assigns all items to itself, and the mean of the bases splits every item equally.
+Clients must send gradients. An agent's gradient is zero outside of its pairs, so its heaviest base
+assigns all items to itself, and the mean of the bases splits every item equally.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["Welfare"]
 
 
 class Welfare(DenseProblem):
-    """``f_i(S) = v_i({j : (j, i) in S})`` of pairs of an item and the agent it is assigned to.
+    """``f_i(S) = v_i({j : (j, i) in S})`` of pairs of an item and its agent.
 
-    Pairs are numbered ``item * agents + agent``. Use it with the matroid ``allocation(items,
-    agents)``, and with ``send="gradient"``.
+    Pairs are numbered ``item * agents + agent``. Use the matroid ``allocation(items, agents)`` and
+    ``send="gradient"``.
 
     Args:
-        valuations: Valuations of sets of items: any problem; its clients are the agents.
+        valuations: Any problem; its clients are the agents.
 
     Examples:
         >>> from fedjax_fair.submodular.federated import facility_location
