@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from fedjax_fair import aggregators, models, selectors, solvers
-from fedjax_fair.base import Client, Cohort, Selector, Variables, empty_state
+from fedjax_fair.base import Client, Cohort, Selector, Variables
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.local_training import default_clients_per_batch
 from fedjax_fair.numerics import target
@@ -21,10 +21,7 @@ LARGE = 100
 def fixed(*clients):
     """A selector that always selects the same slots."""
     cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
-    return Selector.from_functions(
-        init=empty_state,
-        select=lambda key, state, context: (cohort, state, {}),
-    )
+    return Selector.from_functions(lambda key, state, context: (cohort, state, {}))
 
 
 def make(model, selector=None, solver=None, aggregator=None, **settings):
@@ -90,7 +87,7 @@ def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, cl
     weighted = cohort._replace(weights=shares)
     round = make(
         model,
-        Selector.from_functions(empty_state, lambda key, state, context: (weighted, state, {})),
+        Selector.from_functions(lambda key, state, context: (weighted, state, {})),
         aggregator=Seen("selector"),
         clients_per_batch=clients_per_batch,
     )

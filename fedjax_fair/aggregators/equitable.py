@@ -16,7 +16,7 @@ from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutua
 from fedjax_fair.numerics.clustering import cluster_weights, eigengap, kmeans, spectral_embedding
 from fedjax_fair.numerics.products import product
 
-__all__ = ["Equitable", "activation_vectors"]
+__all__ = ["Equitable"]
 
 
 class Equitable(Aggregator):
@@ -92,14 +92,7 @@ class Equitable(Aggregator):
         if self.groups == "oracle":
             labels = jnp.where(valid, groups, -1)
         else:
-            vectors = activation_vectors(
-                cohort,
-                results,
-                context,
-                layer=self.layer,
-                model=self.model,
-                examples=self.examples,
-            )
+            vectors = self.activation_vectors(cohort, results, context)
             valid &= jnp.all(jnp.isfinite(vectors), axis=1)
             key = jax.random.fold_in(jax.random.key(0), context.round)
             similarity = _similarity(vectors, valid, self.center, self.cosine)
@@ -117,58 +110,44 @@ class Equitable(Aggregator):
             info["ari"] = adjusted_rand_index(labels, groups)
         return update, state, Aggregation(weights, info)
 
+    def activation_vectors(
+        self, cohort: Cohort, results: LocalResult, context: Context
+    ) -> Float[Array, "cohort width"]:
+        """Returns the mean log-softmax of each participant's activations (definition 1).
 
-def activation_vectors(
-    cohort: Cohort,
-    results: LocalResult,
-    context: Context,
-    *,
-    layer: Literal["penultimate", "logits"] = "penultimate",
-    model: Literal["trained", "received"] = "trained",
-    examples: Literal["all", "last_batch"] = "all",
-) -> Float[Array, "cohort width"]:
-    """Returns the mean log-softmax of each participant's activations, in evaluation mode.
+        Raises:
+            ValueError: If ``examples`` is the last batch and the solver does not report it.
+        """
+        updates = results.update if self.model == "trained" else None
 
-    Args:
-        cohort: The trained cohort.
-        results: Its results.
-        context: Context of the start of the round.
-        layer: See ``Equitable``.
-        model: See ``Equitable``.
-        examples: See ``Equitable``.
+        def metric_fn(variables, features, labels):
+            params, state = variables
+            if self.layer == "logits":
+                values, _ = context.model.apply(params, state, features, train=False, key=None)
+            else:
+                values = context.model.features(params, state, features)
+            return jax.nn.log_softmax(values)
 
-    Raises:
-        ValueError: If ``examples`` is the last batch and the solver does not report it.
+        if self.examples == "all":
+            return context.client_means(metric_fn, cohort.clients, updates)
+        if "last_batch" not in results.reports:
+            raise ValueError(
+                "examples='last_batch': expected a solver that reports it, such as SGD."
+            )
 
-    References:
-        *Equitable Federated Learning with Activation Clustering*, definition 1.
-    """
-    updates = results.update if model == "trained" else None
+        def of_batch(client, participant):
+            indices, update = participant
+            variables = context.variables
+            if update is not None:
+                variables = jax.tree.map(jnp.add, variables, update)
+            values = metric_fn(
+                variables, context.examples.features[indices], context.examples.labels[indices]
+            )
+            return jnp.mean(values, axis=0, where=(indices >= 0)[:, None])
 
-    def metric_fn(variables, features, labels):
-        params, state = variables
-        if layer == "logits":
-            values, _ = context.model.apply(params, state, features, train=False, key=None)
-        else:
-            values = context.model.features(params, state, features)
-        return jax.nn.log_softmax(values)
-
-    if examples == "all":
-        return context.client_means(metric_fn, cohort.clients, updates)
-    if "last_batch" not in results.reports:
-        raise ValueError("examples='last_batch': expected a solver that reports it, such as SGD.")
-
-    def of_batch(client, participant):
-        indices, update = participant
-        variables = context.variables
-        if update is not None:
-            variables = jax.tree.map(jnp.add, variables, update)
-        values = metric_fn(
-            variables, context.examples.features[indices], context.examples.labels[indices]
+        return context.map_clients(
+            of_batch, cohort.clients, (results.reports["last_batch"], updates)
         )
-        return jnp.mean(values, axis=0, where=(indices >= 0)[:, None])
-
-    return context.map_clients(of_batch, cohort.clients, (results.reports["last_batch"], updates))
 
 
 def _similarity(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -16,11 +15,6 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedjax_fair.base.context import Client, Cohort, Context, Info, LocalResult, ServerView
 from fedjax_fair.base.models import Variables
 from fedjax_fair.tree import Tree
-
-
-def empty_state(context: Context) -> tuple[()]:
-    """Returns the state of a role without one."""
-    return ()
 
 
 class Sampling(NamedTuple):
@@ -93,27 +87,23 @@ class Selector(Tree):
 
     @staticmethod
     def from_functions(
-        init: Callable[..., PyTree],
         select: Callable[..., tuple[Cohort, PyTree, Info]],
+        init: Callable[..., PyTree] | None = None,
         observe: Callable[..., PyTree] | None = None,
-        *,
-        server_view: ServerView = "vectors",
     ) -> Selector:
         """Makes a selector of functions in place of the methods; new functions compile again."""
-        return FunctionSelector(init, select, observe, server_view=server_view)
+        return FunctionSelector(select, init, observe)
 
 
 class FunctionSelector(Selector):
     """A selector from `Selector.from_functions`."""
 
-    init_fn: Callable[..., PyTree]
     select_fn: Callable[..., Any]
+    init_fn: Callable[..., PyTree] | None = None
     observe_fn: Callable[..., PyTree] | None = None
-    _: KW_ONLY
-    server_view: ServerView = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def init(self, context):
-        return self.init_fn(context)
+        return () if self.init_fn is None else self.init_fn(context)
 
     def select(self, key, state, context):
         return self.select_fn(key, state, context)
@@ -137,20 +127,6 @@ class Solver(Tree):
     @abstractmethod
     def solve(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:
         """Trains from the given variables on the client's examples."""
-
-    @staticmethod
-    def from_functions(solve: Callable[..., LocalResult]) -> Solver:
-        """Makes a solver of a function ``solve(key, variables, client) -> LocalResult``."""
-        return FunctionSolver(solve)
-
-
-class FunctionSolver(Solver):
-    """A solver from `Solver.from_functions`."""
-
-    solve_fn: Callable[..., LocalResult]
-
-    def solve(self, key, variables, client):
-        return self.solve_fn(key, variables, client)
 
 
 class Aggregation(NamedTuple):
@@ -194,31 +170,6 @@ class Aggregator(Tree):
         self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
     ) -> tuple[Variables, PyTree, Aggregation]:
         """Returns the update that is added to the global variables, the new state, and info."""
-
-    @staticmethod
-    def from_functions(
-        init: Callable[..., PyTree],
-        aggregate: Callable[..., tuple[Variables, PyTree, Aggregation]],
-        *,
-        server_view: ServerView = "vectors",
-    ) -> Aggregator:
-        """Makes an aggregator of functions in place of the methods."""
-        return FunctionAggregator(init, aggregate, server_view=server_view)
-
-
-class FunctionAggregator(Aggregator):
-    """An aggregator from `Aggregator.from_functions`."""
-
-    init_fn: Callable[..., PyTree]
-    aggregate_fn: Callable[..., Any]
-    _: KW_ONLY
-    server_view: ServerView = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def init(self, context):
-        return self.init_fn(context)
-
-    def aggregate(self, state, cohort, results, context):
-        return self.aggregate_fn(state, cohort, results, context)
 
 
 class FaultContext(NamedTuple):

@@ -10,7 +10,6 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from fedjax_fair.aggregators import Equitable, Mean
-from fedjax_fair.aggregators.equitable import activation_vectors
 from fedjax_fair.base import Cohort, LocalResult
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import make_context
@@ -70,9 +69,8 @@ def test_activation_vectors_are_means_of_log_softmax(model, layer, examples):
     data, clients = make_federation(), [4, 1, 4]
     batches = np.array([[7, 3, -1], [2, -1, -1], [5, 6, 8]], np.int32)
     cohort, results, context = trained(data, clients, reports={"last_batch": jnp.asarray(batches)})
-    vectors = activation_vectors(
-        cohort, results, context, model=model, layer=layer, examples=examples
-    )
+    aggregator = aggregators.Equitable(model=model, layer=layer, examples=examples)
+    vectors = aggregator.activation_vectors(cohort, results, context)
     for slot, client in enumerate(clients):
         rows = rows_of(data, client) if examples == "all" else batches[slot][batches[slot] >= 0]
         values = np.float64(data.train.features[rows])
@@ -213,7 +211,9 @@ def test_bad_settings_are_named(settings, message):
 
 def test_what_is_not_known_is_named():
     cohort, results, context = trained(make_federation(), [0, 1])
-    with pytest.raises(ValueError, match="groups='oracle': expected a federation with planted"):
+    with pytest.raises(
+        ValueError, match="groups='oracle': expected a federated dataset with groups"
+    ):
         Equitable(2, groups="oracle").init(context)
     with pytest.raises(ValueError, match="examples='last_batch': expected a solver"):
         aggregate(Equitable(2, examples="last_batch"), cohort, results, context)

@@ -198,7 +198,7 @@ def test_bad_settings_are_named(call, message):
 
 def test_bad_federations_are_named():
     context = make_context(make_federation().train)
-    with pytest.raises(ValueError, match="groups=None: expected a federation with planted groups"):
+    with pytest.raises(ValueError, match="groups=None: expected a federated dataset with groups"):
         aggregators.GIFAIR().init(context)
     with pytest.raises(ValueError, match=r"cohort_size=7: expected an integer >= 1 and <= 6"):
         selectors.DRFA(0.1, 7, 3).init(context)

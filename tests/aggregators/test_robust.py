@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import aggregate, linear_model, make_context, make_federation
+from jaxtyping import PyTree
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import Cohort, LocalResult, Selector, Solver, Variables, empty_state
+from fedjax_fair.base import Cohort, LocalResult, Selector, Solver, Variables
 from fedjax_fair.simulate import Round
 
 SIZES = (3, 8, 5, 1, 6, 9, 4)
@@ -148,12 +149,20 @@ def test_centered_clipping_starts_from_the_last_update():
         np.testing.assert_allclose(update, center, rtol=1e-4, atol=1e-5)
 
 
+class Learned(Solver):
+    """Returns a given result."""
+
+    result: PyTree
+
+    def solve(self, key, variables, client):
+        return self.result
+
+
 def trusting(root):
     """FLTrust whose server learns a given vector."""
     learned = jax.tree.map(lambda leaf: leaf[0], results_of(root[None]))
     examples = np.asarray(EXAMPLES.features)[:2], np.asarray(EXAMPLES.labels)[:2]
-    server = Solver.from_functions(lambda key, variables, client: learned)
-    return aggregators.FLTrust(examples, server)
+    return aggregators.FLTrust(examples, Learned(learned))
 
 
 @pytest.mark.parametrize("responded", ANSWERS, ids=["all", "five", "four"])
@@ -199,7 +208,7 @@ def test_the_server_trains_as_its_solver_does_on_its_own_examples():
     solver = solvers.SGD(0.5, 16, steps=3)
     trust = aggregators.FLTrust((train.features[own], train.labels[own].astype(np.int64)), solver)
     cohort = Cohort(jnp.array([client], jnp.int32), jnp.ones(1))
-    one = Selector.from_functions(empty_state, lambda key, state, context: (cohort, state, {}))
+    one = Selector.from_functions(lambda key, state, context: (cohort, state, {}))
     states = {}
     for name, aggregator in {"mean": aggregators.Mean(), "fltrust": trust}.items():
         round = Round(linear_model(), one, solver, aggregator)
