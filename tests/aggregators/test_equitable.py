@@ -69,7 +69,7 @@ def test_activation_vectors_are_means_of_log_softmax(model, layer, examples):
     data, clients = make_federation(), [4, 1, 4]
     batches = np.array([[7, 3, -1], [2, -1, -1], [5, 6, 8]], np.int32)
     cohort, results, context = trained(data, clients, reports={"last_batch": jnp.asarray(batches)})
-    aggregator = aggregators.Equitable(model=model, layer=layer, examples=examples)
+    aggregator = Equitable(model=model, layer=layer, examples=examples)
     vectors = aggregator.activation_vectors(cohort, results, context)
     for slot, client in enumerate(clients):
         rows = rows_of(data, client) if examples == "all" else batches[slot][batches[slot] >= 0]
