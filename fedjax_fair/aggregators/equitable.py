@@ -22,39 +22,34 @@ __all__ = ["Equitable"]
 class Equitable(Aggregator):
     r"""Clusters the cohort by activations and gives every cluster the same weight.
 
-    Each participant also sends a vector of mean activations :math:`a_i`. The server embeds the
-    similarities :math:`S = A A^\top` in the eigenvectors of their largest eigenvalues, finds
-    clusters by k-means, and weights a participant by
+    Participants send vectors of mean activations :math:`a_i`. The server embeds their similarities
+    :math:`S = A A^\top` in the eigenvectors of the largest eigenvalues, runs k-means, and weights
+    participants by
 
     .. math:: p_i = \frac{1}{C' \cdot |\text{cluster of } i|},
 
-    where :math:`C'` is the number of non-empty clusters. (The paper divides by the number of
-    requested clusters; if there are fewer, for example of identical vectors, that would shrink the
-    model.) A cohort smaller than ``num_clusters`` is split into single participants.
-
-    A participant whose vector is not finite, because its training diverged, gets no weight. If none
-    is finite, weights are uniform, and the update of the round is not finite.
-
-    The seeds of k-means are the same in every run: clusters depend only on the vectors and the
+    where :math:`C'` is the number of non-empty clusters. (The paper divides by the requested
+    number, which would shrink the model if there are fewer.) Clusters depend only on vectors and
     round.
 
-    Info: the ``cluster`` of every participant (the slot of the first one in the cluster; -1 for one
-    without weight), ``num_clusters``, and, if groups are known, how well clusters match them,
-    ``nmi`` and ``ari``.
+    A participant whose vector is not finite gets no weight. If none is finite, weights are uniform
+    and the update is not finite.
+
+    Info: the ``cluster`` of every participant (slot of its first participant; -1 without weight),
+    ``num_clusters``, and the agreement with known groups, ``nmi`` and ``ari``.
 
     Args:
-        num_clusters: Clusters to look for, or ``"eigengap"`` to choose from 2 up to the cohort size
-            minus one in every round, by the largest gap between eigenvalues.
+        num_clusters: Number of clusters, or ``"eigengap"`` to choose from 2 up to the cohort size
+            minus one by the largest gap between eigenvalues.
         groups: ``"oracle"`` takes the ground-truth groups as clusters, an upper bound.
         layer: Activations of the last hidden layer, or ``"logits"``.
-        model: Whether they are those of the locally trained model or of the ``"received"`` one.
-        examples: Whether to average over all training examples of the client, or over the
-            ``"last_batch"`` it trained on.
-        center: Whether to subtract the mean over the cohort from the vectors.
-        cosine: Whether to scale vectors to unit norm, so that similarities are cosines.
+        model: The locally ``"trained"`` model or the ``"received"`` one.
+        examples: All training examples of the client, or the ``"last_batch"`` it trained on.
+        center: Whether to subtract the mean vector of the cohort.
+        cosine: Whether to scale vectors to unit norm.
 
     Raises:
-        ValueError: If a setting is not one of those listed, or (at ``init``) if an oracle has no
+        ValueError: If a setting is not one of those listed, or (at ``init``) an oracle has no
             groups.
 
     References:

@@ -18,11 +18,11 @@ from fedjax_fair.tree import Tree
 
 
 class Sampling(NamedTuple):
-    """The distribution of cohorts of a selector that does not read the clients' data.
+    """A distribution of cohorts that does not depend on the clients' data.
 
     Attributes:
-        kind: ``"uniform"`` draws distinct clients with equal probabilities, independently in every
-            round; ``"round_robin"`` takes clients in turn; ``"full"`` takes all.
+        kind: ``"uniform"`` draws distinct clients independently in every round; ``"round_robin"``
+            takes clients in turn; ``"full"`` takes all.
         cohort_size: Clients per round, or None for all.
     """
 
@@ -33,11 +33,11 @@ class Sampling(NamedTuple):
 class Selector(Tree):
     """Selects the clients that train.
 
-    A subclass has settings as fields and defines ``select``. One with state or that learns from
-    local training also defines ``init`` or ``observe``.
+    A subclass defines ``select``, and ``init`` or ``observe`` if it has state or learns from local
+    training.
 
     Attributes:
-        server_view: What the server needs of a single client.
+        server_view: See ``ServerView``.
 
     Examples:
         >>> import jax
@@ -60,10 +60,7 @@ class Selector(Tree):
 
     @property
     def sampling(self) -> Sampling | None:
-        """The distribution of cohorts; None if it depends on the clients' data.
-
-        Privacy guarantees need one.
-        """
+        """The distribution of cohorts, for privacy; None if it depends on the clients' data."""
         return None
 
     def init(self, context: Context) -> PyTree:
@@ -74,10 +71,7 @@ class Selector(Tree):
     def select(
         self, key: Key[Array, ""], state: PyTree, context: Context
     ) -> tuple[Cohort, PyTree, Info]:
-        """Returns the cohort, the new state, and info.
-
-        Results hold the scalars of the info for every round, as ``selection_<name>``.
-        """
+        """Returns the cohort, the new state, and info (``selection_<name>`` in results)."""
 
     def observe(
         self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
@@ -118,8 +112,7 @@ class Solver(Tree):
     """Trains one client.
 
     Attributes:
-        fixed_num_steps: Whether all clients take equally many steps, so that clients in a batch do
-            not wait for each other.
+        fixed_num_steps: Whether all clients take equally many steps, as is best in batches.
     """
 
     fixed_num_steps: ClassVar[bool] = False
@@ -134,7 +127,7 @@ class Aggregation(NamedTuple):
 
     Attributes:
         weights: Weight of each participant, non-negative, summing to 1.
-        info: Diagnostics, scalars or ``[cohort]``; results hold them as ``aggregation_<name>``.
+        info: Diagnostics (``aggregation_<name>`` in results).
     """
 
     weights: Float[Array, " cohort"]
@@ -145,12 +138,11 @@ class Aggregator(Tree):
     """Turns the cohort's results into one update of the global model.
 
     Attributes:
-        server_view: What the server needs of a single client.
-        equal_weights: Whether all participants have equal weights in every round.
-        compute_weights: A method ``compute_weights(state, cohort, context) -> [cohort]`` of
-            aggregators whose weights do not depend on the results; None for others. Updates are
-            then summed during local training, into ``LocalResult.weighted_sum``, and take memory
-            only if another role reads them.
+        server_view: See ``ServerView``.
+        equal_weights: Whether all participants always have equal weights.
+        compute_weights: Method ``compute_weights(state, cohort, context) -> [cohort]``, if weights
+            do not depend on results. Updates are then summed during local training, into
+            ``LocalResult.weighted_sum``, and take memory only if another role reads them.
     """
 
     server_view: ClassVar[ServerView] = "vectors"
@@ -189,20 +181,18 @@ class FaultContext(NamedTuple):
 class Faults(Tree):
     """Failures of clients. A subclass defines some of the methods; the others are None.
 
-    Keys belong to a client and a round, so that the faults of a client do not depend on the rest of
-    the cohort. The context is a `FaultContext`, except in ``collude``.
+    Keys belong to a client and a round, so that faults do not depend on the rest of the cohort.
+    ``context`` is a `FaultContext`, except in ``collude``.
 
     Attributes:
-        available: ``available(key, round, num_clients) -> [clients]``, the clients that can be
-            selected.
-        responds: ``responds(key, context) -> bool``, whether a participant's result arrives.
-        instruct: ``instruct(key, context) -> dict``, instructions to a participant's solver. If
-            several faults give one, the smallest value counts.
-        send: ``send(key, context, update) -> update``, sent in place of a participant's update.
-        collude: ``collude(cohort, updates, context) -> updates``, computed from all stacked
-            updates.
-        history_length: Past global models to keep. A participant trains from the model of the
-            round in its instruction ``model_round``, if that is one of them.
+        available: ``available(key, round, num_clients) -> [clients]``, the available clients.
+        responds: ``responds(key, context) -> bool``, whether the result arrives.
+        instruct: ``instruct(key, context) -> dict``, instructions to the solver. Of several values
+            for one name the smallest counts.
+        send: ``send(key, context, update) -> update``, sent in place of the update.
+        collude: ``collude(cohort, updates, context) -> updates``, from all stacked updates.
+        history_length: Number of past global models to store; participants train from that of the
+            round in the instruction ``model_round``.
     """
 
     available: ClassVar[Callable[..., Bool[Array, " clients"]] | None] = None
