@@ -1,4 +1,4 @@
-"""Models with a loss of their own: regression and several labels an example."""
+"""Models with custom losses: regression and several labels per example."""
 
 import jax
 import jax.numpy as jnp
@@ -39,8 +39,8 @@ ABSOLUTE = (ff.models.as_regression(linear(3), "absolute"), REGRESSION[1])
 LABELS = (ff.models.as_multi_label(linear(3)), federation(lambda scores: scores > 0))
 
 
-def slope(model, kernel, x, y):
-    """The gradient of the mean loss by the kernel, from the formulas."""
+def gradient_of(model, kernel, x, y):
+    """Returns the gradient of the mean loss with respect to the kernel."""
     outputs = x @ kernel
     if model is REGRESSION[0]:
         return 2 * x.T @ (outputs - y) / y.size
@@ -52,7 +52,7 @@ def slope(model, kernel, x, y):
 @pytest.mark.parametrize(
     ("model", "data"), [REGRESSION, ABSOLUTE, LABELS], ids=["squared", "absolute", "labels"]
 )
-def test_a_model_trains_with_a_loss_of_its_own(model, data):
+def test_models_train_with_custom_losses(model, data):
     round = ff.Round(
         model, ff.selectors.Full(), ff.solvers.SGD(RATE, 5, steps=1), ff.aggregators.Mean()
     )
@@ -61,7 +61,8 @@ def test_a_model_trains_with_a_loss_of_its_own(model, data):
     kernel = np.asarray(start.variables.params["kernel"], np.float64)
     x, y = data.train.features, data.train.labels
     expected = kernel - RATE * np.mean(
-        [slope(model, kernel, x[rows], y[rows]) for rows in np.split(data.train.order, 6)], axis=0
+        [gradient_of(model, kernel, x[rows], y[rows]) for rows in np.split(data.train.order, 6)],
+        axis=0,
     )
     np.testing.assert_allclose(after.variables.params["kernel"], expected, rtol=1e-4, atol=1e-6)
 
@@ -84,7 +85,7 @@ def test_a_model_trains_with_a_loss_of_its_own(model, data):
     assert run.train_examples.values.sum() == 30
 
 
-def test_a_task_that_does_not_fit_the_labels_is_refused_before_anything_is_compiled():
+def test_labels_that_do_not_fit_the_loss_are_refused_before_compilation():
     def method(model):
         return ff.Round(
             model, ff.selectors.Full(), ff.solvers.SGD(RATE, 5, steps=1), ff.aggregators.Mean()
@@ -160,5 +161,7 @@ def test_instructions_reach_solvers_and_reports_reach_aggregators():
     kernel = np.asarray(start.variables.params["kernel"], np.float64)
     x, y = data.train.features, data.train.labels
     rows = np.split(data.train.order, 6)[1::2]
-    expected = kernel - RATE * np.mean([slope(model, kernel, x[r], y[r]) for r in rows], axis=0)
+    expected = kernel - RATE * np.mean(
+        [gradient_of(model, kernel, x[r], y[r]) for r in rows], axis=0
+    )
     np.testing.assert_allclose(after.variables.params["kernel"], expected, rtol=1e-4, atol=1e-6)
