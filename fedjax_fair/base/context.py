@@ -80,7 +80,7 @@ class Cohort(NamedTuple):
 
     @property
     def responded_mask(self) -> Bool[Array, " cohort"]:
-        """``responded`` as an array, all true in place of None."""
+        """The mask ``responded``, all true in place of None."""
         if self.responded is None:
             return jnp.ones(self.clients.shape, bool)
         return jnp.asarray(self.responded)

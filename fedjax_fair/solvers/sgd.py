@@ -18,10 +18,10 @@ from fedjax_fair.numerics.permutation import permutation_at
 
 __all__ = ["SGD", "STEPS_PER_BLOCK"]
 
-# Minibatches drawn in one go where the number of steps is not known in advance: drawing them one by
-# one costs several microseconds each in small operations.
+# Minibatches drawn together if the number of steps is traced: drawing one takes several
+# microseconds of small operations.
 STEPS_PER_BLOCK = 32
-_MAX_STEPS = 2**31 - 1  # They are counted in 32 bits.
+_MAX_STEPS = 2**31 - 1  # Steps are counted in 32 bits.
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
@@ -104,7 +104,7 @@ class SGD(Solver):
 
     @property
     def fixed_num_steps(self) -> bool:
-        """Whether all clients take equally many steps."""
+        """True if all clients take equally many steps."""
         return self.steps is not None
 
     def _make_optimizer(self, round: Int[Array, ""]) -> optax.GradientTransformation:
