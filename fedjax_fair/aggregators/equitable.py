@@ -84,7 +84,7 @@ class Equitable(Aggregator):
     def aggregate(self, state, cohort, results, context):
         groups = None if context.groups is None else context.groups[cohort.clients]
         valid = cohort.responded_mask
-        if self.groups == "oracle":
+        if self.groups == "oracle" and groups is not None:
             labels = jnp.where(valid, groups, -1)
         else:
             vectors = self.activation_vectors(cohort, results, context)
