@@ -23,7 +23,8 @@ from fedjax_fair.base import (
     Predictions,
     Variables,
 )
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives

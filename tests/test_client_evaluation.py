@@ -8,7 +8,7 @@ from conftest import make_federation
 
 from fedjax_fair import client_evaluation, models
 from fedjax_fair.client_evaluation import client_gradients, client_performance, evaluate
-from fedjax_fair.data.federated import ClientExamples
+from fedjax_fair.data.client_examples import ClientExamples
 
 
 def test_means_of_every_client_equal_a_loop(model, federation):

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from fedjax_fair import checks
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
 from fedjax_fair.base import Aggregation, Aggregator, Client, Context, Solver, Variables
-from fedjax_fair.data.federated import ClientExamples
+from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.sketch import ravel
 

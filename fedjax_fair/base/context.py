@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from fedjax_fair.base.models import Model, Variables
-from fedjax_fair.data.federated import ClientExamples
+from fedjax_fair.data.client_examples import ClientExamples
 
 ServerView = Literal["aggregate", "scalars", "vectors"]
 """What the server needs of a single client: only its part in sums over the cohort; scalars, such as
