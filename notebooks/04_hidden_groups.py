@@ -25,7 +25,6 @@
 import numpy as np
 
 import fedjax_fair as ff
-from fedjax_fair.aggregators.equitable import activation_vectors
 from fedjax_fair.numerics.clustering import spectral_embedding
 from fedjax_fair.report import groups, plots
 
@@ -46,7 +45,7 @@ planted
 class Watching(ff.aggregators.Mean):
     def aggregate(self, state, cohort, results, context):
         update, state, info = super().aggregate(state, cohort, results, context)
-        vectors = activation_vectors(cohort, results, context)
+        vectors = ff.aggregators.Equitable().activation_vectors(cohort, results, context)
         points = spectral_embedding(vectors @ vectors.T, 3)
         return update, state, info._replace(info={"second": points[:, 1], "third": points[:, 2]})
 

@@ -82,7 +82,7 @@ def test_a_method_that_cannot_be_traced_ends_when_its_turn_has_come(model, feder
     def select(key, state, context):
         raise ValueError("no such client")
 
-    broken = Selector.from_functions(selectors.Uniform(2).init, select)
+    broken = Selector.from_functions(select, selectors.Uniform(2).init)
     methods = {
         "a": method(model, 2),
         "b": method(model, 3),
