@@ -31,7 +31,8 @@ from jaxtyping import Array, Float
 
 from fedjax_fair import selectors
 from fedjax_fair.base import LocalResult, Model, Selector, Variables
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import make_context
 
 CLIENTS, EXAMPLES, WIDTH = 20, 30, 10

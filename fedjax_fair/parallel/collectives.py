@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
-from fedjax_fair.data.federated import ClientExamples, Replicated
+from fedjax_fair.data.client_examples import ClientExamples, Replicated
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.products import weighted_total
 

@@ -17,8 +17,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Int, PyTree
 
 from fedjax_fair import checks
+from fedjax_fair.data.client_examples import ClientExamples, Replicated
 from fedjax_fair.data.device_layout import flatten_images, on_device, to_device_layout
-from fedjax_fair.data.federated import ClientExamples, FederatedData, Replicated, map_arrays
+from fedjax_fair.data.federated import FederatedData, map_arrays
 from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.cores import CORES, replicate_on_cores
 

@@ -16,7 +16,7 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.mesh import assign_clients, is_run_on_one_device, num_run_groups
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.solvers.sgd import PLANNED
+from fedjax_fair.solvers.sgd import STEPS_PER_BLOCK
 
 __all__ = ["TripCounts", "expected_maximum"]
 
@@ -68,7 +68,7 @@ class TripCounts:
             # In a vmap all clients wait for the one with most steps.
             clients = self._cohort_size if re.search(r"vmap\(step_blocks\)", origin) else 1
             steps = expected_maximum(self._steps, clients, self._parallel_runs)
-            blocks = -(-steps // PLANNED)
+            blocks = -(-steps // STEPS_PER_BLOCK)
             return blocks if scope[1] == "step_blocks" else steps / blocks
         if scope[1] == "client_chunks":
             return float(np.mean(-(-self._sizes // self._chunk)))

@@ -8,8 +8,10 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 
+from fedjax_fair.metrics import fairness
 from fedjax_fair.report.drawing import NOISE_FLOOR, by_method, label
 from fedjax_fair.report.intervals import student
 
@@ -113,7 +115,7 @@ def _participation(dataset: xr.Dataset) -> list[dict[str, Any] | None]:
         places = np.linspace(0, 100, shares.shape[1])
         shown = np.linspace(0, 100, min(shares.shape[1], 201))
         curves = np.stack([np.interp(shown, places, run) for run in shares], axis=1)
-        gini = student([_gini(run) for run in trained])
+        gini = student([float(fairness.gini(jnp.asarray(run, jnp.float32))) for run in trained])
         found.append(
             {
                 "share": [_numbers(shown), *map(_numbers, student(curves))],
@@ -122,12 +124,6 @@ def _participation(dataset: xr.Dataset) -> list[dict[str, Any] | None]:
             }
         )
     return found
-
-
-def _gini(counts: np.ndarray) -> float:
-    """Half the mean difference of two clients, over the mean."""
-    ranks = 2 * np.arange(1, counts.size + 1) - counts.size - 1
-    return float(ranks @ np.sort(counts) / (counts.size * counts.sum()))
 
 
 def _cluster_agreement(dataset: xr.Dataset) -> list[list[list[float | None]] | None]:

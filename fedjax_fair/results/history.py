@@ -10,7 +10,6 @@ import numpy as np
 from fedjax_fair import metrics
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.data.summary import class_counts
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.simulate import RoundInfo
 
@@ -292,7 +291,7 @@ def _partition_variables(data: FederatedData) -> dict[str, Any]:
         if (examples := getattr(data, name)) is None:
             continue
         attributes = {"long_name": f"Examples for {purpose}", "units": "examples"}
-        counts = class_counts(examples, data.num_classes)
+        counts = examples.class_counts(data.num_classes)
         columns[f"{name}_examples"] = ((*run, "client", "class"), counts, attributes)
     if data.groups is not None:
         groups = np.asarray(data.groups)

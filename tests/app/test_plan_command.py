@@ -26,7 +26,7 @@ def wide_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def test_a_run_is_planned_from_some_rounds_of_it(capsys):
+def test_a_local_plan_runs_some_rounds(capsys):
     assert main(["plan", "digits", *SMALL, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["machine"] == "local"
@@ -36,7 +36,7 @@ def test_a_run_is_planned_from_some_rounds_of_it(capsys):
     assert seconds["total"] > 40 * seconds["round"] + 3 * seconds["evaluation"] > 0
 
 
-def test_a_sweep_is_planned_as_the_batches_that_it_runs(capsys):
+def test_a_sweep_is_planned_in_batches(capsys):
     words = ["learning_rate=0.1,0.2,0.3", "seeds=0:4", "steps=2,3"]
     assert main(["plan", "digits", *words, *SMALL]) == 0
     shown = capsys.readouterr().out
@@ -68,7 +68,7 @@ def test_a_compiler_that_is_missing_is_one_line(monkeypatch, capsys):
     assert "pip install 'fedjax-fair[cuda12]'" in capsys.readouterr().err
 
 
-def test_a_table_says_what_its_numbers_mean():
+def test_a_plan_is_formatted():
     work = Cost(
         cycles=3e6,
         kernels=700,
