@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedjax_fair.base import Client, Cohort, Context, LocalResult, Solver, Variables
 from fedjax_fair.faults import apply
 from fedjax_fair.numerics import target
-from fedjax_fair.numerics.finite import all_finite
+from fedjax_fair.numerics.trees import all_finite, tree_bytes
 from fedjax_fair.parallel import collectives
 
 __all__ = ["default_clients_per_batch", "occurrences_of", "train_cohort"]
@@ -115,7 +115,7 @@ def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size:
     if device.is_cpu and not solver.fixed_num_steps:
         return 1
     limit = cohort_size if device.clients_trained is None else device.clients_trained
-    model_bytes = max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(variables)))
+    model_bytes = max(1, tree_bytes(variables))
     if device.model_bytes is not None and model_bytes > device.model_bytes:
         return 1
     if device.models_bytes is not None:

@@ -28,7 +28,7 @@ from fedjax_fair.base import (
     Variables,
 )
 from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
-from fedjax_fair.communication import applied as communication
+from fedjax_fair.communication import apply as communication
 from fedjax_fair.communication.compression import Compression
 from fedjax_fair.communication.noise import PrivacyMechanism
 from fedjax_fair.communication.opaque import restrict_context, restrict_results
@@ -36,9 +36,9 @@ from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults import apply
 from fedjax_fair.local_training import occurrences_of, train_cohort
 from fedjax_fair.metrics.communication import bytes_per_round
-from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.parallel import collectives
 from fedjax_fair.tree import Tree
 

@@ -12,8 +12,8 @@ from fedjax_fair.app.build import Experiment, memory_of
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.memory import format_bytes
 from fedjax_fair.app.sweep import Group
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.text import format_columns
-from fedjax_fair.training.memory import tree_bytes
 
 __all__ = ["as_toml", "num_compilations", "print_dry_run", "run_costs", "sweep_costs"]
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from fedjax_fair.app.config import Config, SolverConfig
 from fedjax_fair.data import FederatedData
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.simulate import RoundState
 from fedjax_fair.solvers.sgd import STEPS_PER_BLOCK
-from fedjax_fair.training.memory import tree_bytes
 
 __all__ = [
     "MemoryEstimate",

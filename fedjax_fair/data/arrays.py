@@ -264,10 +264,14 @@ def from_npz(
     arrays = _read_npz(path)
     if missing := {"features", "labels", "client"} - set(arrays):
         raise ValueError(f"{path} lacks {sorted(missing)}: expected features, labels and client.")
-    fractions = {"test_fraction": test_fraction, "validation_fraction": validation_fraction}
-    name = os.path.splitext(os.path.basename(path))[0]
     try:
-        return from_arrays(**_arguments(arrays), **fractions, name=name, seed=seed)
+        return from_arrays(
+            **_arguments(arrays),
+            name=os.path.splitext(os.path.basename(path))[0],
+            test_fraction=test_fraction,
+            validation_fraction=validation_fraction,
+            seed=seed,
+        )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -283,6 +287,7 @@ def _arguments(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     arguments["client_indices"] = by_column("client").split(labels, 0, client=client).client_indices
     if "num_classes" in arrays:
         arguments["num_classes"] = arrays["num_classes"].tolist()
+        checks.positive_int("num_classes", arguments["num_classes"])
     if "test_client" in arrays:
         test_client = arrays["test_client"]
         test = assign_by_owner(client, test_client)
@@ -296,13 +301,12 @@ def _arguments(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except FileNotFoundError:
-        raise
-    except _DAMAGED as error:
-        raise ValueError(f"{path}: expected an .npz file of plain arrays ({error}).") from error
+    with open(path, "rb") as file:
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except _DAMAGED as error:
+            raise ValueError(f"{path}: expected an .npz file of plain arrays ({error}).") from error
 
 
 # MemoryError: a header that claims more than there is. NumPy commits no memory before it reads.

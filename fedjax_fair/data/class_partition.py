@@ -201,7 +201,7 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
     def split(labels, /, seed, **columns):
         check_enough(len(labels), num_clients)
         groups = np.repeat(np.arange(len(clusters)), [cluster.num_clients for cluster in clusters])
-        per_client = [clusters[group] for group in groups]
+        per_client = [cluster for cluster in clusters for _ in range(cluster.num_clients)]
         widths = np.array([len(cluster.classes) for cluster in per_client], np.int64)
         slots = np.concatenate([list(cluster.classes) for cluster in per_client])
         at_most = np.repeat([cluster.at_most for cluster in per_client], widths)

@@ -323,8 +323,8 @@ def _summary(data: FederatedData) -> dict[str, str]:
         "test examples": f"{test.sum():,}; {_range(test)}",
         "features": f"{shape}, {data.train.features.dtype}",
         "classes": classes,
-        "label skew": f"{skew:.2f} (mean total variation distance to all clients, in [0, 1])",
-        "size skew": f"{float(gini(jnp.asarray(train, jnp.float32))):.2f} (Gini index, in [0, 1])",
+        "label skew": f"{skew:.2f} (mean total variation distance to all clients, 0 to 1)",
+        "size skew": f"{float(gini(jnp.asarray(train, jnp.float32))):.2f} (Gini index, 0 to 1)",
         "unassigned": f"{total_train - num_validation - train.sum():,} of {total_train:,} training "
         f"examples, {total_test - test.sum():,} of {total_test:,} test examples",
         "partitions": "one for all runs"

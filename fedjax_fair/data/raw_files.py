@@ -90,7 +90,8 @@ class RawFiles(NamedTuple):
             labels = labels.astype(np.int32)
             columns = {"coarse_label": labels[:, 0]} if self.label_bytes == 2 else {}
             splits.append(Examples(images, labels[:, -1], columns))
-        return Splits(*splits, self.num_classes)
+        train, test = splits
+        return Splits(train, test, self.num_classes)
 
 
 def expected_files(name: str) -> str:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.base import Cohort, Context, FaultContext, Faults, LocalResult, Variables
-from fedjax_fair.numerics.finite import all_finite
+from fedjax_fair.numerics.trees import all_finite
 
 __all__ = [
     "UploadStatus",

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.numerics.target import tracing_for
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.planning.compilation import Compiled, compile_ahead
@@ -20,7 +21,7 @@ from fedjax_fair.planning.placement import place_data, place_runs
 from fedjax_fair.planning.trip_counts import TripCounts
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.functions import make_functions
-from fedjax_fair.training.memory import Memory, device_bytes, tree_bytes
+from fedjax_fair.training.memory import Memory, device_bytes
 from fedjax_fair.training.split import split
 
 __all__ = ["Plan", "plan", "seconds_of"]

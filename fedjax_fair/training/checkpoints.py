@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel import processes
 from fedjax_fair.results import History
 from fedjax_fair.results.files import verify_checksum, write_checksum, written_by_orbax
@@ -102,7 +103,7 @@ class Checkpoints:
         if best_tracker is not None and best_tracker.best is not None:
             items["best"] = best_tracker.best._asdict()
         saved = {name: self._arguments.StandardSave(item) for name, item in items.items()}
-        with written_by_orbax(self._folder, sum(leaf.nbytes for leaf in jax.tree.leaves(items))):
+        with written_by_orbax(self._folder, tree_bytes(items)):
             self._manager.save(history.round, args=self._arguments.Composite(**saved))
         if processes.is_main_process():
             write_checksum(self._folder / str(history.round))

@@ -11,6 +11,7 @@ from jaxtyping import Array, Int, PyTree, Shaped
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Model
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics import target
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import split_runs
 from fedjax_fair.results import RECORDED
@@ -18,7 +19,7 @@ from fedjax_fair.simulate import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.diagnosis import is_constant
 from fedjax_fair.training.functions import make_functions
-from fedjax_fair.training.memory import Memory, device_bytes, transient_bytes, tree_bytes
+from fedjax_fair.training.memory import Memory, device_bytes, transient_bytes
 from fedjax_fair.training.split import Split
 
 __all__ = ["CompiledFunctions", "check_outputs", "shapes_of_one_run"]

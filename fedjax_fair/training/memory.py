@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import PyTree
 
+from fedjax_fair.numerics.trees import tree_bytes
+
 __all__ = [
     "Memory",
     "device_bytes",
     "free_memory",
     "total_memory",
     "transient_bytes",
-    "tree_bytes",
 ]
 
 
@@ -42,17 +43,6 @@ class Memory(NamedTuple):
     def max_runs(self, runs: int, limit: float) -> int:
         """Returns how many runs fit into ``limit`` bytes if ``runs`` need this much."""
         return max(0, int((limit - self.data) * runs / (self.total - self.data)))
-
-
-def tree_bytes(tree: PyTree) -> int:
-    """Returns the bytes of all arrays, or shapes, of a tree.
-
-    Examples:
-        >>> import numpy as np
-        >>> tree_bytes([np.zeros((2, 3), np.float32), np.zeros(4, np.int8)])
-        28
-    """
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def device_bytes(tree: PyTree) -> int:
