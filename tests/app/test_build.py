@@ -1,4 +1,4 @@
-"""Rounds and data that configurations describe."""
+"""Building of data and round functions from a configuration."""
 
 from dataclasses import replace
 
@@ -159,10 +159,10 @@ def test_default_methods_run_with_few_clients():
         ("divfl+equitible", "did you mean 'equitable'"),
         ("equitable:num_clusters=0", "num_clusters=0"),
         ("equitable:num_clusters=some", "num_clusters='some': expected"),
-        ("equitable:groups=oracle", "groups='oracle': expected a federated dataset with groups"),
+        ("equitable:groups=oracle", "groups='oracle': expected a federation with planted"),
         (
             "gifair:strength=0.5",
-            "groups=None: expected a federated dataset with groups",
+            "groups=None: expected .* such as planted_clusters makes",
         ),
         ("drfa:steps=None", "steps='None': expected an integer"),
         ("power_of_choice:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
@@ -290,7 +290,7 @@ def test_the_configuration_sets_the_widths_of_the_mlp():
         ({"training": replace(SMALL.training, seeds=(1, 1))}, "training.seeds"),
         ({"training": replace(SMALL.training, seeds=(-1,))}, "training.seeds"),
         ({"training": replace(SMALL.training, clients_per_batch=0)}, "clients_per_batch=0"),
-        # What constructors call otherwise.
+        # Settings whose parameters have another name.
         (
             {"communication": CommunicationConfig(top_k=float("nan"))},
             r"communication\.top_k=nan: fraction=nan",
@@ -323,7 +323,7 @@ def test_defaults_follow_the_data_set_unless_given():
 
 
 def test_every_setting_of_a_method_is_a_field_with_help():
-    """The signature and the configuration name the same: a value that is given arrives."""
+    """Settings have the same names in signatures and configurations."""
     config = presets.resolve(Config(solver=SolverConfig(steps=2)))
     for name in registry.METHODS:
         for section, settings in method_settings(config, name).items():
@@ -359,7 +359,7 @@ def test_settings_of_a_preset_for_other_methods_are_dropped():
     preset = presets.resolve(presets.PRESETS["equitable"].config)
     few = replace(preset, methods=("fedavg",), aggregator=AggregatorConfig(num_clusters=2, q=3.0))
     assert drop_unused_settings(few).aggregator == AggregatorConfig()
-    # What differs from the preset was meant by somebody, who should hear of it.
+    # Settings that differ from the preset are kept, so that they are checked.
     assert drop_unused_settings(few, base=preset).aggregator == AggregatorConfig(q=3.0)
 
 
