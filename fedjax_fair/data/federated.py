@@ -35,13 +35,10 @@ __all__ = [
 
 
 class FederatedData(NamedTuple):
-    """A federated dataset.
+    """A federated dataset: a pytree whose fields that are no arrays are static.
 
-    A pytree whose ``num_classes``, ``name``, ``label_skew_only`` and ``num_unassigned`` are static,
-    so that it can be an argument of a compiled function. ``print`` summarizes it in ten lines.
-
-    If every run has a separate partition (`stack`), ``order``, ``offsets``, ``sizes`` and
-    ``groups`` have a leading axis ``runs``; the examples are shared.
+    ``print`` summarizes it in ten lines. If every run has a separate partition (`stack`), the
+    arrays of the partition and ``groups`` have a leading axis ``runs``.
 
     Attributes:
         train: Training examples; every client has at least one.
@@ -52,8 +49,7 @@ class FederatedData(NamedTuple):
         label_skew_only: Whether clients differ only in their number of examples of each class,
             which `results.class_based` requires.
         num_unassigned: Number of examples of no client that are not in the arrays.
-        validation: Examples of the same clients to choose settings by (`hold_out`), or None.
-            Clients may have none.
+        validation: Examples to choose settings by (`hold_out`), or None. Clients may have none.
     """
 
     train: ClientExamples

@@ -1,6 +1,5 @@
-"""Partitioners: seeded ways to split examples over clients, on the host, in NumPy.
+"""Partitioners: seeded ways to split examples over clients, in NumPy.
 
-``shards(100, 2).split(labels, seed)`` gives the same partition for the same labels and seed.
 Partitioners by class are in `class_partition` and `dirichlet`.
 """
 
@@ -152,11 +151,11 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
 
 
 def by_column(column: str) -> Partitioner:
-    """Makes one client of every distinct value of a column, such as a writer.
+    """Makes one client of every distinct value of a column, ascending, such as a writer.
 
     Args:
-        column: Name of the column. Clients are its distinct values, ascending. Test examples that
-            have the column go to the same client; those of other owners are unassigned.
+        column: Name of the column. Test examples that have it go to the same client; those of
+            other owners are unassigned.
 
     Returns:
         A partitioner that assigns all examples and ignores the seed.
@@ -185,15 +184,13 @@ def by_column(column: str) -> Partitioner:
 
 
 def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:
-    """Assigns test examples to the clients that ``by_column`` made of the training examples.
+    """Assigns test examples to the clients that `by_column` makes of the training examples.
+
+    Test examples of other owners are unassigned.
 
     Args:
         train_owners: The column's value of every training example.
         test_owners: The column's value of every test example.
-
-    Returns:
-        A partition of the test examples. A client may have none; those of owners without training
-        examples are unassigned.
 
     Examples:
         >>> test = assign_by_owner(np.array(["b", "a"]), np.array(["a", "c", "b", "a"]))

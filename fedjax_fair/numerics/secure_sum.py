@@ -38,22 +38,16 @@ SLACK = 1e-3  # Weights add up to 1 only up to rounding.
 
 
 class SecureAggregation(Tree):
-    """Aggregation of masked updates, of which the server learns only the sum.
+    """Aggregation of masked updates, of which the server learns only the sum (`secure_sum`).
 
-    Participants round their weighted update to multiples of a step and mask it, as in `secure_sum`.
     ``Round(..., aggregation="secure")`` stands for ``SecureAggregation()``.
 
     Args:
         max_abs_value: The largest absolute value of an element of an update, > 0, before weighting.
-            The step is about ``max_abs_value / 2**30``. An update out of range makes the update of
-            the round NaN, which is handled as divergence.
+            An update out of range makes the update of the round NaN.
 
     Raises:
         ValueError: If ``max_abs_value`` is not a number > 0.
-
-    References:
-        Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Machine Learning*,
-        2017, https://eprint.iacr.org/2017/281
 
     Examples:
         >>> aggregation = SecureAggregation(max_abs_value=4.0)

@@ -2,9 +2,8 @@
 
 *Successive sampling* draws items sequentially, each in proportion to its size among the remaining
 ones. The largest values of ``log(size)`` plus Gumbel noise have this distribution, but need noise
-for all items. Many items are sampled by inverse CDF: uniform positions in the cumulative sizes have
-the same distribution if repeated items are skipped. Many positions are drawn at once, and, if they
-contain too few distinct items, more from the cumulative sizes of the remaining items.
+for all items. With many items, uniform positions in the cumulative sizes are drawn (inverse CDF),
+and repeated items are skipped.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Convolution, max-pooling and ReLU as products of rows of images, for a TPU.
 
-The matrix unit of a TPU multiplies 128 x 128 elements at once, and its memory stores the last axis
-of an array in tiles of 128. Six channels use a small part of both, a row of an image most of them.
-So the pairs of rows under a kernel are concatenated, and multiplied by banded matrices of the
-kernel to rows of outputs. Multiplying the many zeros is faster than other layouts of images with
-few channels.
-
-There is one matrix for each position in a 2 x 2 window, so that max-pooling is a maximum of
-products. Padding columns are left out of the matrices instead of being added to each row.
+The matrix unit of a TPU multiplies 128 x 128 elements at once. Six channels use a small part of it,
+a row of an image most. So the pairs of rows under a kernel are concatenated, and multiplied by
+banded matrices of the kernel to rows of outputs, one matrix for each position in a 2 x 2 window.
+Padding columns are left out of the matrices.
 """
 
 from __future__ import annotations
