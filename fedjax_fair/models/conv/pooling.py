@@ -25,8 +25,8 @@ def max_pool(
     """Takes the maximum over 2 x 2 windows, stride 2.
 
     Equals ``flax.linen.max_pool(x, (2, 2), (2, 2))``: the last row or column of an odd side is
-    ignored. It takes half the time on a CPU. The gradient differs if entries of a window are equal: each
-    comparison halves it, whereas Flax assigns it to one entry. On a constant background the
+    ignored. It takes half the time on a CPU. The gradient differs if entries of a window are equal:
+    each comparison halves it, whereas Flax assigns it to one entry. On a constant background the
     parameters' gradients are equal.
 
     Args:
