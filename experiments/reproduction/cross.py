@@ -79,7 +79,8 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
                 row[f"{name} {label}"] = own[method].mean()
                 row[f"{name} {label} sd"] = own[method].std(ddof=1)
             for label, other in (("selector", alone), ("weights", "equitable")):
-                gap = paired.compare(own[both], over_seeds.sel(algorithm=other).values)
+                differences = own[both].astype(float) - over_seeds.sel(algorithm=other).values
+                gap = paired.interval(differences)
                 row |= {f"{name} less {label} {end}": getattr(gap, end) for end in ENDS}
         rows.append(row)
     return pd.DataFrame(rows)

@@ -30,16 +30,16 @@ __all__ = ["load", "loaded", "methods", "sources"]
 
 GROUP = "fedjax_fair.methods"
 _FROM_CONFIGURATION = ("cohort_size", "learning_rate", "batch_size")
-"""Parameters that need no default, as every configuration has a value."""
+"""Parameters that need no default, because every configuration has a value."""
 
 _files: dict[Path, dict[str, dict[str, Any]]] = {}
 
 
 def load(file: str) -> None:
-    """Runs a Python file and keeps its methods and data sources for the registry.
+    """Runs a Python file and stores its methods and data sources for the registry.
 
     Args:
-        file: The file. Modules beside it can be imported from it.
+        file: The file. It may import modules of its folder.
 
     Raises:
         ValueError: If it cannot be run, has neither ``METHODS`` nor ``SOURCES``, an entry is
@@ -56,7 +56,7 @@ def load(file: str) -> None:
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(f"plugin={file!r}: expected a Python file.")
     if "fedjax_fair.app.registry" in sys.modules:
-        raise ValueError(f"plugin={file!r}: expected it before methods were first looked up.")
+        raise ValueError(f"plugin={file!r}: expected to be loaded before app.registry is imported.")
     module = _run(path, file)
     tables = {kind: getattr(module, kind) for kind in _CHECKS if hasattr(module, kind)}
     if not tables or not all(isinstance(table, Mapping) for table in tables.values()):
@@ -93,15 +93,7 @@ def sources(taken: Collection[str]) -> dict[str, Source]:
 
 
 def _collect(kind: str, group: str, taken: Collection[str]) -> dict[str, Any]:
-    collected: dict[str, Any] = {}
-
-    def add(origin: str, entries: Mapping[str, Any]) -> None:
-        for name in entries:
-            if name in taken or name in collected:
-                one = kind.lower().removesuffix("s")
-                raise ValueError(f"{origin}: {name!r}: expected a name that no other {one} has.")
-        collected.update(entries)
-
+    entries: list[tuple[str, str, Any]] = []
     for point in metadata.entry_points(group=group):
         origin = f"entry point {point.name!r} = {point.value!r}"
         try:
@@ -109,41 +101,45 @@ def _collect(kind: str, group: str, taken: Collection[str]) -> dict[str, Any]:
         except Exception as error:
             raise ValueError(f"{origin}: {type(error).__name__}: {error}") from None
         _CHECKS[kind](point.name, value, origin)
-        add(origin, {point.name: value})
+        entries.append((origin, point.name, value))
     for path, tables in _files.items():
-        add(f"plugin={str(path)!r}", tables.get(kind, {}))
+        table = tables.get(kind, {})
+        entries += [(f"plugin={str(path)!r}", name, value) for name, value in table.items()]
+    collected: dict[str, Any] = {}
+    for origin, name, value in entries:
+        if name in taken or name in collected:
+            noun = kind.lower().removesuffix("s")
+            raise ValueError(f"{origin}: {name!r}: expected a name that no other {noun} has.")
+        collected[name] = value
     return collected
 
 
 def _run(path: Path, file: str) -> ModuleType:
-    """The module that a file is, under its own name."""
+    """Imports a file as the module of its name."""
     if path.stem in sys.modules or not path.stem.isidentifier():
         raise ValueError(f"plugin={file!r}: expected a file name that no module has.")
     spec: Any = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # As dataclasses look up their module there.
+    sys.modules[path.stem] = module  # Where dataclasses look up their module.
     sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[path.stem]
-        own = [
-            frame
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == str(path)
-        ]
-        line = own[-1].lineno if own else getattr(error, "lineno", None)
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        line = lines[-1] if lines else getattr(error, "lineno", None)
         raise ValueError(f"plugin={file!r}: line {line}: {type(error).__name__}: {error}") from None
     return module
 
 
 def _check_method(name: Any, method: Any, origin: str) -> None:
-    """Judges what the registry and the configuration rely on."""
+    """Checks what the registry and the configuration rely on."""
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"{origin}: {name!r}: expected a name of letters, digits and underscores.")
     if not isinstance(method, Method):
         raise ValueError(f"{origin}: {name}={method!r}: expected a Method.")
-    given = {*_FROM_CONFIGURATION, *method.from_solver}
+    without_default = {*_FROM_CONFIGURATION, *method.from_solver}
     for role in ("selector", "solver", "aggregator"):
         role_class = getattr(method, role)
         if role_class is None:
@@ -156,7 +152,7 @@ def _check_method(name: Any, method: Any, origin: str) -> None:
             where = f"{origin}: {name}.{role}: {setting.name}"
             if setting.annotation is setting.empty:
                 raise ValueError(f"{where}: expected an annotation, such as int or float.")
-            if setting.default is setting.empty and setting.name not in given:
+            if setting.default is setting.empty and setting.name not in without_default:
                 raise ValueError(f"{where}: expected a default.")
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
-__all__ = ["all_finite", "num_bytes"]
+__all__ = ["all_finite", "tree_bytes"]
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
@@ -19,11 +19,11 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
-def num_bytes(tree: PyTree) -> int:
+def tree_bytes(tree: PyTree) -> int:
     """Number of bytes of a tree of arrays, or of their shapes.
 
     Examples:
-        >>> num_bytes({"a": jnp.ones(2), "b": jax.ShapeDtypeStruct((3,), jnp.bfloat16)})
+        >>> tree_bytes({"a": jnp.ones(2), "b": jax.ShapeDtypeStruct((3,), jnp.bfloat16)})
         14
     """
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

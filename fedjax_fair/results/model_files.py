@@ -11,7 +11,7 @@ import numpy as np
 
 from fedjax_fair import checks
 from fedjax_fair.base import Variables
-from fedjax_fair.numerics.trees import num_bytes
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.files import (
     open,
@@ -41,7 +41,7 @@ def save_model(variables: Variables, path: Path) -> None:
     # Not in the background, where Python would print what goes wrong.
     writer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
     path.parent.mkdir(exist_ok=True)
-    with written_by_orbax(path, num_bytes(variables)), writer as checkpointer:
+    with written_by_orbax(path, tree_bytes(variables)), writer as checkpointer:
         arguments = ocp.args.StandardSave(variables._asdict())
         checkpointer.save(path.absolute(), arguments, force=True)
     if processes.is_main_process():

@@ -11,7 +11,7 @@ from fedjax_fair import aggregators, data, models, selectors, solvers
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.data.device_layout import FlatImages, flatten_images
 from fedjax_fair.numerics import target
-from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
+from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_data
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.training.fit import fit
 
@@ -94,7 +94,7 @@ def test_a_mesh_of_devices_has_flat_images():
     images, mesh = make_data(), client_mesh(1)
     state = jax.jit(ROUND.init)(jax.random.key(0), images)
     with target.tracing_for("gpu"):
-        sharded = shard_federation(images, mesh)
+        sharded = shard_data(images, mesh)
     assert isinstance(sharded.train.features, FlatImages)
     jax.tree.map(
         lambda ours, expected: np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6),

@@ -245,7 +245,7 @@ def test_there_are_samples_for_every_gradient_of_a_run(problem, cohort, monkeypa
         sizes.append(samples)
         return x
 
-    monkeypatch.setattr(module, "sampled_gradient", record)
+    monkeypatch.setattr(module, "sampled_mean", record)
     settings = {"gradient": "sampled", "sigma": 0.02, "delta": 0.1, "cohort_size": cohort}
     jax.eval_shape(lambda key: fed.fedcg_plus(key, problem, PARTITION, 3, 5, **settings), KEY)
     gradients = 3 * 5 * (cohort or CLIENTS)
@@ -256,7 +256,7 @@ def test_every_sampled_gradient_has_a_key_of_its_own(monkeypatch):
     """With one key for several steps, clients or rounds they would choose the same bases."""
     module = importlib.import_module("fedjax_fair.submodular.federated.fedcg_plus")
     monkeypatch.setattr(
-        module, "sampled_gradient", lambda key, gains, x, samples: jax.random.uniform(key, x.shape)
+        module, "sampled_mean", lambda key, gains, x, samples: jax.random.uniform(key, x.shape)
     )
     uniform, steps = matroids.Uniform(2, N), 5
     run = solve(lambda key, p: fed.fedcg_plus(key, p, uniform, 2, steps, gradient="sampled"))

@@ -1,8 +1,8 @@
-"""What apricot-select 0.6.1 and submodlib-py 0.0.3 select, and what they say that it gains.
+"""Selections and gains of apricot-select 0.6.1 and submodlib-py 0.0.3.
 
-The scripts in ``golden`` made the numbers. A selection of theirs has to be a best one of ours, by gains
-in double precision, and to gain what they say. Greedy has to select the same, up to a first
-difference between items that gain the same.
+The scripts in ``golden`` made the numbers. Each of their selections has to have the largest of our
+gains, in double precision, and the same gain. Greedy has to select the same items, up to a first
+difference at which two items gain the same.
 """
 
 from functools import cache, partial
@@ -33,7 +33,7 @@ def selected(make, arrays, count, k):
 
 @partial(jax.jit, static_argnames="make")
 def gains_before(make, arrays, items):
-    """The gains of all items before each of some is added."""
+    """Gains of all items before each addition."""
     function = make(*arrays)
 
     def step(memo, item):
@@ -70,7 +70,7 @@ def digits():
 
 @cache
 def similarities(metric):
-    """As apricot has them: of squares."""
+    """Similarities as in apricot, from squared distances."""
     rows = digits()
     if metric == "euclidean":
         squares = (rows**2).sum(axis=1)
@@ -140,12 +140,12 @@ ITEMS, QUERIES, PRIVATE = np.arange(36), np.arange(36, 39), np.arange(39, 42)
 
 
 def given(function):
-    """Facility location of the items alone, among which all 42 are."""
+    """Facility location of the first items only."""
     return lambda near: function(sm.FacilityLocation(near[:36]))
 
 
 def asked_about(members, weights):
-    """The first topics are those of one more item."""
+    """Adds an item with the first topics."""
     asked = jnp.arange(20)[None] < 8
     return sm.Coverage(jnp.concatenate([members, asked]), weights)
 

@@ -107,10 +107,10 @@ class SampledProblem(DenseProblem):
         return ClientFunction(
             value=self.value_of,
             gains=self.gains_of,
-            extension=lambda own, key, x: multilinear.sampled_value(
+            extension=lambda own, key, x: multilinear.sampled_mean(
                 key, lambda mask: self.value_of(own, mask), x, self.samples
             ),
-            gradient=lambda own, key, x: multilinear.sampled_gradient(
+            gradient=lambda own, key, x: multilinear.sampled_mean(
                 key, lambda mask: self.gains_of(own, mask), x, self.samples
             ),
         )

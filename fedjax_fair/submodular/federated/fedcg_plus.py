@@ -38,7 +38,7 @@ from fedjax_fair.submodular.federated.trajectory import (
     step_size,
 )
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.submodular.multilinear import sample_size, sampled_gradient
+from fedjax_fair.submodular.multilinear import sample_size, sampled_mean
 
 __all__ = ["fedcg_plus"]
 
@@ -142,7 +142,7 @@ def _fedcg_plus(
     def gradient_at(own, key, y):
         if samples is None:
             return function.gradient(own, key, y)
-        return sampled_gradient(key, lambda mask: function.gains(own, mask), y, samples)
+        return sampled_mean(key, lambda mask: function.gains(own, mask), y, samples)
 
     def work(client, key, x):
         """A client's mean base, and its diagnostics ``client_base_gain`` and ``lipschitz``."""
