@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         solvers,
         submodular,
     )
+    from fedjax_fair.app.model_files import load_model
     from fedjax_fair.app.sweep import sweep
     from fedjax_fair.base import (
         Aggregation,
@@ -67,6 +68,7 @@ __all__ = [
     "faults",
     "fit",
     "fit_batch",
+    "load_model",
     "metrics",
     "models",
     "parallel",
@@ -81,6 +83,7 @@ __all__ = [
 ]
 
 _NAMES_OF = {
+    "app.model_files": "load_model",
     "app.sweep": "sweep",
     "base": "Aggregation Aggregator Cohort Faults LocalResult Model Selector Solver Variables",
     "simulate": "Round run",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import results
 from fedjax_fair.app.build import Experiment
+from fedjax_fair.app.model_files import folder_name, save_model
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
-from fedjax_fair.results.model_files import folder_name, save_model
 from fedjax_fair.training.fit import Callback
 from fedjax_fair.training.methods import train_methods
 

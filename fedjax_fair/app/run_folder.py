@@ -5,7 +5,7 @@
 ``env.json``       Versions, device and git commit.
 ``metrics.jsonl``  One line per evaluation, method and seed.
 ``checkpoints/``   The latest state of each method.
-``models/``        The trained models of each method, for ``results.load_model``.
+``models/``        The trained models of each method, for ``fedjax_fair.load_model``.
 ``results.nc``     The results of finished methods, as one Dataset.
 ``plots/``         Figures drawn from ``results.nc``.
 ``report.html``    Everything a person wants to see, on one page.
@@ -35,7 +35,7 @@ from filelock import FileLock, Timeout
 from fedjax_fair import metrics
 from fedjax_fair.app import settings
 from fedjax_fair.app.config import Config, Maximize
-from fedjax_fair.results.files import naming, write_text
+from fedjax_fair.results.files import add_file_name, write_text
 from fedjax_fair.training.fit import Callback, Evaluation
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class MetricsLog(Callback):
             return
         self._written.add(_identity(line))
         line |= {name: _number(value) for name, value in summaries.items()}
-        with naming(self._path), self._path.open("a") as file:
+        with add_file_name(self._path), self._path.open("a") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
 
 

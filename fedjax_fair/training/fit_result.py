@@ -15,7 +15,7 @@ from fedjax_fair.base import Metric, Model, Variables
 from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import FederatedData, validate
-from fedjax_fair.results.history import RECORDED, described
+from fedjax_fair.results.history import RECORDED, metric_attributes
 from fedjax_fair.training.compiled_functions import check_outputs
 from fedjax_fair.training.executables import call
 from fedjax_fair.training.functions import over_runs, reuse_if_installed
@@ -181,7 +181,7 @@ class FitResult(NamedTuple):
             attributes = {"long_name": long_name, "units": unit}
             columns[name] = (("seed", dim), getattr(clients, name), attributes)
         for metric in summaries:
-            columns[metric.name] = ("seed", values[metric.name], described(metric))
+            columns[metric.name] = ("seed", values[metric.name], metric_attributes(metric))
         return xr.Dataset(columns, {"seed": seeds}, {"data": data.name})
 
 

@@ -15,15 +15,17 @@ import xarray as xr
 
 import fedjax_fair as ff
 from fedjax_fair import results
-from fedjax_fair.app import console, experiment, presets, registry, settings
+from fedjax_fair.app import experiment, presets, registry, settings
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
 from fedjax_fair.app.commands.dispatch import COMMANDS
 from fedjax_fair.app.config import Config
+from fedjax_fair.app.console import format_table
 from fedjax_fair.app.options import options_of, parse
 from fedjax_fair.app.termination import Terminated
 from fedjax_fair.app.values import describe_type
-from fedjax_fair.results.tables import cells
+from fedjax_fair.results.intervals import format_mean
+from fedjax_fair.results.tables import SWEEP_COLUMNS, comparison_table, final_tables
 
 METHODS = ["fedavg", "subtrunc:lam=0.1,b=5"]
 SMALL = [
@@ -70,17 +72,8 @@ def test_run_applies_its_options(folder):
 def test_show_prints_the_table_of_results(folder, capsys):
     assert main(["show", str(folder)]) == 0
     shown = capsys.readouterr().out
-    dataset = results.open(folder).isel(round=-1)
-    for i, method in enumerate(METHODS):
-        row = next(line for line in shown.splitlines() if method in line)
-        for name in (
-            "accuracy_mean_clients",
-            "accuracy_worst_10pct",
-            "accuracy_standard_deviation",
-            "client_dissimilarity",
-        ):
-            values = 100 * dataset[name].values[i]
-            assert f"{values.mean():.1f} ± {values.std(ddof=1):.1f}" in row
+    (table,) = final_tables(results.open(folder))
+    assert shown.strip() == format_table(table).strip()
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv"])
@@ -96,11 +89,12 @@ def test_methods_are_compared(form, folder, capsys):
         compared = results.compare(dataset, metric, METHODS[1])
         if form == "terminal":
             rows = [line.split() for line in shown.splitlines()]
-            assert sum(set(cells(compared, 1)[1][1].split()) <= set(row) for row in rows) == 1
+            cell = comparison_table(compared, 1).rows[1][1]
+            assert sum(set(cell.split()) <= set(row) for row in rows) == 1
         else:
             _, _, table = results.to_text(compared, form).partition("\n")
             assert table in shown
-    heads = {"terminal": " ──", "markdown": "|---|", "latex": "toprule", "csv": "metric,unit"}
+    heads = {"terminal": " ----", "markdown": "|---|", "latex": "toprule", "csv": "metric,unit"}
     assert shown.count(heads[form]) == (1 if form == "csv" else 2)
 
 
@@ -407,21 +401,22 @@ def test_sweep_runs_every_configuration_and_ranks_them(tmp_path, capsys):
         "algorithm": 2, "lam": 2, "learning_rate": 2, "seed": 2, "round": 3,
     }  # fmt: skip
     assert dataset["seed"].values.tolist() == [3, 4]
-    rows = [line for line in shown.splitlines() if "0.01" in line or "0.1" in line]
-    ends = dataset[list(console.COLUMNS)].isel(round=-1)
-    alike = [
-        all(np.array_equal(*values.sel(algorithm=name).values) for values in ends.values())
-        for name in ("subtrunc", "fedavg")
-    ]
-    assert alike[1]  # FedAvg does not read the weight of a bonus.
-    assert len(rows) == sum(2 if same else 4 for same in alike)
-    assert sum("any" in row for row in rows) == 2 * sum(alike)
+    rows = [line for line in shown.splitlines() if "learning_rate=" in line]
+    level = dataset["accuracy_mean_clients"]
+    methods = ("subtrunc", "fedavg")
+    is_unused = [np.array_equal(*level.sel(algorithm=name).values) for name in methods]
+    assert is_unused[1]  # FedAvg does not read the weight of a bonus.
+    assert len(rows) == sum(2 if unused else 4 for unused in is_unused)
     assert f"The best {len(rows)} of {len(rows)} configurations" in shown
     page = (tmp_path / "report.html").read_text("utf8")
-    assert "What does each setting change?" in page
+    assert "What is the effect of each setting?" in page
     assert "fedavg, learning_rate=0.1" in page  # Which does not read the other setting.
-    best = dataset["validation_accuracy_mean_clients"].isel(round=-1).mean("seed").max()
-    assert f"{100 * float(best):.1f}" in rows[0]
+    validation = dataset["validation_accuracy_mean_clients"].isel(round=-1)
+    best = validation.stack(configuration=("algorithm", "lam", "learning_rate"))
+    best = best.isel(configuration=int(best.mean("seed").argmax("configuration")))
+    (table,) = final_tables(dataset)
+    assert table.rows[0][1] == format_mean(100 * best.values)
+    assert format_table(table) in shown
     assert main(command) == 0  # Nothing is run again.
     again = capsys.readouterr().out
     assert "MiB" not in again
@@ -434,25 +429,25 @@ def sweep_of(**accuracies):
     shape = ("algorithm", "lam", "seed", "round")
     columns = {
         name: (shape, np.reshape(accuracies.get(name, [0.1, 0.2, 0.3]), (1, 3, 1, 1)))
-        for name in [*console.COLUMNS, *accuracies]
+        for name in [*list(SWEEP_COLUMNS)[1:], *accuracies]
     }
     labels = {"algorithm": ["subtrunc"], "lam": [0.5, 1.5, 2.5], "seed": [0], "round": [4]}
     return xr.Dataset(columns, labels, {"data": "made"})
 
 
 def shown_configurations(dataset):
-    (table,) = console.tables(dataset)
-    return list(table.columns[1].cells), table.caption
+    (table,) = final_tables(dataset)
+    return [row[0] for row in table.rows], table.note
 
 
 def test_a_sweep_is_ranked_by_validation_only():
     test = {"accuracy_mean_clients": [0.9, 0.8, 0.7]}
     held = {"validation_accuracy_mean_clients": [0.5, 0.7, 0.6]}
     configurations, caption = shown_configurations(sweep_of(**test, **held))
-    assert configurations == ["1.5", "2.5", "0.5"]
+    assert configurations == [f"subtrunc, lam={lam}" for lam in (1.5, 2.5, 0.5)]
     assert "ranked by validation" in caption
     configurations, caption = shown_configurations(sweep_of(accuracy_mean_clients=[0.7, 0.9, 0.8]))
-    assert configurations == ["0.5", "1.5", "2.5"]
+    assert configurations == [f"subtrunc, lam={lam}" for lam in (0.5, 1.5, 2.5)]
     assert "not ranked: no validation" in caption
 
 

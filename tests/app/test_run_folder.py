@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fedjax_fair import report, results
+from fedjax_fair import load_model, report, results
 from fedjax_fair.app import experiment, presets, settings
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
@@ -227,14 +227,14 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(ready, finished, tmp_
 def test_loaded_models_reproduce_the_results(ready, finished):
     dataset = results.open(finished.path).isel(round=-1)
     for method in SMALL.methods:
-        fitted = results.load_model(finished.path, method)
+        fitted = load_model(finished.path, method)
         assert fitted.rounds.tolist() == [6, 6]
         measured = fitted.evaluate(ready.data)
         assert measured.seed.values.tolist() == [3, 1]
         for name in ("test_accuracy", "test_loss", "sigma_acc"):
             expected = dataset[name].sel(algorithm=method)
             np.testing.assert_allclose(measured[name], expected, rtol=1e-4, atol=1e-5)
-        one = results.load_model(finished.path, method, seed=1)
+        one = load_model(finished.path, method, seed=1)
         assert one.dataset.seed.values.tolist() == [1]
         params = one.variables_for(1).params["head"]
         np.testing.assert_array_equal(
@@ -247,21 +247,21 @@ def test_loaded_models_reproduce_the_results(ready, finished):
 
 def test_missing_models_are_reported(finished, tmp_path):
     with pytest.raises(ValueError, match="method='divfl': expected one of 'fedavg', 'unionfl"):
-        results.load_model(finished.path, "divfl")
+        load_model(finished.path, "divfl")
     with pytest.raises(ValueError, match="seed=2: expected one of 3, 1"):
-        results.load_model(finished.path, "fedavg", seed=2)
+        load_model(finished.path, "fedavg", seed=2)
     with pytest.raises(ValueError, match=r"expected a run folder"):
-        results.load_model(tmp_path, "fedavg")
+        load_model(tmp_path, "fedavg")
     copy = shutil.copytree(finished.path, tmp_path / "copy")
     largest = max((copy / "models" / "fedavg").rglob("*"), key=lambda path: path.stat().st_size)
     content = bytearray(largest.read_bytes())
     content[-1] ^= 1
     largest.write_bytes(content)
     with pytest.raises(ValueError, match=r"model in .* is damaged \(its files have changed"):
-        results.load_model(copy, "fedavg")
+        load_model(copy, "fedavg")
     shutil.rmtree(copy / "models")
     with pytest.raises(ValueError, match=r"no model in .*fedjax-fair resume"):
-        results.load_model(copy, "fedavg")
+        load_model(copy, "fedavg")
 
 
 def test_a_finished_run_is_extended(ready, finished, tmp_path, capsys, monkeypatch):
@@ -283,7 +283,7 @@ def test_a_finished_run_is_extended(ready, finished, tmp_path, capsys, monkeypat
         if "algorithm" in expected.dims:
             expected = expected.sel(algorithm=[name])
         xr.testing.assert_identical(extended[column], expected)
-    models = [results.load_model(path.path, name).variables for path in (folder, finished)]
+    models = [load_model(path.path, name).variables for path in (folder, finished)]
     jax.tree.map(np.testing.assert_array_equal, *models)
     assert folder.config() == short
     logged = [line for line in read_metrics(finished) if line["algorithm"] == name]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from fedjax_fair.app import maximize
 from fedjax_fair.app.commands.common import fields_of, print_output_paths, resumable
 from fedjax_fair.app.config import Maximize, MaximizeExemplars, MaximizeMovielens
-from fedjax_fair.app.console import tables
+from fedjax_fair.app.console import print_tables
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.termination import Termination
@@ -52,5 +50,5 @@ def maximize_in(task: maximize.Task, config: Maximize, folder: RunFolder, *, qui
     print(f"Run folder: {escape_control_chars(folder.path)}")
     with resumable(folder), Termination(at_once=True), show_steps(quiet=quiet) as show:
         compared = maximize.execute(task, config, folder, show)
-    Console().print(*tables(compared))
+    print_tables(compared)
     print_output_paths(Results=folder.results, Plots=folder.plots, Report=folder.report)

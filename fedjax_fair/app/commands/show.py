@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 from tyro.conf import Positional
 
 from fedjax_fair import results
 from fedjax_fair.app import registry
 from fedjax_fair.app.build import server_view
 from fedjax_fair.app.commands.common import RunPath
-from fedjax_fair.app.console import compared_table, tables
+from fedjax_fair.app.console import format_table, print_tables
 from fedjax_fair.results.comparison import default_metrics
+from fedjax_fair.results.tables import comparison_table
 from fedjax_fair.text import format_columns
 
 __all__ = ["Compare", "Methods", "Show"]
@@ -32,7 +32,7 @@ class Show:
 
     def __call__(self) -> None:
         try:
-            Console().print(*tables(results.open(self.run)))
+            print_tables(results.open(self.run))
         except ValueError as error:
             raise ValueError(f"run={self.run!r}: {error}") from None
 
@@ -74,7 +74,7 @@ class Compare:
                 average_last=self.average_last,
             )
             if self.format == "terminal":
-                Console().print(compared_table(compared))
+                print(format_table(comparison_table(compared, digits=1)))
             else:
                 written.append(results.to_text(compared, self.format))
         if self.format == "csv":  # One table of all metrics.

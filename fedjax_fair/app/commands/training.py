@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rich.console import Console
 from tyro.conf import Positional
 
 from fedjax_fair.app import experiment, maximize
@@ -15,7 +14,7 @@ from fedjax_fair.app.commands.common import RunPath, interrupt_hint, print_outpu
 from fedjax_fair.app.commands.maximizing import maximize_in
 from fedjax_fair.app.commands.request import request
 from fedjax_fair.app.config import Config, Maximize
-from fedjax_fair.app.console import tables
+from fedjax_fair.app.console import print_tables
 from fedjax_fair.app.dry_run import print_dry_run, run_costs, sweep_costs
 from fedjax_fair.app.logs import LoggerCallback, check_logger
 from fedjax_fair.app.presets import Preset
@@ -149,7 +148,7 @@ def run_sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
             callback_fn=lambda runs: [show(runs), end],
             **varied,
         )
-    Console().print(*tables(swept))
+    print_tables(swept)
     folder = Path(options.output)
     print_output_paths(Results=folder / "results.nc", Report=folder / "report.html")
 
@@ -175,5 +174,5 @@ def _execute(
             return [*trackers, show(method), end]
 
         combined = experiment.execute(ready, folder, callback_fn)
-    Console().print(*tables(combined))
+    print_tables(combined)
     print_output_paths(Results=folder.results, Plots=folder.plots, Report=folder.report)
