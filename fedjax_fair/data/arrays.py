@@ -231,12 +231,11 @@ def from_npz(
     """Reads a federated dataset from an ``.npz`` file, without pickles.
 
     Args:
-        path: A file with the arrays ``features [total, ...]``, ``labels [total]`` and ``client
-            [total]``, the owner of each example, an integer or a string. Optional are
-            ``test_features``, ``test_labels`` and ``test_client`` (together; every owner must have
-            training examples), ``groups [clients]`` and ``num_classes``. Clients are the distinct
-            owners, ascending.
-        test_fraction: As in `from_arrays`, if the file has no test examples.
+        path: A file with ``features [total, ...]``, ``labels [total]`` and ``client [total]``, the
+            owner of each example, an integer or a string; clients are the distinct owners,
+            ascending. Optional are ``test_features``, ``test_labels`` and ``test_client``
+            (together), ``groups [clients]`` and ``num_classes``.
+        test_fraction: As in `from_arrays`.
         validation_fraction: As in `from_arrays`.
         seed: As in `from_arrays`.
 

@@ -39,9 +39,6 @@ def iid(num_clients: int) -> Partitioner:
     Args:
         num_clients: Number of clients.
 
-    Returns:
-        A partitioner that assigns all examples.
-
     Raises:
         ValueError: If ``num_clients`` is not a positive integer; when splitting, if there are fewer
             examples than clients.
@@ -70,13 +67,12 @@ def quantity_skew(
     """Splits shuffled examples into unequal parts.
 
     Client ``i`` gets ``min_partition_size`` examples and a share of the rest in proportion to ``(i
-    + 1) ** -skew`` for a power law, or to ``exp(skew * z_i)``, ``z_i`` standard normal, for a
-    lognormal distribution. At ``skew=0`` all parts are equal.
+    + 1) ** -skew`` (power) or ``exp(skew * z_i)``, ``z_i`` standard normal (lognormal).
 
     Args:
         num_clients: Number of clients.
         distribution: ``"power"`` or ``"lognormal"``.
-        skew: Exponent or standard deviation of the logarithm, at least 0.
+        skew: At least 0; 0 for equal parts.
         min_partition_size: Minimum number of examples of a client, at least 1.
 
     Returns:
@@ -116,11 +112,8 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
 
     Args:
         num_clients: Number of clients.
-        shards_per_client: Shards of each client; with two, most clients have two classes.
-
-    Returns:
-        A partitioner. A shard has ``examples // (num_clients * shards_per_client)`` examples; the
-        rest is unassigned.
+        shards_per_client: Shards of each client, each with ``examples // (num_clients *
+            shards_per_client)`` examples; the rest is unassigned.
 
     Raises:
         ValueError: If a setting is out of range; when splitting, if there are fewer examples than
@@ -205,14 +198,14 @@ def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partit
 
 
 def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
-    """Assigns the given examples to each client.
+    """Assigns given examples to each client.
 
     Args:
         indices: Indices of each client's examples, one non-empty array per client, no index twice;
             in a list, or a mapping by client name. Clients are numbered in this order.
 
     Returns:
-        A partitioner that leaves all other examples unassigned and ignores the seed.
+        A partitioner that ignores the seed.
 
     Raises:
         ValueError: If a client has no examples; when splitting, if an index is not an integer in

@@ -204,9 +204,6 @@ def describe(name: str, data_dir: DataDir = None) -> Description:
         name: Name of the data set.
         data_dir: As in ``load``.
 
-    Returns:
-        Its description.
-
     Raises:
         ValueError: If it is damaged, no image classification set, or neither prepared nor in
             ``SOURCES``.
@@ -239,13 +236,10 @@ def _missing(name: str, data_dir: DataDir, damage: str | None = None) -> Descrip
 
 
 def available(data_dir: DataDir = None) -> list[Description]:
-    """Describes the data sets of ``SOURCES`` and all other image sets prepared in a folder.
+    """Describes the data sets of ``SOURCES``, and all other image sets prepared in a folder.
 
     Args:
         data_dir: As in ``load``.
-
-    Returns:
-        Descriptions, those of ``SOURCES`` first. A damaged set has the error in ``damage``.
 
     Examples:
         >>> [entry.name for entry in available() if entry.folder is None]

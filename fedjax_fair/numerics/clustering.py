@@ -1,8 +1,4 @@
-"""Clustering in compiled functions: spectral embedding, k-means, and weights of clusters.
-
-All shapes are fixed. The number of clusters and the points to be clustered, which may change from
-round to round, are a scalar and a mask.
-"""
+"""Clustering in compiled functions: spectral embedding, k-means, and weights of clusters."""
 
 from __future__ import annotations
 
@@ -188,15 +184,15 @@ def _kmeans(
 
 @partial(jax.jit, static_argnums=1)
 def cluster_weights(labels: Int[Array, " n"], num_clusters: int) -> Float[Array, " n"]:
-    """Returns equal weights of clusters, and of the points in a cluster.
+    """Returns equal weights of clusters, and of the points in a cluster; they sum to 1.
 
     Args:
         labels: Cluster of each point, in ``[0, num_clusters)``; -1 for weight zero.
         num_clusters: Number of clusters, some of which may be empty.
 
     Returns:
-        ``1 / (C' * size of the cluster)``, with ``C'`` the number of non-empty clusters; they sum
-        to 1. Uniform if all labels are -1.
+        ``1 / (C' * size of the cluster)``, with ``C'`` the number of non-empty clusters. Uniform if
+        all labels are -1.
 
     Raises:
         ValueError: If ``num_clusters`` is not a positive integer.

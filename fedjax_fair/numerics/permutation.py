@@ -28,8 +28,7 @@ def permutation_at(
 ) -> Int[Array, "..."]:
     """Returns entries of a random permutation of ``0 .. size - 1``.
 
-    The key and the size determine the permutation. Time and memory depend on the number of
-    positions, not on ``size``.
+    Time and memory depend on the number of positions, not on ``size``.
 
     Args:
         key: Random key of the permutation.

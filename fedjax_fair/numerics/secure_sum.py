@@ -1,12 +1,9 @@
-r"""Simulated secure sum: pairwise masks over the integers mod 2^32.
+"""Simulated secure sum: pairwise masks over the integers mod 2^32.
 
-A participant encodes its values as multiples of a step and adds a mask for every other participant.
-Two participants draw the mask of their pair from the same key, and one of them subtracts it. The
-message is then uniform whatever its values, and masks cancel in the sum. If a participant drops
-out, the others reveal the keys of its pairs, and the server removes the remaining masks.
-
-The step is so large that the sum of all values in range stays below :math:`2^{31}`. A value out of
-range makes the sum NaN.
+A participant encodes its values as multiples of a step and adds a mask for every other participant,
+who subtracts it. If a participant drops out, the others reveal the keys of its pairs, and the
+server removes the remaining masks. The step is so large that the sum of all values in range stays
+below :math:`2^{31}`. A value out of range makes the sum NaN.
 """
 
 from __future__ import annotations
@@ -172,7 +169,7 @@ def secure_sum(
 ) -> Float[Array, " width"]:
     """Adds vectors of which the server sees only masked messages.
 
-    Memory is that of a few vectors; time grows with the square of the number of participants.
+    Time grows with the square of the number of participants.
 
     Args:
         key: Random key, never used for another sum.
@@ -181,9 +178,8 @@ def secure_sum(
         max_abs_value: The largest absolute value of an element.
 
     Returns:
-        The sum over the responding participants. Its error is half a step of
-        ``quantization_step(participants * max_abs_value, participants)`` for each of them, and
-        rounding. NaN if one of their values exceeds ``max_abs_value``.
+        The sum over the responding participants, with an error of half a `quantization_step` for
+        each, and rounding. NaN if one of their values exceeds ``max_abs_value``.
 
     Raises:
         ValueError: If ``max_abs_value`` is not positive.

@@ -22,8 +22,7 @@ def sample_successively(
 ) -> Int[Array, " count"]:
     """Draws distinct items sequentially, each in proportion to its size among the remaining ones.
 
-    With many items, time depends on ``count``, and on ``items`` only by its logarithm. A pass draws
-    at least one item, and all if sizes are similar.
+    With many items, time depends on ``count``, and on ``items`` only by its logarithm.
 
     Args:
         key: Random key.
@@ -31,8 +30,7 @@ def sample_successively(
         count: Number of items to draw, at most all.
 
     Returns:
-        Distinct ids in the order of the draws. If fewer than ``count`` items have a positive size,
-        the smallest ids of other items follow.
+        Distinct ids in the order of the draws, then the smallest ids of items of size zero.
 
     References:
         Rosén, *Asymptotic Theory for Successive Sampling with Varying Probabilities Without

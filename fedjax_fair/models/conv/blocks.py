@@ -43,15 +43,9 @@ def in_chunks(
 ) -> tuple[Array, dict[str, Array]]:
     """Convolves, adds the bias, takes maxima of 2 x 2 windows and ReLU, in chunks of the batch.
 
-    Args:
-        x: Images, ``[batch, height, width, in]``.
-        kernel: ``[kh, kw, in, out]``.
-        bias: ``[out]``.
-        padding: Zeros before and after rows and columns.
-
     Returns:
-        ``[batch, rows, columns, out]``; and the kernel's banded matrix, which the gradient needs,
-        because XLA does not detect that a second one would be equal.
+        ``[batch, rows, columns, out]``; and the kernel's banded matrix for the gradient, because
+        XLA does not detect that a second one would be equal.
     """
     cut = _layout(x, kernel, padding)
     band = _banded(kernel, cut)

@@ -56,8 +56,8 @@ def choose(
     """Chooses the fastest implementation of a layer on the `target`.
 
     Args:
-        x: Images ``[batch, height, width, in]``, of which shape and type are used.
-        kernel: Kernel ``[kh, kw, in, out]``, of which shape and type are used.
+        x: Images ``[batch, height, width, in]``, or their shape and type.
+        kernel: Kernel ``[kh, kw, in, out]``, or its shape and type.
         strides: Steps between windows.
         padding: Zeros before and after rows and columns.
         relu_pool: Whether a bias, ReLU and max-pooling follow.

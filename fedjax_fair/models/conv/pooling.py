@@ -53,12 +53,7 @@ def shared_by_largest(
 ) -> Float[Array, "batch height width channels"]:
     """Returns a gradient of ``max_pool`` that is divided equally among the largest entries.
 
-    A GPU computes it in one pass, because all entries are compared at once.
-
-    Args:
-        x: The pooled images.
-        largest: ``max_pool(x)``.
-        cotangent: The gradient by ``largest``.
+    A GPU computes it in one pass. ``largest`` is ``max_pool(x)``.
     """
     batch, rows, columns, channels = largest.shape
     odd = ((0, 0), (0, x.shape[1] - 2 * rows), (0, x.shape[2] - 2 * columns), (0, 0))

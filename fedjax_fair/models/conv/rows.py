@@ -31,17 +31,7 @@ def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
 
 
 def pooled(x: Array, kernel: Array, bias: Array, padding: Padding) -> Array:
-    """Convolves, adds the bias, takes maxima of 2 x 2 windows and ReLU.
-
-    Args:
-        x: Images ``[batch, height, width, in]``.
-        kernel: ``[kh, kw, in, out]``.
-        bias: ``[out]``.
-        padding: Zeros before and after rows and columns.
-
-    Returns:
-        ``[batch, rows, columns, out]``.
-    """
+    """Convolves, adds the bias, takes maxima of 2 x 2 windows and ReLU."""
     rows, columns = (count // 2 for count in output_shape(x, kernel, (1, 1), padding))
     outputs, left = kernel.shape[3], padding[1][0]
     pairs = kernel.shape[0] // 2 + 1  # Pairs of rows under a pair of rows of outputs.

@@ -83,16 +83,7 @@ def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
 
 
 def in_chunks(x: Array, kernel: Array, padding: Padding) -> Array:
-    """Correlates images with a kernel, stride 1, in chunks of the batch.
-
-    Args:
-        x: Images ``[batch, height, width, in]``.
-        kernel: ``[kh, kw, in, out]``, each side with 2 to 5 taps.
-        padding: Zeros before and after rows and columns.
-
-    Returns:
-        ``[batch, rows, columns, out]``.
-    """
+    """Correlates images with a kernel of 2 to 5 taps a side, stride 1, in chunks of the batch."""
     taps, values = kernel.shape[:2], _kernel_values(kernel)
     low, shape = (padding[0][0], padding[1][0]), output_shape(x, kernel, (1, 1), padding)
 
