@@ -179,7 +179,9 @@ class RepresentativeSelector(Selector):
             count = self.num_reference_clients
             checks.positive_int("num_reference_clients", count, at_most=at_most)
             if self.pool is None:
-                raise ValueError(f"num_reference_clients={count!r} needs a pool, got pool=None.")
+                raise ValueError(
+                    f"num_reference_clients={count!r}: expected None where pool=None; set pool."
+                )
         if self.pool is not None:
             checks.positive_int("pool", self.pool, at_most=at_most)
             at_most = self.pool
