@@ -175,13 +175,13 @@ def test_initial_items_continue_a_selection(name):
     @jax.jit
     def solve(similarity):
         function = sm.FacilityLocation(similarity)
-        whole = MAXIMIZERS[name](function, k=4)
-        return whole, MAXIMIZERS[name](function, k=2, initial_items=whole.items[:2])
+        complete = MAXIMIZERS[name](function, k=4)
+        return complete, MAXIMIZERS[name](function, k=2, initial_items=complete.items[:2])
 
-    whole, rest = solve(random_location(4, items=6))
-    chex.assert_trees_all_equal(rest.items, whole.items[2:])
-    chex.assert_trees_all_equal(rest.gains, whole.gains[2:])
-    assert rest.value == whole.value
+    complete, rest = solve(random_location(4, items=6))
+    chex.assert_trees_all_equal(rest.items, complete.items[2:])
+    chex.assert_trees_all_equal(rest.gains, complete.gains[2:])
+    assert rest.value == complete.value
 
 
 def test_many_selections_agree_with_double_precision():
