@@ -276,7 +276,7 @@ def told(attack, updates, clients, byzantine, responded=None, **settings):
         return jax.jit(lambda own: fault.collude(cohort, own, context()))(updates)
 
     def one(client, own):
-        return fault.send(*apply._of(jax.random.key(0), 0, client, context()), own)
+        return fault.send(*apply._arguments(jax.random.key(0), 0, client, context()), own)
 
     return jax.jit(jax.vmap(one))(cohort.clients, updates)
 
@@ -417,7 +417,7 @@ def test_days_are_as_bright_as_they_should_be():
         (lambda: faults.Trace([[2, 0]]), "table="),
         (lambda: faults.Diurnal(0), "period=0"),
         (lambda: faults.Diurnal(3, min_availability=-0.1), "min_availability=-0.1"),
-        (lambda: run_with([faults.Trace([[1, 0]])]), "expected 6 clients, got 2"),
+        (lambda: run_with([faults.Trace([[1, 0]])]), "table of 2 clients: expected 6"),
     ],
 )
 def test_bad_settings_are_refused(make, message):

@@ -15,7 +15,7 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.timing import alternate, environment
 from fedjax_fair.parallel.cores import core_mesh, over_runs, replicate_on_cores
-from fedjax_fair.parallel.mesh import over_mesh, shard_federation
+from fedjax_fair.parallel.mesh import over_mesh, shard_data
 
 # Network, batch size, side of the images, and rounds in a repetition.
 CASES = {
@@ -61,7 +61,7 @@ def measure(model, batch_size: int, side: int, rounds: int, mesh, repeats: int) 
     data, seeds = federation(side), np.arange(mesh.size, dtype=np.uint32)
     own = partial(variables, None)
     one = partial(jax.jit(partial(variables, COHORT)), seeds[0], jax.device_put(data))
-    cores = partial(jax.jit(over_mesh(own, mesh)), seeds[0], shard_federation(data, mesh))
+    cores = partial(jax.jit(over_mesh(own, mesh)), seeds[0], shard_data(data, mesh))
 
     def mapped(seeds, data):
         return jax.lax.map(lambda seed: own(seed, data), seeds)

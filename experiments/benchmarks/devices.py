@@ -24,7 +24,7 @@ from experiments.benchmarks.round import make_images
 from experiments.benchmarks.timing import alternate, environment
 from fedjax_fair.base import Model, Selector
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.parallel.mesh import assign_clients, client_mesh, over_mesh, shard_federation
+from fedjax_fair.parallel.mesh import assign_clients, client_mesh, over_mesh, shard_data
 from fedjax_fair.selectors import gradients
 from fedjax_fair.simulate import Round
 
@@ -68,7 +68,7 @@ def collective_bytes(hlo: str) -> tuple[int, int]:
 
 def communication(data: FederatedData) -> None:
     mesh = client_mesh("all")
-    placed = shard_federation(data, mesh)
+    placed = shard_data(data, mesh)
     print(f"\n| {mesh.size} devices | formula, bytes | compiled, bytes | collectives |")
     for name, (selector, sent) in METHODS.items():
         method = make(selector, ff.models.lenet(10))
@@ -107,7 +107,7 @@ def _speed_up(rng, sizes: np.ndarray, cohort: int, devices: int, repeats: int) -
 def overhead(data: FederatedData, repeats: int) -> None:
     """A round on a mesh of one device over a round without a mesh."""
     mesh = client_mesh(1)
-    placed, data = shard_federation(data, mesh), jax.device_put(data)
+    placed, data = shard_data(data, mesh), jax.device_put(data)
     for name in ("fedavg", "divfl, stale"):
         method = make(METHODS[name][0], ff.models.mlp(10, hidden=(64,)))
         state = jax.jit(method.init)(jax.random.key(0), data)

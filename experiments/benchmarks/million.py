@@ -31,7 +31,8 @@ import fedjax_fair as ff
 from experiments.benchmarks.timing import environment
 from fedjax_fair.base import Selector
 from fedjax_fair.client_evaluation import client_gradients, client_performance
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.selectors.gradients import Fresh, Stale
 from fedjax_fair.submodular import (

@@ -27,7 +27,8 @@ import fedjax_fair as ff
 from experiments.benchmarks.timing import alternate, environment
 from fedjax_fair.base import Model
 from fedjax_fair.client_evaluation import client_performance
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
 
 WORKLOADS = {
     # name: (model, image shape, clients, cohort, examples per client, steps, batch, rounds a call)

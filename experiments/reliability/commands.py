@@ -134,7 +134,7 @@ def _be_the_command(
     disturb: Callable[[], None] | None,
 ) -> NoReturn:
     _draw_nothing()
-    checkpoints.SECONDS_BETWEEN = 0.0  # Runs are short, and are to be ended between checkpoints.
+    checkpoints.SAVE_INTERVAL_S = 0.0  # Runs are short, and are to be ended between checkpoints.
     done = 0
 
     def watch(event: str, given: tuple[Any, ...]) -> None:

@@ -189,6 +189,7 @@ def given() -> dict[str, Any]:
         "learning_rate": 0.1,
         "local_steps": 1,
         "matroid": matroids.Uniform(1, 3),
+        "max_staleness": 1,
         "methods": [Round(models.logistic(2), selector, solver, aggregators.Mean())],
         "messages": federated.Messages((jnp.array([0]),), (jnp.ones(1),), (jnp.array([0]),)),
         "model": models.logistic(2),

@@ -1,18 +1,19 @@
-"""What a participant of a cohort sends, and what the server sees of it.
+"""Communication of updates: differential privacy, secure aggregation and compression.
 
-Communication settings are arguments of `fedjax_fair.Round`. Privacy clips what a participant sends, and adds noise
-to the mean; secure aggregation hides single updates from the server; compression takes fewer
-bytes. `fedjax_fair.communication.applied` says in which order.
+They are settings of `fedjax_fair.Round`. `PrivacyMechanism` and `Compression` are the interfaces of
+custom ones. `fedjax_fair.communication.apply` describes the order in which they are applied.
 """
 
 from fedjax_fair.communication.accounting import epsilon
-from fedjax_fair.communication.compression import StochasticQuantization, TopK
-from fedjax_fair.communication.noise import AdaptiveClipping, DifferentialPrivacy
+from fedjax_fair.communication.compression import Compression, StochasticQuantization, TopK
+from fedjax_fair.communication.noise import AdaptiveClipping, DifferentialPrivacy, PrivacyMechanism
 from fedjax_fair.numerics.secure_sum import SecureAggregation
 
 __all__ = [
     "AdaptiveClipping",
+    "Compression",
     "DifferentialPrivacy",
+    "PrivacyMechanism",
     "SecureAggregation",
     "StochasticQuantization",
     "TopK",

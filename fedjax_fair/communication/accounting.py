@@ -1,11 +1,11 @@
-"""How private a run is, by the accountant of dp-accounting."""
+"""Privacy accounting with dp-accounting."""
 
 from __future__ import annotations
 
 import math
 
 from fedjax_fair import checks
-from fedjax_fair.base import Sampling, Selector
+from fedjax_fair.base import Selector
 from fedjax_fair.communication.noise import PrivacyMechanism
 
 __all__ = ["epsilon"]
@@ -19,33 +19,31 @@ def epsilon(
     rounds: int,
     delta: float,
 ) -> float:
-    r"""The :math:`\varepsilon` of a run's models, for clients as a whole.
+    r"""Computes :math:`\varepsilon` of the models of a run, for clients as the unit of privacy.
 
-    Two federations are neighbors if they differ in all data of one client, which is replaced by
-    any other; their number is public. The sum of the updates then moves by at most twice the clip,
-    hence noise counts for half of its multiplier. Where all clients take part, or in turn, a
-    client is in a known number of rounds, and :math:`\varepsilon` is that of Gaussian noise,
-    exactly. Where cohorts are drawn uniformly without replacement it is a bound by Rényi
-    divergences, amplified by sampling.
+    Neighboring federated datasets differ in all data of one client, which is replaced; the number
+    of clients is public. The sum of updates then changes by at most twice the clipping norm, so
+    that half of the noise multiplier counts. For `Full` and `RoundRobin` the number of rounds of a
+    client is known, and :math:`\varepsilon` is the exact one of Gaussian noise. For `Uniform` it is
+    a bound by Rényi divergences, with amplification by sampling.
 
-    It covers the models (and the clip, if it adapts), for a server that is trusted to add the
-    noise, in a run whose cohorts are drawn as the selector says: where clients come and go
-    (``faults.Diurnal``, ``faults.Trace``) they are not. It does not cover measurements of clients
-    that the simulation records.
+    The guarantee covers the models and the adaptive clipping norm, and trusts the server to add the
+    noise. It does not cover client metrics in results, nor cohorts that depend on availability
+    (``faults.Diurnal``, ``faults.Trace``).
 
     Args:
         privacy: Clipping and noise.
-        selector: Draws the cohorts.
-        num_clients: Clients of the federation.
-        rounds: Rounds of the run.
-        delta: In (0, 1); less than one over the number of clients, to mean something.
+        selector: Selector of the cohorts.
+        num_clients: Number of clients.
+        rounds: Number of rounds.
+        delta: In (0, 1); meaningful below ``1 / num_clients``.
 
     Returns:
-        :math:`\varepsilon`; infinite without noise.
+        :math:`\varepsilon`; infinity without noise.
 
     Raises:
-        ValueError: If a number is out of range, or the selector chooses by what clients have, which
-            says something of them that no noise covers.
+        ValueError: If an argument is out of range, or the choice of the selector depends on the
+            data of clients, which the noise does not cover.
         ImportError: If dp-accounting is not installed.
 
     References:
@@ -57,8 +55,10 @@ def epsilon(
 
     Examples:
         >>> from fedjax_fair import communication, selectors
-        >>> private, drawn = communication.DifferentialPrivacy(1.0, 4.0), selectors.Uniform(10)
-        >>> spent = epsilon(private, drawn, num_clients=1000, rounds=100, delta=1e-5)
+        >>> private = communication.DifferentialPrivacy(1.0, noise_multiplier=4.0)
+        >>> spent = epsilon(
+        ...     private, selectors.Uniform(10), num_clients=1000, rounds=100, delta=1e-5
+        ... )
         >>> round(spent, 2)
         0.43
     """
@@ -70,23 +70,17 @@ def epsilon(
     checks.positive_int("rounds", rounds)
     checks.positive("delta", delta)
     checks.unit_interval("delta", delta)
-    noise = privacy.total_noise()
-    checks.non_negative("noise_multiplier", noise)
-    if selector.sampling is None:
+    checks.non_negative("noise_multiplier", privacy.noise_multiplier)
+    sampling = selector.sampling
+    if sampling is None:
         raise ValueError(
-            "selector: its choice depends on what clients have, which no guarantee covers; "
-            "expected Uniform, RoundRobin or Full."
+            f"selector={selector!r} depends on the data of clients, which no guarantee covers; "
+            "use Uniform, RoundRobin or Full."
         )
-    cohort_size = selector.sampling.cohort_size or num_clients
+    cohort_size = sampling.cohort_size or num_clients
     checks.positive_int("cohort_size", cohort_size, at_most=num_clients)
-    if float(noise) == 0:
+    if float(privacy.noise_multiplier) == 0:
         return math.inf
-    return _spent(float(noise) / 2, selector.sampling, num_clients, cohort_size, rounds, delta)
-
-
-def _spent(
-    noise: float, sampling: Sampling, num_clients: int, cohort_size: int, rounds: int, delta: float
-) -> float:
     try:
         import dp_accounting
         from dp_accounting import rdp
@@ -94,18 +88,21 @@ def _spent(
         raise ImportError(
             "communication.epsilon needs dp-accounting: pip install 'fedjax-fair[privacy]'."
         ) from error
-    taken = rounds
+    noise = float(privacy.noise_multiplier) / 2
+    rounds_of_client = rounds
     if sampling.kind == "round_robin":
-        taken = math.ceil(rounds * cohort_size / num_clients)
-    whole = dp_accounting.get_epsilon_gaussian(noise / math.sqrt(taken), delta)
+        rounds_of_client = math.ceil(rounds * cohort_size / num_clients)
+    without_sampling = dp_accounting.get_epsilon_gaussian(
+        noise / math.sqrt(rounds_of_client), delta
+    )
     if sampling.kind != "uniform" or cohort_size == num_clients:
-        return float(whole)
-    drawn = dp_accounting.SampledWithoutReplacementDpEvent(
+        return float(without_sampling)
+    event = dp_accounting.SampledWithoutReplacementDpEvent(
         num_clients, cohort_size, dp_accounting.GaussianDpEvent(noise)
     )
     accountant = rdp.RdpAccountant(
         neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
     )
-    accountant.compose(drawn, rounds)
-    # A client is in no more rounds than there are, and both bounds hold.
-    return float(min(whole, accountant.get_epsilon(delta)))
+    accountant.compose(event, rounds)
+    # Both are valid bounds, because a client takes part in at most all rounds.
+    return float(min(without_sampling, accountant.get_epsilon(delta)))

@@ -1,4 +1,4 @@
-"""Updates of fewer bytes: the largest numbers alone, or fewer bits for each."""
+"""Compression of updates: sparsification and quantization."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Compression", "StochasticQuantization", "TopK"]
 
 
 class Compression(Tree):
-    """What a participant sends in place of its update.
+    """Interface of compressors of updates.
 
     Attributes:
-        error_feedback: Whether a participant keeps what it could not send, and adds it to its next update.
+        error_feedback: Whether a client adds the unsent residual to its next update.
     """
 
     error_feedback: ClassVar[bool] = False
@@ -28,25 +28,25 @@ class Compression(Tree):
     def compress(
         self, key: Key[Array, ""], vector: Float[Array, " width"]
     ) -> Float[Array, " width"]:
-        """Returns what arrives of all numbers of an update."""
+        """Returns the decompressed vector that the server receives."""
         raise NotImplementedError
 
     @abstractmethod
     def num_bytes(self, size: int) -> int:
-        """Returns the bytes of a compressed vector of so many numbers."""
+        """Returns the bytes of a compressed vector of ``size`` elements."""
         raise NotImplementedError
 
 
 class TopK(Compression):
-    r"""Sends the numbers of the largest absolute values, and keeps the others for later.
+    r"""Sends the elements with the largest absolute values, with error feedback.
 
-    A participant sends the :math:`k` largest of :math:`u + e`, its update plus what it has kept, and
-    keeps the rest as :math:`e` for the next round in which it takes part. That takes memory of a
-    model for every client of the federation. What a participant keeps stays as it is when its result
-    does not arrive. A number takes four bytes, and its place four.
+    A participant sends the :math:`k` largest elements of :math:`u + e`, its update plus its
+    residual, and stores the rest as its new residual :math:`e`, which takes the memory of a model
+    for every client. The residual does not change if the result does not arrive. An element takes
+    four bytes, and its index four.
 
     Args:
-        fraction: Part of the numbers that is sent, in (0, 1], at least one number.
+        fraction: Fraction of elements that is sent, in (0, 1], at least one element.
 
     Raises:
         ValueError: If ``fraction`` is out of range.
@@ -71,28 +71,28 @@ class TopK(Compression):
         checks.positive("fraction", self.fraction)
         checks.probability("fraction", self.fraction)
 
-    def _count(self, size: int) -> int:
+    def _num_sent(self, size: int) -> int:
         return max(1, round(float(self.fraction) * size))
 
     def compress(self, key, vector):
-        # A number that is not finite is sent, as plain updates are.
+        # Non-finite elements are sent, so that the server detects them as in plain updates.
         magnitude = jnp.where(jnp.isnan(vector), jnp.inf, jnp.abs(vector))
-        _, places = jax.lax.top_k(magnitude, self._count(vector.shape[0]))
-        return jnp.zeros_like(vector).at[places].set(vector[places])
+        _, indices = jax.lax.top_k(magnitude, self._num_sent(vector.shape[0]))
+        return jnp.zeros_like(vector).at[indices].set(vector[indices])
 
     def num_bytes(self, size):
-        return 8 * self._count(size)
+        return 8 * self._num_sent(size)
 
 
 class StochasticQuantization(Compression):
-    r"""Rounds numbers up or down at random, so that they are right on average.
+    r"""Rounds elements up or down at random, without bias.
 
-    With the largest absolute value :math:`s` of an update and :math:`L = 2^{b - 1} - 1`, a
-    number is sent as one of the :math:`2 L + 1` multiples of :math:`s / L` in :math:`[-s, s]`. An
-    update takes its bits, and four bytes for :math:`s`.
+    With the largest absolute value :math:`s` of an update and :math:`L = 2^{b - 1} - 1`, an element
+    is sent as one of the :math:`2 L + 1` multiples of :math:`s / L` in :math:`[-s, s]`. The scale
+    :math:`s` takes four bytes.
 
     Args:
-        bits: :math:`b`, the bits of a number, 2 to 16.
+        bits: :math:`b`, bits per element, 2 to 16.
 
     Raises:
         ValueError: If ``bits`` is out of range.
@@ -112,9 +112,8 @@ class StochasticQuantization(Compression):
     bits: int
 
     def __post_init__(self):
-        checks.positive_int("bits", self.bits, at_most=16)
-        if self.bits < 2:
-            raise ValueError(f"bits={self.bits}: expected an integer >= 2 and <= 16.")
+        if not (checks.is_int(self.bits) and 2 <= self.bits <= 16):
+            raise ValueError(f"bits={self.bits!r}: expected an integer >= 2 and <= 16.")
 
     def compress(self, key, vector):
         levels = 2 ** (self.bits - 1) - 1
@@ -122,8 +121,8 @@ class StochasticQuantization(Compression):
         unit = jnp.where(largest > 0, largest, 1) / levels
         scaled = jnp.clip(vector / unit, -levels, levels)
         lower = jnp.floor(scaled)
-        up = jax.random.uniform(key, vector.shape, vector.dtype) < scaled - lower
-        return (lower + up.astype(vector.dtype)) * unit
+        round_up = jax.random.uniform(key, vector.shape, vector.dtype) < scaled - lower
+        return (lower + round_up.astype(vector.dtype)) * unit
 
     def num_bytes(self, size):
         return -(-self.bits * size // 8) + 4

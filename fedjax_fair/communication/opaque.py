@@ -1,8 +1,8 @@
-"""What the server can do with uploads that it only sees masked.
+"""Access of the server to updates under secure aggregation.
 
-Under secure aggregation a role is handed opaque updates. It can add them up with weights, which a
-secure sum does, and, as far as it says that it does (`fedjax_fair.base.ServerView`), ask each client
-for numbers computed from its own. Anything else stops while a round is traced.
+Selector and aggregator receive opaque updates. They can compute weighted sums of them and, with the
+server view ``"scalars"`` (`fedjax_fair.base.ServerView`), request scalars from each client. All
+other access raises an error when a round is traced.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedjax_fair.base import Cohort, Context, LocalResult, ServerView
@@ -21,25 +22,21 @@ from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 
-__all__ = ["Opaque", "masked_sum", "restrict_context", "restrict_results", "sums_of_round"]
+__all__ = ["Opaque", "masked_sum", "restrict_context", "restrict_results", "secure_sums"]
 
 
 class Opaque:
-    """Something of each participant that the server cannot read.
+    """Values of the participants that the server cannot read."""
 
-    Attributes:
-        _inside: What it is, for functions that run on clients.
-    """
+    __slots__ = ("_value",)
 
-    __slots__ = ("_inside",)
-
-    def __init__(self, inside: PyTree) -> None:
-        self._inside = inside
+    def __init__(self, value: PyTree) -> None:
+        self._value = value
 
     def __getattr__(self, name: str) -> Opaque:
         if name not in ("params", "state"):
-            raise _refused("single updates")
-        return Opaque(getattr(self._inside, name))
+            raise _access_error("single updates")
+        return Opaque(getattr(self._value, name))
 
 
 def masked_sum(
@@ -50,42 +47,40 @@ def masked_sum(
     weights: Float[Array, " cohort"],
     updates: PyTree,
 ) -> PyTree:
-    """The sum of stacked updates with the given weights, through a secure sum.
+    """Computes a weighted sum of stacked updates by secure summation.
 
-    Every participant encodes its update times its weight. Sums over devices are of whole numbers, so
-    they are the same on any number of them.
+    Each participant encodes its update times its weight. The sum is over integers, hence the same
+    on any number of devices.
 
     Args:
-        key: Of this sum alone.
-        context: That of the start of the round.
-        cohort: Who takes part, and who has answered.
-        secure: Its settings.
-        weights: Of each participant, >= 0; their sum is at most 1.
-        updates: Of each participant, on the device that holds it.
+        key: Key of this sum.
+        context: Context at the start of the round.
+        cohort: The cohort, with the mask of the responding clients.
+        secure: Settings.
+        weights: Non-negative weights, whose sum is at most 1.
+        updates: Stacked updates, each on the device of its client.
 
     Returns:
-        The sum over those who answered; not a number where a value exceeds max_abs_value, or the
-        weights add up to more than 1.
+        The sum over the responding clients; NaN if a value exceeds ``max_abs_value`` or the sum of
+        the weights exceeds 1.
     """
-    participants = cohort.clients.shape[0]
-    step = secure_sum.quantization_step(secure.max_abs_value, participants)
-    slots = jnp.arange(participants, dtype=jnp.int32)
-    responded = jnp.ones(participants, bool) if cohort.responded is None else cohort.responded
+    size = cohort.clients.shape[0]
+    step = secure_sum.quantization_step(secure.max_abs_value, size)
+    responded = jnp.ones(size, bool) if cohort.responded is None else cohort.responded
 
-    def send(client, own):
-        slot, weight, responded, update = own
-        values = weight * ravel(update).astype(jnp.float32)
-        sent = secure_sum.masked(
-            key, slot, participants, values, weight * secure.max_abs_value, step
-        )
+    def encode(client, values):
+        slot, weight, responded, update = values
+        vector = weight * ravel(update).astype(jnp.float32)
+        sent = secure_sum.mask_values(key, slot, size, vector, weight * secure.max_abs_value, step)
         return (), jax.tree.map(lambda leaf: jnp.where(responded, leaf, 0), sent)
 
-    ones = jnp.ones(participants)
-    own = (slots, weights, responded, updates)
-    _, total = collectives.map_and_sum(context.examples, send, ones, cohort.clients, own)
-    summed = secure_sum.recovered(key, total, step, cohort.responded)
-    bounded = jnp.sum(jnp.abs(weights), where=responded) <= 1 + secure_sum.SLACK / 4
-    return _unraveled(jnp.where(bounded, summed, jnp.nan), updates)
+    values = (jnp.arange(size, dtype=jnp.int32), weights, responded, updates)
+    ones = jnp.ones(size)
+    _, total = collectives.map_and_sum(context.examples, encode, ones, cohort.clients, values)
+    recovered = secure_sum.unmask_sum(key, total, step, cohort.responded)
+    is_bounded = jnp.sum(jnp.abs(weights), where=responded) <= 1 + secure_sum.SLACK / 4
+    example, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], updates))
+    return unravel(jnp.where(is_bounded, recovered, jnp.nan).astype(example.dtype))
 
 
 def restrict_context(
@@ -93,41 +88,41 @@ def restrict_context(
     server_view: ServerView,
     add: Callable[[Float[Array, " cohort"], PyTree], PyTree] | None = None,
 ) -> Context:
-    """A context that gives a role what it says that it sees, and not more.
+    """Restricts a context to what a role declares as its server view.
 
     Args:
-        context: What it could ask for otherwise.
-        server_view: ``"aggregate"``, or ``"scalars"`` of each client too.
-        add: Sums updates with weights, once there are some.
+        context: The unrestricted context.
+        server_view: ``"aggregate"`` or ``"scalars"``.
+        add: Weighted sum of opaque updates, once there are updates.
     """
 
     def weighted_sum(weights, updates):
         if add is None or not isinstance(updates, Opaque):
             return context.weighted_sum(weights, updates)
-        return add(weights, updates._inside)
+        return add(weights, updates._value)
 
     def refuse(what):
-        def ask(*arguments, **settings):
-            raise _refused(what)
+        def raise_error(*args, **kwargs):
+            raise _access_error(what)
 
-        return ask
+        return raise_error
 
     limited = {"gradients": refuse("gradients of clients")}
     if server_view == "aggregate":
         names = ("losses", "accuracies", "client_means", "map_clients")
         limited |= {name: refuse(f"{name} of clients") for name in names}
     else:
-        limited["client_means"] = lambda metric_fn, clients, updates=None: _numbers(
-            context.client_means(metric_fn, clients, _opened(updates))
+        limited["client_means"] = lambda metric_fn, clients, updates=None: _check_scalars(
+            context.client_means(metric_fn, clients, _unwrap(updates))
         )
-        limited["map_clients"] = lambda function, clients, values=None: _numbers(
-            context.map_clients(function, clients, _opened(values))
+        limited["map_clients"] = lambda function, clients, values=None: _check_scalars(
+            context.map_clients(function, clients, _unwrap(values))
         )
     return context._replace(weighted_sum=weighted_sum, **limited)
 
 
 def restrict_results(results: LocalResult, server_view: ServerView) -> LocalResult:
-    """Results whose updates a role cannot read, nor, if it sees sums alone, anything else."""
+    """Makes updates and reports opaque, and for the view ``"aggregate"`` losses and steps too."""
     hidden: dict[str, Any] = {"update": Opaque(results.update)}
     hidden["reports"] = {name: Opaque(report) for name, report in results.reports.items()}
     if server_view == "aggregate":
@@ -135,48 +130,34 @@ def restrict_results(results: LocalResult, server_view: ServerView) -> LocalResu
     return results._replace(**hidden)
 
 
-def sums_of_round(
+def secure_sums(
     key: Key[Array, ""], context: Context, cohort: Cohort, secure: SecureAggregation
 ) -> Callable[[Float[Array, " cohort"], PyTree], PyTree]:
-    """``add(weights, updates)`` for all secure sums of a round, each with a key of its own."""
-    number = itertools.count()
+    """Returns ``add(weights, updates)`` for a round, which uses a new key for every sum."""
+    counter = itertools.count()
 
     def add(weights, updates):
-        own = jax.random.fold_in(key, next(number))
-        return masked_sum(own, context, cohort, secure, weights, updates)
+        key_sum = jax.random.fold_in(key, next(counter))
+        return masked_sum(key_sum, context, cohort, secure, weights, updates)
 
     return add
 
 
-def _opened(values: PyTree) -> PyTree:
-    """What a function that runs on clients is given."""
-    return jax.tree.map(
-        lambda leaf: leaf._inside if isinstance(leaf, Opaque) else leaf,
-        values,
-        is_leaf=lambda leaf: isinstance(leaf, Opaque),
-    )
+def _unwrap(values: PyTree) -> PyTree:
+    def unwrap(leaf):
+        return leaf._value if isinstance(leaf, Opaque) else leaf
+
+    return jax.tree.map(unwrap, values, is_leaf=lambda leaf: isinstance(leaf, Opaque))
 
 
-def _numbers(measured: PyTree) -> PyTree:
-    """What clients report, if it is a number each."""
+def _check_scalars(measured: PyTree) -> PyTree:
     if any(leaf.ndim > 1 for leaf in jax.tree.leaves(measured)):
-        raise _refused("vectors of single clients")
+        raise _access_error("vectors of single clients")
     return measured
 
 
-def _refused(what: str) -> ValueError:
+def _access_error(what: str) -> ValueError:
     return ValueError(
-        f"aggregation='secure': it hides {what} from a role that does not say that it sees them; "
-        "expected one that takes sums (context.weighted_sum), or says what it sees."
+        f"aggregation='secure' hides {what} from a role whose server_view does not include them; "
+        "use context.weighted_sum, or declare the server_view that the role needs."
     )
-
-
-def _unraveled(vector: Float[Array, " width"], stacked: PyTree) -> PyTree:
-    """A vector as one of the updates of which a tree is stacked."""
-    leaves, structure = jax.tree.flatten(stacked)
-    parts, start = [], 0
-    for leaf in leaves:
-        size = leaf[0].size
-        parts.append(vector[start : start + size].reshape(leaf.shape[1:]).astype(leaf.dtype))
-        start += size
-    return jax.tree.unflatten(structure, parts)

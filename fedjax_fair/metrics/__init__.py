@@ -1,10 +1,8 @@
-"""Metrics: how well and how evenly a federation is served, and what that costs.
+"""Metrics of accuracy, fairness and communication, and statistics to compare runs.
 
-Functions on arrays live in `performance`, `fairness`, `groups`, `class_based`, `clustering` and
-`communication`, comparisons of runs in `paired`, the noise of test sets in `noise`, metrics of
-predictions in `predictions`;
-`SUMMARIES` lists those that every evaluation computes, under the names they have in results, and
-`GROUP_SUMMARIES` those it adds where groups of clients are known.
+`SUMMARIES` lists the metrics of every evaluation by their names in results, and `GROUP_SUMMARIES`
+the additional ones where ground-truth groups are known. `predictions` has metrics on request,
+`paired` compares runs, and `noise` estimates the effect of finite test sets.
 
 Examples:
     >>> import jax.numpy as jnp

@@ -1,9 +1,8 @@
-r"""Accuracies of clients from those of classes, where clients differ in their labels alone.
+r"""Accuracies of clients computed from accuracies of classes, where clients differ only in labels.
 
-A client with label shares :math:`\pi_c` is served as well as :math:`\sum_c \pi_c a_c` on average,
-where :math:`a_c` is the accuracy on all test examples of class :math:`c`. The accuracy on its own
-test examples has the same mean, and the binomial noise of a handful of examples, which widens every
-measure of spread. That of :math:`a_c` is much smaller, as its examples are many.
+The expected accuracy of a client with label shares :math:`\pi_c` is :math:`\sum_c \pi_c a_c`, where
+:math:`a_c` is the accuracy on all test examples of class :math:`c`. The accuracy on the client's
+test examples has the same mean but much more binomial noise, which inflates measures of spread.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.metrics import fairness, performance
+from fedjax_fair.metrics.summaries import accuracy_summaries
 from fedjax_fair.numerics.products import product
 
 if TYPE_CHECKING:
@@ -24,18 +23,26 @@ if TYPE_CHECKING:
 
 __all__ = ["class_based_accuracy", "standard_error", "summarize"]
 
+_SUMMARIES = (
+    "accuracy_mean_clients",
+    "accuracy_worst_10pct",
+    "accuracy_standard_deviation",
+    "sigma_acc",
+    "client_dissimilarity",
+)
+
 
 def class_based_accuracy(
     class_accuracy: Float[Array, " classes"], examples: Int[Array, "clients classes"]
 ) -> Float[Array, " clients"]:
-    """What accuracy to expect of every client.
+    """Computes the expected accuracy of every client.
 
     Args:
-        class_accuracy: Fraction correct on all examples of each class; NaN for a class without.
+        class_accuracy: Accuracy on all examples of each class; NaN for a class without examples.
         examples: Test examples of every client and class.
 
     Returns:
-        The means over each client's labels; NaN for a client without test examples.
+        Means over the labels of each client; NaN for a client without test examples.
 
     Examples:
         >>> examples = jnp.array([[3, 1], [0, 2], [0, 0]])
@@ -53,18 +60,17 @@ def standard_error(
     class_accuracy: Float[Array, " classes"],
     examples: Int[Array, "clients classes"],
 ) -> Float[Array, "..."]:
-    """The standard error of a function of clients' accuracies, from that of classes.
+    """Computes the standard error of a function of class-based accuracies by the delta method.
 
-    To first order (delta method): ``sqrt(sum_c (d summary / d a_c)^2 a_c (1 - a_c) / (n_c - 1))``.
+    It is ``sqrt(sum_c (d summary / d a_c)^2 a_c (1 - a_c) / (n_c - 1))``.
 
     Args:
-        summary: From the accuracies of ``class_based_accuracy`` to one number or several.
-        class_accuracy: As there.
-        examples: As there.
+        summary: Function of the result of `class_based_accuracy`.
+        class_accuracy: As for `class_based_accuracy`.
+        examples: As for `class_based_accuracy`.
 
     Returns:
-        Of each of the summary's numbers; 0 where a class has a single example, whose own variance
-        nothing tells.
+        Standard errors, shaped like the summary. A class with a single example contributes 0.
 
     Examples:
         >>> examples = jnp.array([[3, 0], [0, 101]])
@@ -80,19 +86,19 @@ def standard_error(
 def summarize(
     class_accuracy: xr.DataArray, examples: xr.DataArray
 ) -> dict[str, tuple[xr.DataArray, xr.DataArray]]:
-    """Values and standard errors for every run and evaluation.
+    """Computes class-based accuracies and their summaries for every run and evaluation.
 
     Args:
-        class_accuracy: With the dimension ``class``, and any others.
-        examples: With the dimensions ``client`` and ``class``, and any of the others.
+        class_accuracy: With dimension ``class`` and any others.
+        examples: With dimensions ``client`` and ``class``, and any of the others.
 
     Returns:
-        By name, as `fedjax_fair.results.class_based` has them.
+        Values and standard errors, by their names in `fedjax_fair.results.class_based`.
     """
     import xarray as xr
 
-    with jax.numpy_rank_promotion("allow"):  # Dimensions are matched by their names.
-        values, errors, summaries, spread = xr.apply_ufunc(
+    with jax.numpy_rank_promotion("allow"):  # xarray aligns dimensions by name.
+        values, errors, summaries, summary_errors = xr.apply_ufunc(
             lambda *arrays: jax.device_get(_measure(*arrays)),
             class_accuracy.astype("float32"),
             examples.astype("int32"),
@@ -100,30 +106,21 @@ def summarize(
             output_core_dims=[["client"], ["client"], ["summary"], ["summary"]],
         )
     measured = {"test_accuracy_class_based": (values, errors)}
-    for place, name in enumerate(_SUMMARIES):
-        measured[f"{name}_class_based"] = (summaries[..., place], spread[..., place])
+    for index, name in enumerate(_SUMMARIES):
+        measured[f"{name}_class_based"] = (summaries[..., index], summary_errors[..., index])
     return measured
-
-
-_SUMMARIES: dict[str, Callable[[Array, Array], Array]] = {
-    "accuracy_mean_clients": lambda values, sizes: performance.mean_over_clients(values),
-    "accuracy_worst_10pct": lambda values, sizes: performance.worst_10pct(values),
-    "accuracy_standard_deviation": lambda values, sizes: fairness.standard_deviation(values),
-    "sigma_acc": fairness.sigma_acc,
-    "client_dissimilarity": lambda values, sizes: fairness.client_dissimilarity(values),
-}
 
 
 @jax.jit
 @partial(jnp.vectorize, signature="(c),(k,c)->(k),(k),(s),(s)")
 def _measure(class_accuracy: Array, examples: Array):
-    """Accuracies with their errors, summaries with theirs."""
+    """Returns accuracies, their errors, summaries, and their errors."""
     sizes = jnp.sum(examples, axis=1)
 
     def summaries(values: Array):
-        return jnp.stack([summary(values, sizes) for summary in _SUMMARIES.values()])
+        return jnp.stack(accuracy_summaries(_SUMMARIES, values, sizes))
 
     values = class_based_accuracy(class_accuracy, examples)
     errors = standard_error(lambda values: values, class_accuracy, examples)
-    spread = standard_error(summaries, class_accuracy, examples)
-    return values, errors, summaries(values), spread
+    summary_errors = standard_error(summaries, class_accuracy, examples)
+    return values, errors, summaries(values), summary_errors

@@ -1,8 +1,7 @@
-"""How well groups that were found agree with groups that were planted.
+"""Agreement of two groupings, such as estimated clusters and ground-truth groups.
 
-Labels are arbitrary integers: only which entries share one matters. Entries where either label is
-negative are left out; if none is left the answer is NaN. Groups are found by sorting, so a
-million entries are no trouble.
+Labels are arbitrary integers; entries with a negative label in either grouping are ignored. If no
+entry is left the result is NaN. Memory and time are of order ``n log n``.
 """
 
 from __future__ import annotations
@@ -15,81 +14,79 @@ __all__ = ["adjusted_rand_index", "normalized_mutual_information"]
 
 
 def normalized_mutual_information(
-    found: Int[Array, " n"], planted: Int[Array, " n"]
+    estimated: Int[Array, " n"], truth: Int[Array, " n"]
 ) -> Float[Array, ""]:
-    """Mutual information of two groupings over the mean of their entropies.
+    """Computes the mutual information of two groupings divided by their mean entropy.
 
-    Shows how much of one grouping is known from the other; hides whether groups were split or
-    merged, and is above 0 by chance, the more so the more groups there are (see
+    Use: how well one grouping predicts the other. Limitation: does not distinguish split from
+    merged groups; positive by chance, increasingly with the number of groups (see
     `adjusted_rand_index`).
 
     Args:
-        found: Group of each entry, -1 to leave it out.
-        planted: The same of the other grouping.
+        estimated: Group of each entry.
+        truth: Group of each entry in the other grouping.
 
     Returns:
-        A number in ``[0, 1]``: 1 if the groupings are the same up to names (also where both have
-        one group), 0 if they are independent (also where only one of them has one group); NaN if
-        no entry is left.
+        A value in ``[0, 1]``: 1 for equal groupings up to names (also two single groups), 0 for
+        independent ones (also if only one grouping is a single group).
 
     Examples:
-        >>> found, planted = jnp.array([1, 1, 0, 0, -1]), jnp.array([7, 7, 9, 9, 9])
-        >>> normalized_mutual_information(found, planted).item()
+        >>> estimated, truth = jnp.array([1, 1, 0, 0, -1]), jnp.array([7, 7, 9, 9, 9])
+        >>> normalized_mutual_information(estimated, truth).item()
         1.0
     """
-    counted = (found >= 0) & (planted >= 0)
-    separate = _entropy(counted, found) + _entropy(counted, planted)
-    some = jnp.where(separate > 0, separate, 1.0)
-    shared = jnp.clip(2.0 - 2.0 * _entropy(counted, found, planted) / some, 0.0, 1.0)
+    counted = (estimated >= 0) & (truth >= 0)
+    separate = _entropy(counted, estimated) + _entropy(counted, truth)
+    divisor = jnp.where(separate > 0, separate, 1.0)
+    shared = jnp.clip(2.0 - 2.0 * _entropy(counted, estimated, truth) / divisor, 0.0, 1.0)
     return jnp.where(counted.any(), jnp.where(separate > 0, shared, 1.0), jnp.nan)
 
 
-def adjusted_rand_index(found: Int[Array, " n"], planted: Int[Array, " n"]) -> Float[Array, ""]:
-    """Share of the pairs on which two groupings agree, corrected for chance.
+def adjusted_rand_index(estimated: Int[Array, " n"], truth: Int[Array, " n"]) -> Float[Array, ""]:
+    """Computes the share of pairs on which two groupings agree, corrected for chance.
 
-    Shows agreement such that random groups score 0 whatever their number; hides small groups,
-    which hold few of the pairs.
+    Use: agreement with mean 0 for random groups of any number. Limitation: small groups have few
+    pairs and hardly count.
 
     Args:
-        found: Group of each entry, -1 to leave it out.
-        planted: The same of the other grouping.
+        estimated: Group of each entry.
+        truth: Group of each entry in the other grouping.
 
     Returns:
-        A number in ``[-0.5, 1]``: 1 if the groupings are the same up to names, 0 on average over
-        random ones; NaN if no entry is left.
+        A value in ``[-0.5, 1]``: 1 for equal groupings up to names, 0 on average for random ones.
 
     References:
         Hubert, Arabie, *Comparing Partitions*, Journal of Classification, 1985
 
     Examples:
-        >>> found, planted = jnp.array([0, 0, 1, 1]), jnp.array([0, 0, 1, 2])
-        >>> print(f"{adjusted_rand_index(found, planted):.4f}")
+        >>> estimated, truth = jnp.array([0, 0, 1, 1]), jnp.array([0, 0, 1, 2])
+        >>> print(f"{adjusted_rand_index(estimated, truth):.4f}")
         0.5714
     """
-    counted = (found >= 0) & (planted >= 0)
+    counted = (estimated >= 0) & (truth >= 0)
     num = jnp.sum(counted).astype(jnp.float32)
-    of_found, of_planted = _sizes(counted, found), _sizes(counted, planted)
-    of_both = _sizes(counted, found, planted)
+    in_estimated, in_truth = _sizes(counted, estimated), _sizes(counted, truth)
+    in_both = _sizes(counted, estimated, truth)
 
-    def pairs(others):
-        """Ordered pairs, given each entry's number of partners, as a share of ``num ** 2``."""
-        return jnp.sum(jnp.where(counted, others / num, 0.0)) / num
+    def pairs(partners):
+        """Returns ordered pairs as a share of ``num ** 2``."""
+        return jnp.sum(jnp.where(counted, partners / num, 0.0)) / num
 
-    # Sums of whole numbers, none negative, so that digits are lost in one difference only.
-    together, apart = pairs(of_both - 1.0), pairs(num - of_found - of_planted + of_both)
-    only_found, only_planted = pairs(of_found - of_both), pairs(of_planted - of_both)
-    above = 2.0 * (together * apart - only_found * only_planted)
-    below = (together + only_planted) * (only_planted + apart)
-    below += (together + only_found) * (only_found + apart)
+    # All terms are non-negative integers, so that only one difference below loses digits.
+    together, apart = pairs(in_both - 1.0), pairs(num - in_estimated - in_truth + in_both)
+    only_estimated, only_truth = pairs(in_estimated - in_both), pairs(in_truth - in_both)
+    above = 2.0 * (together * apart - only_estimated * only_truth)
+    below = (together + only_truth) * (only_truth + apart)
+    below += (together + only_estimated) * (only_estimated + apart)
     index = jnp.where(below > 0, above / jnp.where(below > 0, below, 1.0), 1.0)
     return jnp.where(counted.any(), index, jnp.nan)
 
 
 def _entropy(counted: Bool[Array, " n"], *labels: Int[Array, " n"]) -> Float[Array, ""]:
-    """Entropy of the joint labels, nats."""
+    """Computes the entropy of the joint labels, in nats."""
     _, sizes = _groups(counted, *labels)
     num = jnp.sum(sizes)
-    # Each form of the logarithm is accurate where it is used.
+    # `log1p` is accurate for shares near 1, `log` for small ones.
     large = sizes > num / 2
     log_shares = jnp.where(
         large,
@@ -100,7 +97,7 @@ def _entropy(counted: Bool[Array, " n"], *labels: Int[Array, " n"]) -> Float[Arr
 
 
 def _sizes(counted: Bool[Array, " n"], *labels: Int[Array, " n"]) -> Float[Array, " n"]:
-    """How many of those counted share all labels of each entry."""
+    """Returns the number of counted entries that share all labels of each entry."""
     groups, sizes = _groups(counted, *labels)
     return sizes[groups]
 
@@ -108,7 +105,7 @@ def _sizes(counted: Bool[Array, " n"], *labels: Int[Array, " n"]) -> Float[Array
 def _groups(
     counted: Bool[Array, " n"], *labels: Int[Array, " n"]
 ) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
-    """Numbers from 0 for the groups that share all labels, and how many are counted in each."""
+    """Returns consecutive ids of the groups that share all labels, and their counted sizes."""
     order = jnp.lexsort(labels)
     changes = [jnp.diff(label[order], prepend=label[order[:1]]) != 0 for label in labels]
     groups = jnp.zeros_like(order).at[order].set(jnp.cumsum(jnp.stack(changes).any(axis=0)))

@@ -1,29 +1,26 @@
-"""How much travels between the server and its clients."""
+"""Communication cost of a round."""
 
 from __future__ import annotations
 
-import jax
-
 from fedjax_fair import checks
 from fedjax_fair.base import Variables
+from fedjax_fair.numerics.trees import tree_bytes
 
 __all__ = ["bytes_per_round"]
 
 
 def bytes_per_round(variables: Variables, cohort_size: int) -> int:
-    """Bytes that one round of plain federated averaging moves each way.
+    """Computes the bytes that a round of federated averaging moves in each direction.
 
-    Every participant of the cohort receives the global variables and returns an update of the same shape
-    and dtype. Shows what model size and cohort size cost; hides what a selector measures
-    besides (losses or gradients of more clients), compression, and the protocol around it.
+    Use: the cost of model size and cohort size. Limitation: excludes compression, protocol
+    overhead, and losses or gradients that a selector requests.
 
     Args:
-        variables: The model, as arrays or as ``jax.ShapeDtypeStruct`` from ``jax.eval_shape``.
-        cohort_size: Clients per round; one selected twice counts twice.
+        variables: The model, as arrays or as ``jax.ShapeDtypeStruct``.
+        cohort_size: Participants per round, counted with repetitions.
 
     Returns:
-        An exact Python integer, which no number of rounds can overflow: bytes from clients to the
-        server, and as many from the server to clients.
+        Bytes from clients to the server, and as many back, as an exact Python integer.
 
     Raises:
         ValueError: If ``cohort_size`` is not a positive integer.
@@ -35,5 +32,5 @@ def bytes_per_round(variables: Variables, cohort_size: int) -> int:
         600
     """
     checks.positive_int("cohort_size", cohort_size)
-    model = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(variables))
+    model = tree_bytes(variables)
     return int(cohort_size) * model

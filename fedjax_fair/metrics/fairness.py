@@ -1,8 +1,7 @@
-"""How evenly clients are served, or how evenly they take part.
+"""Metrics of how evenly accuracies, losses or participation are distributed over clients.
 
-Every function takes one number per client and leaves out clients whose number is NaN (those
-without test examples); if no client is left the answer is NaN. All are pure and work under ``jit``
-and ``vmap``. Those that compare all pairs sort instead, so a million clients are no trouble.
+All functions take one value per client, ignore NaN (a client without test examples) and return NaN
+if no client is left. They work under ``jit`` and ``vmap``. Means over pairs take ``O(n log n)``.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from jax.scipy.special import xlogy
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.metrics.performance import mean_over_examples
+from fedjax_fair.numerics.inequality import gini, mean_difference, mean_or_one
 
 __all__ = [
     "client_disagreement",
@@ -28,13 +28,13 @@ __all__ = [
 
 
 def standard_deviation(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Root mean square distance of the clients from their own mean (divided by ``n``).
+    """Computes the standard deviation over clients (divided by ``n``).
 
-    Shows the spread in the unit of the values; hides which clients are far off and on which side,
-    and includes the sampling noise of finite test sets.
+    Use: spread in the unit of the values. Limitation: does not identify the clients that are far
+    from the mean; includes the sampling noise of finite test sets.
 
     Args:
-        values: One number per client, NaN to leave a client out.
+        values: One value per client.
 
     Returns:
         The standard deviation, at least 0; 0 for a single client.
@@ -50,14 +50,14 @@ def standard_deviation(values: Float[Array, " clients"]) -> Float[Array, ""]:
 def sigma_acc(
     accuracy: Float[Array, " clients"], sizes: Int[Array, " clients"]
 ) -> Float[Array, ""]:
-    """Root mean square distance of the clients from the accuracy on the pooled test examples.
+    """Computes the root mean square distance of clients from the accuracy on the pooled examples.
 
-    ``sqrt(mean_i (accuracy_i - pooled)^2)``: clients count the same, the center is weighted by
-    examples. Shows spread and the small clients' shift from the pooled value together; hides
-    which of the two it is. Equals `standard_deviation` when test sets are equally large.
+    ``sqrt(mean_i (accuracy_i - pooled)^2)``: clients count equally, the center is weighted by
+    examples. Use: spread and the shift of small clients in one number. Limitation: does not
+    separate them. It equals `standard_deviation` for test sets of equal size.
 
     Args:
-        accuracy: Test accuracy of each client, NaN to leave a client out.
+        accuracy: Test accuracy of each client.
         sizes: Test examples of each client.
 
     Returns:
@@ -75,14 +75,13 @@ def sigma_acc(
 
 
 def client_dissimilarity(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Mean absolute difference over the unordered pairs of different clients.
+    """Computes the mean absolute difference over all pairs of different clients.
 
-    Shows how much better off one of two random clients is than the other; hides direction, and
-    contains the noise of finite test sets (see `dissimilarity_noise`). About 1.128 standard
-    deviations if the values are normal.
+    Use: the expected gap between two random clients; about 1.128 standard deviations of normal
+    values. Limitation: includes the noise of finite test sets (see `dissimilarity_noise`).
 
     Args:
-        values: One number per client, usually test accuracy; NaN to leave a client out.
+        values: One value per client, usually test accuracy.
 
     Returns:
         The mean difference, at least 0, in the unit of ``values``; NaN with fewer than two
@@ -100,33 +99,31 @@ def client_dissimilarity(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """
     num_clients = jnp.sum(~jnp.isnan(values)).astype(values.dtype)
     different = num_clients / (num_clients - 1.0)
-    return jnp.where(num_clients > 1, _mean_difference(values) * different, jnp.nan)
+    return jnp.where(num_clients > 1, mean_difference(values) * different, jnp.nan)
 
 
 def dissimilarity_noise(
     accuracy: Float[Array, " clients"], sizes: Int[Array, " clients"]
 ) -> Float[Array, ""]:
-    r"""The `client_dissimilarity` that sampling noise of finite test sets alone would produce.
+    r"""Estimates the `client_dissimilarity` that the sampling noise of finite test sets produces.
 
-    A client with ``n`` test examples and accuracy ``a`` measured on them has noise of variance
-    ``v = a (1 - a) / (n - 1)`` (unbiased). If noise is normal, a pair differs by
-    ``sqrt(2 (v_i + v_j) / pi)`` on average. Taking the mean over pairs inside the root gives
+    The accuracy ``a`` measured on ``n`` examples has the unbiased variance estimate
+    ``v = a (1 - a) / (n - 1)``. For normal noise the mean difference of a pair is
+    ``sqrt(2 (v_i + v_j) / pi)``. Taking the mean over pairs inside the root gives
 
     .. math:: 2 \sqrt{\operatorname{mean}_i(v_i) / \pi},
 
-    exact when all ``v`` are equal (equal sizes at equal accuracies) and otherwise, the root
-    being concave, somewhat too large: 3 % if half of the clients have four times the variance
-    of the others. So it is with tiny test sets, whose accuracies tie: 4 % with ten examples.
-    Shows how small a dissimilarity can be expected to get; hides that noise and real
-    differences do not simply add up, so that it must not be subtracted.
+    which is exact for equal variances and an upper bound otherwise: 3 % too large if half of the
+    clients have four times the variance of the others, 4 % with ten examples per client, where
+    accuracies tie. Use: a lower limit for measured dissimilarity. Limitation: noise and real
+    differences do not add, so it must not be subtracted.
 
     Args:
-        accuracy: Test accuracy of each client in ``[0, 1]``, NaN to leave a client out.
-        sizes: Test examples of each client. Clients with fewer than two have no estimate of their
-            noise and are left out.
+        accuracy: Test accuracy of each client, in ``[0, 1]``.
+        sizes: Test examples of each client; clients with fewer than two are ignored.
 
     Returns:
-        The floor, a fraction like ``accuracy``; NaN with fewer than two clients.
+        The noise floor, a fraction like ``accuracy``; NaN with fewer than two clients.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -143,20 +140,19 @@ def dissimilarity_noise(
 def client_disagreement(
     loss: Float[Array, " clients"], cohort: Int[Array, " cohort"]
 ) -> Float[Array, ""]:
-    """Mean absolute difference of test loss over the unordered pairs of a cohort.
+    """Computes the mean absolute difference of test loss over pairs of participants.
 
-    Shows how unequally the new model serves the clients that have just trained it; hides all
-    others. The source's equation 9 sums over ordered pairs and divides by the number of unordered
-    ones; as printed it is therefore twice this mean, which is what its text describes.
+    Use: how unequally the new model serves the clients that have just trained it. Limitation:
+    ignores all other clients. Equation 9 of the source sums over ordered pairs but divides by the
+    number of unordered pairs, which is twice this mean; its text describes this mean.
 
     Args:
-        loss: Test loss of every client, NaN to leave a client out.
-        cohort: Ids of the clients that have trained, -1 for an empty slot. A client that fills
-            two slots counts twice, and does not disagree with itself.
+        loss: Test loss of every client.
+        cohort: Ids of the participants, -1 for an empty slot. A client in two slots counts twice.
 
     Returns:
         The mean difference, at least 0, in the unit of ``loss``; NaN with fewer than two
-        members.
+        participants.
 
     References:
         "Equitable Federated Learning with Activation Clustering", eq. 9.
@@ -171,43 +167,18 @@ def client_disagreement(
     return client_dissimilarity(jnp.where(cohort >= 0, loss[cohort], jnp.nan))
 
 
-def gini(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Gini index: half the mean absolute difference of two clients, relative to the mean.
-
-    The mean runs over all ordered pairs, a client with itself included. Shows inequality
-    whatever the level; hides the level: all clients at 10 % are as equal as all at 90 %.
-
-    Args:
-        values: One non-negative number per client, NaN to leave a client out.
-
-    Returns:
-        A number in ``[0, 1 - 1 / n]``: 0 if all are equal (all zero included), ``1 - 1 / n`` if
-        one has everything.
-
-    References:
-        Gini, "Variabilità e mutabilità", 1912.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> gini(jnp.array([0.0, 0.0, 0.0, 1.0])).item()
-        0.75
-    """
-    return _mean_difference(values) / (2.0 * _mean_or_one(values))
-
-
 def jain_index(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Jain's fairness index, ``(sum x)^2 / (n sum x^2)``.
+    """Computes Jain's fairness index, ``(sum x)^2 / (n sum x^2)``.
 
-    If ``k`` of ``n`` clients share equally and the others have nothing, it is ``k / n``. Shows
-    how many are in effect served; hides the level, and crowds near 1 where the spread is
-    moderate.
+    Use: the effective share of clients served; ``k / n`` if ``k`` clients share equally and all
+    others have nothing. Limitation: ignores the level; close to 1 for moderate spread.
 
     Args:
-        values: One non-negative number per client, NaN to leave a client out.
+        values: One non-negative value per client.
 
     Returns:
-        A number in ``[1 / n, 1]``: 1 if all are equal (all zero included), ``1 / n`` if one has
-        everything.
+        The index, in ``[1 / n, 1]``: 1 for equal values (also all zero), ``1 / n`` if one client
+        has everything.
 
     References:
         Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
@@ -220,20 +191,20 @@ def jain_index(values: Float[Array, " clients"]) -> Float[Array, ""]:
         0.25
     """
     # The same fraction by the coefficient of variation, which keeps its digits near 1.
-    return 1.0 / (1.0 + (jnp.nanstd(values) / _mean_or_one(values)) ** 2)
+    return 1.0 / (1.0 + (jnp.nanstd(values) / mean_or_one(values)) ** 2)
 
 
 def entropy(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Shannon entropy of the clients' shares ``x_i / sum x``.
+    """Computes the Shannon entropy of the clients' shares ``x_i / sum x``.
 
-    Shows evenness with an eye for those near zero; hides the level, and can be compared only
-    between federations of the same number of clients.
+    Use: evenness, with emphasis on values near zero. Limitation: ignores the level; comparable only
+    for equal numbers of clients.
 
     Args:
-        values: One non-negative number per client, NaN to leave a client out.
+        values: One non-negative value per client.
 
     Returns:
-        Nats, in ``[0, log n]``: ``log n`` if all are equal (all zero included), 0 if one has
+        Nats, in ``[0, log n]``: ``log n`` for equal values (also all zero), 0 if one client has
         everything.
 
     References:
@@ -245,29 +216,7 @@ def entropy(values: Float[Array, " clients"]) -> Float[Array, ""]:
         >>> print(f"{entropy(jnp.array([1.0, 1.0, 0.0])):.4f}")  # log 2
         0.6931
     """
-    relative = values / _mean_or_one(values)
+    relative = values / mean_or_one(values)
     num_clients = jnp.sum(~jnp.isnan(values)).astype(values.dtype)
-    # log n minus what is missing: summing a million tiny shares instead would lose digits.
+    # The deficit from log n is summed, because a sum of a million small shares loses digits.
     return jnp.log(num_clients) - jnp.nanmean(xlogy(relative, relative))
-
-
-def _mean_or_one(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """The mean to measure inequality by; 1 where all clients have nothing, which is equal too."""
-    mean = jnp.nanmean(values)
-    return jnp.where(mean == 0, 1.0, mean)
-
-
-def _mean_difference(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Mean of ``|x_i - x_j|`` over all ordered pairs, ``i = j`` included, without forming them.
-
-    The gap between two neighbors in sorted order lies between as many pairs as there are
-    values below it times values above it. Gaps are never negative, so nothing cancels in the
-    sum, as it does in the usual sum of values weighted by rank.
-    """
-    num_clients = jnp.sum(~jnp.isnan(values))
-    below = jnp.arange(1, values.size)
-    total, lower = num_clients.astype(values.dtype), below.astype(values.dtype)
-    upper = (num_clients - below).astype(values.dtype)
-    gaps = jnp.where(below < num_clients, jnp.diff(jnp.sort(values)), 0.0)
-    pairs = 2.0 * (lower / total) * (upper / total)
-    return jnp.where(num_clients > 0, jnp.sum(pairs * gaps), jnp.nan)

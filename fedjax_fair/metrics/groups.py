@@ -1,7 +1,6 @@
-"""How groups of clients fare, where it is known which clients belong together.
+"""Metrics of groups of clients, such as ground-truth clusters.
 
-Every function takes one number per client and leaves out clients whose number is NaN. Inside a
-group every client counts the same, however many examples it has.
+All functions take one value per client and ignore NaN. Within a group all clients count equally.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_fair.metrics.performance import mean_over_examples
 
-__all__ = ["gap", "highest", "lowest", "means", "sigma_acc"]
+__all__ = ["gap", "lowest", "means", "sigma_acc"]
 
 
 def means(
     values: Float[Array, " clients"], groups: Int[Array, " clients"], num_groups: int
 ) -> Float[Array, " groups"]:
-    """Mean over the clients of each group.
+    """Computes the mean over the clients of each group.
 
     Args:
-        values: One number per client, NaN to leave a client out.
+        values: One value per client.
         groups: Group of each client, in ``[0, num_groups)``.
         num_groups: Number of groups.
 
     Returns:
-        The means, in the unit of ``values``; NaN for a group of which no client is left.
+        The means, in the unit of ``values``; NaN for a group without clients.
 
     Examples:
         >>> means(jnp.array([1.0, 0.5, 0.25]), jnp.array([0, 0, 2]), 3).tolist()
@@ -38,10 +37,10 @@ def means(
 
 
 def lowest(values: Float[Array, " clients"], groups: Int[Array, " clients"]) -> Float[Array, ""]:
-    """Smallest mean of a group: the group served worst, if values are accuracies.
+    """Computes the smallest group mean: the worst group, if values are accuracies.
 
     Args:
-        values: One number per client, NaN to leave a client out.
+        values: One value per client.
         groups: Group of each client, in ``[0, clients)``.
 
     Returns:
@@ -54,31 +53,13 @@ def lowest(values: Float[Array, " clients"], groups: Int[Array, " clients"]) -> 
     return jnp.nanmin(means(values, groups, values.size))
 
 
-def highest(values: Float[Array, " clients"], groups: Int[Array, " clients"]) -> Float[Array, ""]:
-    """Largest mean of a group; the mirror of `lowest`.
-
-    Args:
-        values: One number per client, NaN to leave a client out.
-        groups: Group of each client, in ``[0, clients)``.
-
-    Returns:
-        The mean, in the unit of ``values``; NaN if no client is left.
-
-    Examples:
-        >>> highest(jnp.array([1.0, 0.5, 0.25]), jnp.array([0, 0, 2])).item()
-        0.75
-    """
-    return jnp.nanmax(means(values, groups, values.size))
-
-
 def gap(values: Float[Array, " clients"], groups: Int[Array, " clients"]) -> Float[Array, ""]:
-    """Difference between the largest and the smallest mean of a group.
+    """Computes the difference between the largest and the smallest group mean.
 
-    Shows what belonging to one group rather than another is worth; hides all differences inside
-    the groups.
+    Use: the effect of group membership. Limitation: ignores differences within groups.
 
     Args:
-        values: One number per client, NaN to leave a client out.
+        values: One value per client.
         groups: Group of each client, in ``[0, clients)``.
 
     Returns:
@@ -88,7 +69,8 @@ def gap(values: Float[Array, " clients"], groups: Int[Array, " clients"]) -> Flo
         >>> gap(jnp.array([1.0, 0.5, 0.25]), jnp.array([0, 0, 2])).item()
         0.5
     """
-    return highest(values, groups) - lowest(values, groups)
+    group_means = means(values, groups, values.size)
+    return jnp.nanmax(group_means) - jnp.nanmin(group_means)
 
 
 def sigma_acc(
@@ -96,19 +78,18 @@ def sigma_acc(
     sizes: Int[Array, " clients"],
     groups: Int[Array, " clients"],
 ) -> Float[Array, ""]:
-    """Root mean square distance of the clients' groups from the accuracy on the pooled examples.
+    """Computes `fairness.sigma_acc` with each client's accuracy replaced by its group's mean.
 
-    What `fairness.sigma_acc` would be if every client were tested on all examples of its group.
-    Shows differences between groups without the noise of small test sets; hides those inside
-    groups.
+    Use: differences between groups, with less noise of small test sets. Limitation: ignores
+    differences within groups.
 
     Args:
-        accuracy: Test accuracy of each client, NaN to leave a client out.
+        accuracy: Test accuracy of each client.
         sizes: Test examples of each client.
         groups: Group of each client, in ``[0, clients)``.
 
     Returns:
-        The distance, at least 0, in the unit of ``accuracy``. Every client counts the same.
+        The distance, at least 0, in the unit of ``accuracy``.
 
     References:
         *Equitable Federated Learning with Activation Clustering*, sigma_Acc.
@@ -118,6 +99,6 @@ def sigma_acc(
         >>> sigma_acc(accuracy, jnp.full(4, 10), jnp.array([0, 0, 1, 1])).item()
         0.25
     """
-    of_group = means(accuracy, groups, accuracy.size)[groups]
-    own = jnp.where(jnp.isnan(accuracy), jnp.nan, of_group)
-    return jnp.sqrt(jnp.nanmean((own - mean_over_examples(accuracy, sizes)) ** 2))
+    group_means = means(accuracy, groups, accuracy.size)[groups]
+    smoothed = jnp.where(jnp.isnan(accuracy), jnp.nan, group_means)
+    return jnp.sqrt(jnp.nanmean((smoothed - mean_over_examples(accuracy, sizes)) ** 2))

@@ -1,15 +1,14 @@
-r"""What measures of unfairness show where there is none: the noise of finite test sets.
+r"""Noise floor of fairness metrics: their values where all clients have the same accuracy.
 
-Clients that are all served alike, each example right with the same probability :math:`p`, still
-differ in their measured accuracies, of which client :math:`k`'s is a binomial share of its
-:math:`n_k` test examples. A measured spread that is not above what this produces shows nothing.
+If every example is classified correctly with the same probability :math:`p`, the measured accuracy
+of client :math:`k` is a binomial fraction of its :math:`n_k` test examples, so that accuracies
+still differ. A measured spread below this level is not evidence of unfairness.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import ClientMetrics
 from fedjax_fair.metrics.class_based import class_based_accuracy
-from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SUMMARIES
+from fedjax_fair.metrics.summaries import accuracy_summaries
 
 __all__ = ["OF_SPREAD", "expected"]
 
@@ -37,10 +35,9 @@ OF_SPREAD = (
     "group_accuracy_gap",
     "group_sigma_acc",
 )
-"""Summaries that depend on how accuracies differ between clients."""
+"""Metrics that depend on how accuracies differ between clients."""
 
-_FUNCTIONS = {metric.name: metric.function for metric in SUMMARIES + GROUP_SUMMARIES}
-_BINOMIALS = 2_000_000  # Drawn at most, which takes a moment.
+_MAX_BINOMIALS = 2_000_000  # Sampled within a second.
 
 
 def expected(
@@ -50,20 +47,22 @@ def expected(
     groups: Int[np.ndarray, " clients"] | None = None,
     draws: int = 200,
 ) -> dict[str, float]:
-    """What summaries are on average where every client is served alike.
+    """Estimates the means of metrics if all clients had the same accuracy.
 
     Args:
-        names: Of ``OF_SPREAD``; with ``_class_based`` behind for what `results.class_based` makes of them.
-        accuracy: That of all clients, in ``[0, 1]``.
+        names: Names from ``OF_SPREAD``, or with the suffix ``_class_based`` those of
+            `fedjax_fair.results.class_based`.
+        accuracy: Accuracy of all clients, in ``[0, 1]``.
         examples: Test examples of every client and class.
-        groups: Planted group of each client, which summaries of groups need.
-        draws: Test sets to average over, fewer where clients are very many; always the same.
+        groups: Ground-truth group of each client, required by metrics of groups.
+        draws: Maximum number of simulated test sets, from a fixed seed. Fewer are used for more
+            than 10,000 clients.
 
     Returns:
-        The means by name; nothing where there are no names.
+        The means by name.
 
     Raises:
-        ValueError: If a name is none of these, or ``accuracy`` is no probability.
+        ValueError: If a name is unknown or ``accuracy`` is not a probability.
 
     Examples:
         >>> floors = expected(["client_dissimilarity"], 0.83, np.full((100, 1), 100))
@@ -74,52 +73,42 @@ def expected(
     for name in names:
         checks.one_of("name", name.removesuffix("_class_based"), OF_SPREAD)
     rng = np.random.default_rng(0)
-    sizes = examples.sum(axis=1)
-    draws = max(1, min(draws, _BINOMIALS // len(sizes)))
-    known: Any = np.zeros(len(sizes), np.int32) if groups is None else groups.astype(np.int32)
-    found = {}
-    own = tuple(name for name in names if not name.endswith("_class_based"))
-    if own:
-        shares = _shares(rng, accuracy, sizes, draws)
-        found |= dict(zip(own, _averages(own, shares, sizes.astype(np.int32), known), strict=True))
-    mixed = tuple(name for name in names if name.endswith("_class_based"))
-    if mixed:
-        of_classes = _shares(rng, accuracy, examples.sum(axis=0), draws)
-        arrays = of_classes, examples.astype(np.int32), known
-        found |= dict(zip(mixed, _class_based_averages(mixed, *arrays), strict=True))
-    return {name: float(found[name]) for name in names}
+    draws = max(1, min(draws, _MAX_BINOMIALS // len(examples)))
+    group_ids = np.zeros(len(examples)) if groups is None else groups
+    means = {}
+    for class_based in (False, True):
+        selected = [name for name in names if name.endswith("_class_based") == class_based]
+        if selected:
+            metrics = tuple(name.removesuffix("_class_based") for name in selected)
+            accuracies = _simulate(rng, accuracy, examples.sum(axis=int(not class_based)), draws)
+            counts, ids = examples.astype(np.int32), group_ids.astype(np.int32)
+            values = _averages(metrics, class_based, accuracies, counts, ids)
+            means |= dict(zip(selected, map(float, values), strict=True))
+    return {name: means[name] for name in names}
 
 
-def _shares(rng: np.random.Generator, accuracy: float, sizes: np.ndarray, draws: int) -> np.ndarray:
-    """Measured accuracies ``[draws, sizes]``; NaN without examples."""
+def _simulate(
+    rng: np.random.Generator, accuracy: float, sizes: np.ndarray, draws: int
+) -> np.ndarray:
+    """Samples measured accuracies, ``[draws, sizes]``; NaN without examples."""
     correct = rng.binomial(sizes, accuracy, (draws, len(sizes)))
     shares = np.full(correct.shape, np.nan, np.float32)
     return np.divide(correct, sizes, out=shares, where=sizes > 0, casting="same_kind")
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=(0, 1))
 def _averages(
     names: tuple[str, ...],
-    accuracy: Float[Array, "draws clients"],
-    sizes: Int[Array, " clients"],
-    groups: Int[Array, " clients"],
-) -> list[Float[Array, ""]]:
-    nothing, never = jnp.zeros(sizes.shape), jnp.zeros_like(sizes)
-
-    def summarize(accuracy: Float[Array, " clients"]):
-        measured = ClientMetrics(accuracy, nothing, nothing, sizes, sizes, never, never[:1], groups)
-        return [_FUNCTIONS[name](measured) for name in names]
-
-    return [jnp.mean(values) for values in jax.vmap(summarize)(accuracy)]
-
-
-@partial(jax.jit, static_argnums=0)
-def _class_based_averages(
-    names: tuple[str, ...],
-    class_accuracy: Float[Array, "draws classes"],
+    class_based: bool,
+    accuracies: Float[Array, "draws _"],
     examples: Int[Array, "clients classes"],
     groups: Int[Array, " clients"],
 ) -> list[Float[Array, ""]]:
-    own = tuple(name.removesuffix("_class_based") for name in names)
-    mixed = jax.vmap(class_based_accuracy, (0, None))(class_accuracy, examples)
-    return _averages(own, mixed, jnp.sum(examples, axis=1), groups)
+    """Averages metrics over simulated accuracies of clients or of classes."""
+    sizes = jnp.sum(examples, axis=1)
+    if class_based:
+        accuracies = jax.vmap(class_based_accuracy, (0, None))(accuracies, examples)
+    values = jax.vmap(lambda accuracy: accuracy_summaries(names, accuracy, sizes, groups))(
+        accuracies
+    )
+    return [jnp.mean(value) for value in values]

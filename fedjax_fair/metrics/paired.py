@@ -1,6 +1,6 @@
-"""What runs can tell of two methods: intervals, effects, p values, how many runs it takes.
+"""Statistical comparison of methods over runs: intervals, p values, effect sizes, power.
 
-Runs on the same seeds are paired; others are compared without (`welch`).
+Runs with the same seeds are compared as pairs (`interval` of the differences), others by `welch`.
 """
 
 from __future__ import annotations
@@ -10,31 +10,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "Difference",
-    "bootstrap",
-    "compare",
-    "effect_size",
-    "holm",
-    "interval",
-    "seeds_needed",
-    "welch",
-]
+__all__ = ["Difference", "bootstrap", "effect_size", "holm", "interval", "seeds_needed", "welch"]
 
-_RESAMPLES = 9999  # SciPy's own choice: the ends of an interval then hardly depend on the draws.
+_RESAMPLES = 9999  # SciPy's default.
 
 
 class Difference(NamedTuple):
-    """The difference between the means of two methods, or a mean alone.
+    """Mean difference of two methods, or a single mean compared to zero.
 
     Attributes:
-        low: Lower end of the 95 % interval of Student's t; NaN for a single run.
-        mean: The mean difference.
-        high: The upper end.
-        p: Of Student's test of no difference; NaN for a single run, and where nothing varies, which
-            is no evidence of anything.
-        deviation: Standard deviation of the differences of pairs; of runs without pairs, the root
-            mean square of the standard deviations of both methods.
+        low: Lower limit of the 95 % confidence interval (Student's t); NaN for a single run.
+        mean: Mean difference.
+        high: Upper limit.
+        p: P value of Student's test of no difference; NaN for a single run or zero variance.
+        deviation: Standard deviation of the paired differences; without pairs, root mean square of
+            the standard deviations of both methods.
     """
 
     low: float
@@ -44,79 +34,61 @@ class Difference(NamedTuple):
     deviation: float
 
 
-def compare(own: np.ndarray, other: np.ndarray) -> Difference:
-    """Compares two methods over the same seeds.
-
-    Args:
-        own: One number a seed, ``[seeds]``.
-        other: Those of the other method, in the same order.
-
-    Returns:
-        A ``Difference`` of ``own`` less ``other``.
-
-    Examples:
-        >>> found = compare(np.array([3.0, 5.0, 4.0]), np.array([1.0, 2.0, 3.0]))
-        >>> found.mean, round(found.low, 2), round(found.high, 2)
-        (2.0, -0.48, 4.48)
-    """
-    return interval(np.asarray(own, np.float64) - np.asarray(other, np.float64))
-
-
 def interval(values: np.ndarray) -> Difference:
-    """The mean of runs, and what Student's t says of its difference to zero.
+    """Compares a mean over runs, such as one of paired differences, to zero.
 
     Args:
-        values: One number a run, ``[runs]``.
+        values: One value per run, ``[runs]``.
 
     Returns:
-        A ``Difference`` to zero.
+        The `Difference` to zero.
 
     Examples:
-        >>> found = interval(np.array([2.0, 3.0, 1.0]))
-        >>> found.mean, round(found.high - found.mean, 2)
+        >>> difference = interval(np.array([2.0, 3.0, 1.0]))
+        >>> difference.mean, round(difference.high - difference.mean, 2)
         (2.0, 2.48)
     """
-    gaps = np.asarray(values, np.float64)
-    mean = float(np.mean(gaps))
-    if gaps.size < 2:
+    sample = np.asarray(values, np.float64)
+    mean = float(np.mean(sample))
+    if sample.size < 2:
         return Difference(np.nan, mean, np.nan, np.nan, np.nan)
-    deviation = float(np.std(gaps, ddof=1))
-    return _student(mean, deviation / np.sqrt(gaps.size), gaps.size - 1, deviation)
+    deviation = float(np.std(sample, ddof=1))
+    return _student(mean, deviation / np.sqrt(sample.size), sample.size - 1, deviation)
 
 
-def welch(own: np.ndarray, other: np.ndarray) -> Difference:
-    """Compares two methods over runs that have nothing in common.
+def welch(first: np.ndarray, second: np.ndarray) -> Difference:
+    """Compares two methods over independent runs.
 
     Welch, *The generalization of "Student's" problem when several different population variances
     are involved*, 1947.
 
     Args:
-        own: One number a run, ``[runs]``.
-        other: Those of the other method; there may be more or fewer.
+        first: One value per run of the first method, ``[runs]``.
+        second: Values of the second method, of any number of runs.
 
     Returns:
-        A ``Difference`` of ``own`` less ``other``.
+        The `Difference` of ``first`` minus ``second``.
 
     Examples:
-        >>> found = welch(np.array([3.0, 5.0, 4.0]), np.array([1.0, 2.0]))
-        >>> found.mean, round(found.low, 2), round(found.high, 2)
+        >>> difference = welch(np.array([3.0, 5.0, 4.0]), np.array([1.0, 2.0]))
+        >>> difference.mean, round(difference.low, 2), round(difference.high, 2)
         (2.5, 0.01, 4.99)
     """
-    samples = [np.asarray(values, np.float64) for values in (own, other)]
+    samples = [np.asarray(values, np.float64) for values in (first, second)]
     mean = float(np.mean(samples[0]) - np.mean(samples[1]))
-    if min(sample.size for sample in samples) < 2:
+    sizes = np.array([sample.size for sample in samples])
+    if min(sizes) < 2:
         return Difference(np.nan, mean, np.nan, np.nan, np.nan)
     variances = np.array([np.var(sample, ddof=1) for sample in samples])
-    sizes = np.array([sample.size for sample in samples])
-    of_mean = variances / sizes
-    squares = float(np.sum(of_mean**2 / (sizes - 1)))
-    freedom = float(np.sum(of_mean) ** 2) / squares if squares > 0 else float(np.sum(sizes - 1))
-    error = float(np.sqrt(np.sum(of_mean)))
+    of_means = variances / sizes
+    squares = float(np.sum(of_means**2 / (sizes - 1)))
+    freedom = float(np.sum(of_means) ** 2) / squares if squares > 0 else float(np.sum(sizes - 1))
+    error = float(np.sqrt(np.sum(of_means)))
     return _student(mean, error, freedom, float(np.sqrt(np.mean(variances))))
 
 
 def _student(mean: float, error: float, freedom: float, deviation: float) -> Difference:
-    from scipy.special import stdtr, stdtrit  # Quickly there, unlike all of scipy.stats.
+    from scipy.special import stdtr, stdtrit  # scipy.stats takes much longer to import.
 
     half = float(stdtrit(freedom, 0.975)) * error
     p = 2 * float(stdtr(freedom, -abs(mean) / error)) if error > 0 else np.nan
@@ -124,17 +96,17 @@ def _student(mean: float, error: float, freedom: float, deviation: float) -> Dif
 
 
 def bootstrap(*samples: np.ndarray) -> tuple[float, float]:
-    """The 95 % interval of a mean, or of the difference of two means, by resampling runs.
+    """Computes the 95 % bootstrap interval of a mean or of a difference of two means.
 
-    It assumes no normal distribution, but knows no value that was not seen: of fewer than ten runs
-    it is often too narrow. Bias-corrected and accelerated (Efron, *Better bootstrap confidence
-    intervals*, 1987), from 9,999 samples that are the same in every call.
+    It is bias-corrected and accelerated (Efron, *Better bootstrap confidence intervals*, 1987),
+    from 9,999 resamples with a fixed seed. It does not assume a normal distribution, but is often
+    too narrow for fewer than ten runs.
 
     Args:
-        *samples: The differences of pairs, ``[pairs]``; or the runs of both methods.
+        *samples: Paired differences, ``[pairs]``, or the runs of both methods.
 
     Returns:
-        Both ends; NaN for a single run. Where nothing varies both are the difference itself.
+        Lower and upper limit: NaN for a single run, the difference itself for zero variance.
 
     Examples:
         >>> bootstrap(np.array([1.0, 3.0, 2.0, 2.0]))
@@ -144,49 +116,47 @@ def bootstrap(*samples: np.ndarray) -> tuple[float, float]:
     if min(array.size for array in arrays) < 2:
         return np.nan, np.nan
     if all(np.ptp(array) == 0 for array in arrays):
-        same = float(_difference_of_means(*arrays, axis=0))
-        return same, same
+        constant = float(_difference_of_means(*arrays, axis=0))
+        return constant, constant
     from scipy import stats
 
-    seed: Any = {"random_state": np.random.default_rng(0)}  # SciPy 1.14 does not know `rng` yet.
-    drawn = stats.bootstrap(
+    seed: Any = {"random_state": np.random.default_rng(0)}  # SciPy 1.14 lacks the argument `rng`.
+    limits = stats.bootstrap(
         arrays, _difference_of_means, n_resamples=_RESAMPLES, vectorized=True, **seed
-    )
-    ends = drawn.confidence_interval
-    return float(ends.low), float(ends.high)
+    ).confidence_interval
+    return float(limits.low), float(limits.high)
 
 
-def _difference_of_means(own: np.ndarray, *other: np.ndarray, axis: int) -> Any:
-    return np.mean(own, axis=axis) - sum(np.mean(one, axis=axis) for one in other)
+def _difference_of_means(first: np.ndarray, *second: np.ndarray, axis: int) -> Any:
+    return np.mean(first, axis=axis) - sum(np.mean(sample, axis=axis) for sample in second)
 
 
-def effect_size(found: Difference) -> float:
-    """How large a difference is in standard deviations (Cohen's d).
+def effect_size(difference: Difference) -> float:
+    """Returns a difference in standard deviations: Cohen's d, or d_z for pairs.
 
     Args:
-        found: Of pairs, whose differences have the deviation (Cohen's d_z), or of runs without.
+        difference: The difference.
 
     Returns:
-        The effect; NaN where nothing varies.
+        The effect size; NaN for zero variance.
 
     Examples:
-        >>> effect_size(compare(np.array([3.0, 5.0, 4.0]), np.array([1.0, 2.0, 3.0])))
+        >>> effect_size(interval(np.array([2.0, 3.0, 1.0])))
         2.0
     """
-    return found.mean / found.deviation if found.deviation > 0 else np.nan
+    return difference.mean / difference.deviation if difference.deviation > 0 else np.nan
 
 
 def holm(p_values: Sequence[float]) -> np.ndarray:
-    """P values of several comparisons, adjusted so that one false alarm in all stays at 5 %.
+    """Adjusts p values for multiple comparisons, which controls the family-wise error rate.
 
-    Holm, *A simple sequentially rejective multiple test procedure*, 1979. NaN stays NaN and does
-    not count as a comparison.
+    Holm, *A simple sequentially rejective multiple test procedure*, 1979.
 
     Args:
-        p_values: Of each comparison.
+        p_values: One per comparison; NaN does not count as a comparison.
 
     Returns:
-        The adjusted ones, in the same order.
+        Adjusted p values in the same order.
 
     Examples:
         >>> holm([0.01, 0.04, 0.03]).tolist()
@@ -194,8 +164,8 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
     """
     values = np.asarray(p_values, np.float64)
     adjusted = np.full(values.shape, np.nan)
-    tried = np.flatnonzero(~np.isnan(values))
-    ascending = tried[np.argsort(values[tried], kind="stable")]
+    valid = np.flatnonzero(~np.isnan(values))
+    ascending = valid[np.argsort(values[valid], kind="stable")]
     steps = np.arange(len(ascending), 0, -1) * values[ascending]
     adjusted[ascending] = np.minimum(np.maximum.accumulate(steps), 1)
     return adjusted
@@ -204,19 +174,16 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
 def seeds_needed(
     difference: float, deviation: float, power: float = 0.8, *, paired: bool = True
 ) -> float:
-    """Seeds with which a difference is found, with this probability, at the 5 % level.
-
-    The smallest number for which Student's test has the power, were the deviation as it was
-    measured.
+    """Computes the number of seeds for which Student's test at the 5 % level has a given power.
 
     Args:
-        difference: What is to be found.
-        deviation: As in ``Difference``.
-        power: The probability.
-        paired: Whether both methods have the same seeds, or as many others each.
+        difference: The true difference.
+        deviation: The true deviation, as in `Difference`.
+        power: Probability of a significant result.
+        paired: Whether both methods have the same seeds.
 
     Returns:
-        The number; infinite for no difference or if a million would not do, NaN if an argument is.
+        Seeds per method: infinity for no difference or more than a million, NaN for NaN.
 
     Examples:
         >>> seeds_needed(difference=0.5, deviation=1.0)
@@ -230,22 +197,22 @@ def seeds_needed(
         return np.inf
     from scipy.special import nctdtr, stdtrit
 
-    means = 1 if paired else 2  # Both vary, where they have no seeds in common.
+    means = 1 if paired else 2  # Both methods vary if they have no seeds in common.
 
-    def enough(seeds: int) -> bool:
+    def is_enough(seeds: int) -> bool:
         shift = abs(difference) / deviation * np.sqrt(seeds / means) if deviation > 0 else np.inf
-        if shift > 30:  # As good as certain, and more than the distribution computes.
+        if shift > 30:  # The power is 1, and `nctdtr` fails.
             return True
         freedom = means * (seeds - 1)
         return bool(1 - nctdtr(freedom, shift, stdtrit(freedom, 0.975)) >= power)
 
     high = 2
-    while not enough(high):
+    while not is_enough(high):
         if high > 10**6:
             return np.inf
         high *= 2
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if middle >= 2 and enough(middle) else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return float(high)

@@ -1,8 +1,7 @@
-"""How well the global model does, over all clients and for those it serves worst.
+"""Levels of accuracy and loss over all clients, the worst and the best of them.
 
-Every function takes one number per client and leaves out clients whose number is NaN (those
-without test examples); if no client is left the answer is NaN. All are pure and work under ``jit``
-and ``vmap``.
+All functions take one value per client, ignore NaN (a client without examples) and return NaN if no
+client is left. They work under ``jit`` and ``vmap``.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ __all__ = ["best_10pct", "mean_over_clients", "mean_over_examples", "minimum", "
 
 
 def mean_over_clients(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Mean in which every client counts the same.
+    """Computes the mean with equal weight for every client.
 
-    Shows how an average client fares; hides how an average example does, and any spread.
+    Use: the level of an average client. Limitation: ignores spread and the sizes of clients.
 
     Args:
-        values: One number per client, NaN to leave a client out.
+        values: One value per client.
 
     Returns:
         The mean, in the unit of ``values``.
@@ -35,14 +34,14 @@ def mean_over_clients(values: Float[Array, " clients"]) -> Float[Array, ""]:
 def mean_over_examples(
     values: Float[Array, " clients"], sizes: Int[Array, " clients"]
 ) -> Float[Array, ""]:
-    """Mean in which every client counts by its number of examples.
+    """Computes the mean with weights in proportion to the clients' numbers of examples.
 
-    For accuracies and mean losses this is the value on the pooled examples. Shows what an
-    average example meets; hides small clients.
+    For accuracies and mean losses this is the value on the pooled examples. Use: the level of an
+    average example. Limitation: small clients hardly count.
 
     Args:
-        values: One number per client, NaN to leave a client out.
-        sizes: Examples behind each number.
+        values: One value per client.
+        sizes: Examples of each client.
 
     Returns:
         The weighted mean, in the unit of ``values``; NaN if no examples are left.
@@ -57,13 +56,12 @@ def mean_over_examples(
 
 
 def minimum(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Smallest value: the client served worst, if values are accuracies.
+    """Computes the smallest value: the worst client, if values are accuracies.
 
-    The Rawlsian view. Shows the worst case; with small test sets it is mostly sampling noise,
-    and it says nothing about anyone else.
+    Use: the worst case (Rawls). Limitation: mostly sampling noise if test sets are small.
 
     Args:
-        values: One number per client, NaN to leave a client out.
+        values: One value per client.
 
     Returns:
         The minimum, in the unit of ``values``.
@@ -77,17 +75,15 @@ def minimum(values: Float[Array, " clients"]) -> Float[Array, ""]:
 
 
 def worst_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Mean over the tenth of the clients with the smallest values.
+    """Computes the mean of the ``ceil(n / 10)`` smallest of ``n`` values.
 
-    With ``n`` clients left after leaving out NaN, these are the ``ceil(n / 10)`` smallest
-    values, hence at least one client. Shows the tail that a mean conceals, with less noise than
-    the minimum; hides everything above the tail.
+    Use: the lower tail, with less noise than the minimum. Limitation: ignores all other clients.
 
     Args:
-        values: One number per client, NaN to leave a client out.
+        values: One value per client.
 
     Returns:
-        The tail's mean, in the unit of ``values``.
+        The mean of the tail, in the unit of ``values``.
 
     References:
         Li, Sanjabi, Beirami, Smith, "Fair Resource Allocation in Federated Learning",
@@ -103,20 +99,19 @@ def worst_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
 
 
 def best_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Mean over the tenth of the clients with the largest values.
+    """Computes the mean of the ``ceil(n / 10)`` largest of ``n`` values.
 
-    The mirror of `worst_10pct`: beside it, shows which clients a fair method takes from; alone it
-    says nothing about fairness.
+    Use: with `worst_10pct`, whether a method improves the worst clients at the cost of the best.
+    Limitation: alone it does not measure fairness.
 
     Args:
-        values: One number per client, NaN to leave a client out.
+        values: One value per client.
 
     Returns:
-        The tail's mean, in the unit of ``values``.
+        The mean of the tail, in the unit of ``values``.
 
     References:
-        Li, Sanjabi, Beirami, Smith, "Fair Resource Allocation in Federated Learning",
-        ICLR 2020, https://arxiv.org/abs/1905.10497 (best 10 %).
+        As for `worst_10pct` (best 10 %).
 
     Examples:
         >>> import jax.numpy as jnp
@@ -130,7 +125,7 @@ def best_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
 def _mean_of_ranks(
     values: Float[Array, " clients"], first: int | Int[Array, ""], last: Int[Array, ""]
 ) -> Float[Array, ""]:
-    """Mean of the values at places ``first`` to ``last - 1`` in ascending order, NaN last."""
-    rank = jnp.arange(values.size)
+    """Averages the values at ranks ``first`` to ``last - 1`` in ascending order."""
+    rank = jnp.arange(values.size)  # Sorting puts NaN last.
     inside = (rank >= first) & (rank < last)
     return jnp.nanmean(jnp.where(inside, jnp.sort(values), jnp.nan))

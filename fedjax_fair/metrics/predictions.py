@@ -1,11 +1,13 @@
-"""Metrics of what a model predicts for the examples of each client.
+"""Metrics of a model's predictions for the examples of each client, computed on request.
 
-They are measured on request alone: ``fit(..., metrics=[metrics.predictions.macro_f1(10)])``.
-Each is a `ClientMetric`, whose function sees the outputs for all examples at once and returns a
-number for each client; `Predictions.mean` makes one of any number per example.
+They are arguments of ``fit``, as in ``fit(..., metrics=[metrics.predictions.macro_f1(10)])``. The
+function of a `ClientMetric` receives `Predictions` for all examples and returns one value per
+client; `Predictions.mean` averages a value of each example.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +28,10 @@ __all__ = [
 
 
 def worst_class_recall(num_classes: int) -> ClientMetric:
-    """Recall of the class that is recognized worst, of those that a client has examples of.
+    """Creates the metric of the lowest recall among the classes of a client's examples.
 
-    Shows a client whose accuracy hides that one of its classes is missed; with few examples of a
-    class it is mostly noise.
+    Use: clients whose accuracy conceals a class that is not recognized. Limitation: mostly noise
+    with few examples of a class.
 
     Args:
         num_classes: Number of classes.
@@ -51,15 +53,14 @@ def worst_class_recall(num_classes: int) -> ClientMetric:
         >>> bool((run.test_worst_class_recall <= run.test_accuracy).all())
         True
     """
-    return ClientMetric(
-        "worst_class_recall", "Recall of the worst class", "1", WorstClassRecall(num_classes)
-    )
+    function = _SizedFunction(_worst_class_recall, num_classes)
+    return ClientMetric("worst_class_recall", "Recall of the worst class", "1", function)
 
 
 def macro_f1(num_classes: int) -> ClientMetric:
-    """F1 scores of classes, averaged over those that a client has or is predicted to have.
+    """Creates the metric of the F1 score, averaged over the labels and predictions of a client.
 
-    Every class counts the same, however many examples it has.
+    All classes count equally.
 
     Args:
         num_classes: Number of classes.
@@ -74,20 +75,21 @@ def macro_f1(num_classes: int) -> ClientMetric:
         >>> macro_f1(10).name
         'macro_f1'
     """
-    return ClientMetric("macro_f1", "F1 score, mean over classes", "1", MacroF1(num_classes))
+    function = _SizedFunction(_macro_f1, num_classes)
+    return ClientMetric("macro_f1", "F1 score, mean over classes", "1", function)
 
 
 def calibration_error(bins: int = 15) -> ClientMetric:
-    """Expected calibration error: how far confidence is from accuracy, over bins of confidence.
+    """Creates the metric of the expected calibration error.
 
-    With bins ``B`` of equal width, ``sum_B |B| / n * |accuracy(B) - confidence(B)|``, where the
-    confidence is the largest probability. It has a bias upwards for clients with few examples.
+    With bins ``B`` of equal width it is ``sum_B |B| / n * |accuracy(B) - confidence(B)|``, where
+    the confidence is the largest probability. It is biased upwards for clients with few examples.
 
     Args:
         bins: Number of bins.
 
     Returns:
-        The metric ``calibration_error``, in ``[0, 1]``, for models with probabilities of classes.
+        The metric ``calibration_error``, in ``[0, 1]``, for models with class probabilities.
 
     Raises:
         ValueError: If ``bins`` is not a positive integer.
@@ -100,16 +102,17 @@ def calibration_error(bins: int = 15) -> ClientMetric:
         >>> calibration_error().description
         'Expected calibration error, 15 bins'
     """
-    described = f"Expected calibration error, {bins} bins"
-    return ClientMetric("calibration_error", described, "1", CalibrationError(bins))
+    description = f"Expected calibration error, {bins} bins"
+    function = _SizedFunction(_calibration_error, bins)
+    return ClientMetric("calibration_error", description, "1", function)
 
 
 def auc(num_classes: int) -> ClientMetric:
-    """Area under the ROC curve of each class against the others, mean over classes.
+    """Creates the metric of the area under the ROC curve, one class against the rest.
 
-    The probability that an example of the class gets a higher probability of it than one of another
-    class; ties count half. Only classes count of which a client has examples and others. With two
-    classes it is the usual area.
+    It is the probability that an example of the class is assigned a higher probability of the class
+    than another example, with ties counted half, averaged over the classes for which a client has
+    both kinds of examples. With two classes it is the usual area.
 
     Args:
         num_classes: Number of classes.
@@ -123,19 +126,19 @@ def auc(num_classes: int) -> ClientMetric:
     References:
         Hand, Till, "A Simple Generalisation of the Area Under the ROC Curve for Multiple Class
         Classification Problems", Machine Learning 45, 2001,
-        https://doi.org/10.1023/A:1010920819831 (one class against the others: Provost, Domingos,
+        https://doi.org/10.1023/A:1010920819831 (one class against the rest: Provost, Domingos,
         2001).
 
     Examples:
         >>> auc(10).unit
         '1'
     """
-    described = "Area under the ROC curve, mean over classes"
-    return ClientMetric("auc", described, "1", AUC(num_classes))
+    function = _SizedFunction(_mean_area, num_classes)
+    return ClientMetric("auc", "Area under the ROC curve, mean over classes", "1", function)
 
 
 def mean_squared_error() -> ClientMetric:
-    """Mean squared error of a regression, over a client's examples and outputs.
+    """Creates the metric of the mean squared error over a client's examples and outputs.
 
     Returns:
         The metric ``mean_squared_error``, at least 0, in the squared unit of targets.
@@ -144,16 +147,11 @@ def mean_squared_error() -> ClientMetric:
         >>> mean_squared_error().name
         'mean_squared_error'
     """
-    return ClientMetric(
-        "mean_squared_error",
-        "Mean squared error",
-        "1",
-        _mean_squared_error,
-    )
+    return ClientMetric("mean_squared_error", "Mean squared error", "1", _mean_squared_error)
 
 
 def mean_absolute_error() -> ClientMetric:
-    """Mean absolute error of a regression, over a client's examples and outputs.
+    """Creates the metric of the mean absolute error over a client's examples and outputs.
 
     Returns:
         The metric ``mean_absolute_error``, at least 0, in the unit of targets.
@@ -162,94 +160,67 @@ def mean_absolute_error() -> ClientMetric:
         >>> mean_absolute_error().name
         'mean_absolute_error'
     """
-    return ClientMetric(
-        "mean_absolute_error",
-        "Mean absolute error",
-        "1",
-        _mean_absolute_error,
+    return ClientMetric("mean_absolute_error", "Mean absolute error", "1", _mean_absolute_error)
+
+
+class _SizedFunction(Tree):
+    """Function of predictions and a size, comparable so that equal metrics share a compilation."""
+
+    function: Callable[[Predictions, int], Array]
+    size: int
+
+    def __post_init__(self):
+        name = "bins" if self.function is _calibration_error else "num_classes"
+        checks.positive_int(name, self.size)
+
+    def __call__(self, predictions: Predictions) -> Float[Array, " clients"]:
+        return self.function(predictions, self.size)
+
+
+def _worst_class_recall(predictions: Predictions, num_classes: int) -> Array:
+    right = predictions.predicted == predictions.labels
+    recognized = _by_class(predictions, predictions.labels, right, num_classes)
+    present = _by_class(predictions, predictions.labels, jnp.ones_like(right), num_classes)
+    return jnp.min(jnp.where(present > 0, recognized / present, jnp.inf), axis=1)
+
+
+def _macro_f1(predictions: Predictions, num_classes: int) -> Array:
+    labels, predicted = predictions.labels, predictions.predicted
+    ones = jnp.ones(labels.shape, bool)
+    right = _by_class(predictions, labels, predicted == labels, num_classes)
+    both = _by_class(predictions, labels, ones, num_classes)
+    both = both + _by_class(predictions, predicted, ones, num_classes)
+    f1 = jnp.where(both > 0, 2 * right / jnp.maximum(both, 1), 0)
+    return jnp.sum(f1, axis=1) / jnp.sum(both > 0, axis=1).astype(f1.dtype)
+
+
+def _calibration_error(predictions: Predictions, bins: int) -> Array:
+    confidence = jnp.max(predictions.probabilities, axis=-1)
+    right = (predictions.predicted == predictions.labels).astype(confidence.dtype)
+    # Bins are open below and closed above, as in the paper.
+    bin_ids = jnp.clip(jnp.ceil(confidence * bins).astype(jnp.int32) - 1, 0, bins - 1)
+    gaps = _by_class(predictions, bin_ids, right - confidence, bins)
+    return jnp.sum(jnp.abs(gaps), axis=1) / predictions.sum(jnp.ones_like(confidence))
+
+
+def _mean_area(predictions: Predictions, num_classes: int) -> Array:
+    classes = jnp.arange(num_classes, dtype=predictions.labels.dtype)
+    areas = jax.lax.map(
+        lambda scored: _area(predictions, scored[1], predictions.labels == scored[0]),
+        (classes, predictions.probabilities.T[:num_classes]),
     )
+    return jnp.nanmean(areas, axis=0)
 
 
-class WorstClassRecall(Tree):
-    """Function of `worst_class_recall`."""
-
-    num_classes: int
-
-    def __post_init__(self):
-        checks.positive_int("num_classes", self.num_classes)
-
-    def __call__(self, predictions: Predictions) -> Float[Array, " clients"]:
-        right = predictions.predicted == predictions.labels
-        found = _by_class(predictions, predictions.labels, right, self.num_classes)
-        present = _by_class(predictions, predictions.labels, jnp.ones_like(right), self.num_classes)
-        recall = jnp.where(present > 0, found / present, jnp.inf)
-        return jnp.min(recall, axis=1)
+def _mean_squared_error(predictions: Predictions) -> Array:
+    return predictions.mean(_per_example(jnp.square(predictions.outputs - predictions.labels)))
 
 
-class MacroF1(Tree):
-    """Function of `macro_f1`."""
-
-    num_classes: int
-
-    def __post_init__(self):
-        checks.positive_int("num_classes", self.num_classes)
-
-    def __call__(self, predictions: Predictions) -> Float[Array, " clients"]:
-        labels, predicted = predictions.labels, predictions.predicted
-        each = jnp.ones(labels.shape, bool)
-        right = _by_class(predictions, labels, predicted == labels, self.num_classes)
-        both = _by_class(predictions, labels, each, self.num_classes)
-        both = both + _by_class(predictions, predicted, each, self.num_classes)
-        f1 = jnp.where(both > 0, 2 * right / jnp.maximum(both, 1), 0)
-        return jnp.sum(f1, axis=1) / jnp.sum(both > 0, axis=1).astype(f1.dtype)
+def _mean_absolute_error(predictions: Predictions) -> Array:
+    return predictions.mean(_per_example(jnp.abs(predictions.outputs - predictions.labels)))
 
 
-class CalibrationError(Tree):
-    """Function of `calibration_error`."""
-
-    bins: int
-
-    def __post_init__(self):
-        checks.positive_int("bins", self.bins)
-
-    def __call__(self, predictions: Predictions) -> Float[Array, " clients"]:
-        confidence = jnp.max(predictions.probabilities, axis=-1)
-        right = (predictions.predicted == predictions.labels).astype(confidence.dtype)
-        # Bins are open below and closed above, as in the paper.
-        place = jnp.ceil(confidence * self.bins).astype(jnp.int32) - 1
-        place = jnp.clip(place, 0, self.bins - 1)
-        gaps = _by_class(predictions, place, right - confidence, self.bins)
-        return jnp.sum(jnp.abs(gaps), axis=1) / predictions.sum(jnp.ones_like(confidence))
-
-
-class AUC(Tree):
-    """Function of `auc`."""
-
-    num_classes: int
-
-    def __post_init__(self):
-        checks.positive_int("num_classes", self.num_classes)
-
-    def __call__(self, predictions: Predictions) -> Float[Array, " clients"]:
-        classes = jnp.arange(self.num_classes, dtype=predictions.labels.dtype)
-        areas = jax.lax.map(
-            lambda own: _area(predictions, own[1], predictions.labels == own[0]),
-            (classes, predictions.probabilities.T[: self.num_classes]),
-        )
-        return jnp.nanmean(areas, axis=0)
-
-
-def _mean_squared_error(predictions: Predictions) -> Float[Array, " clients"]:
-    errors = jnp.square(predictions.outputs - predictions.labels)
-    return predictions.mean(_of_each(errors))
-
-
-def _mean_absolute_error(predictions: Predictions) -> Float[Array, " clients"]:
-    errors = jnp.abs(predictions.outputs - predictions.labels)
-    return predictions.mean(_of_each(errors))
-
-
-def _of_each(errors: Float[Array, "examples ..."]) -> Float[Array, " examples"]:
+def _per_example(errors: Float[Array, "examples ..."]) -> Float[Array, " examples"]:
     return jnp.mean(errors.reshape(errors.shape[0], -1), axis=1)
 
 
@@ -259,9 +230,9 @@ def _by_class(
     values: Float[Array, " examples"] | Bool[Array, " examples"],
     num_classes: int,
 ) -> Float[Array, "clients classes"]:
-    """Sums over the examples of each client and class."""
+    """Sums values over the examples of each client and class."""
     cells = predictions.num_clients * num_classes
-    # What no client owns is in none of the cells, and neither is a class that is not counted.
+    # Examples without an owner or of an uncounted class are dropped, in a cell beyond the last.
     owners, classes = predictions.owners, classes.astype(jnp.int32)
     counted = (owners < predictions.num_clients) & (classes < num_classes)
     cell = jnp.where(counted, owners * num_classes + classes, cells)
@@ -272,7 +243,7 @@ def _by_class(
 def _area(
     predictions: Predictions, score: Float[Array, " examples"], positive: Bool[Array, " examples"]
 ) -> Float[Array, " clients"]:
-    """Area under the ROC curve of every client, by ranks; NaN without both kinds of examples."""
+    """Computes each client's area under the ROC curve from ranks; NaN without both labels."""
     num_clients, total = predictions.num_clients, score.shape[0]
     order = jnp.lexsort((score, predictions.owners))
     owners, score, positive = predictions.owners[order], score[order], positive[order]

@@ -1,11 +1,11 @@
-"""The metrics that every evaluation of a run computes, as entries that describe themselves."""
+"""Registry of the metrics that every evaluation computes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from fedjax_fair.base import ClientMetrics, Metric
 from fedjax_fair.metrics import fairness, groups, performance
@@ -20,15 +20,15 @@ COHORT = "clients that trained last"
 TESTED_TWICE = "clients with two or more test examples"
 
 OF_TESTS = (TESTED, TESTED_TWICE)
-"""Populations of what test examples alone determine, however the model was trained."""
+"""Populations of the metrics that depend on test examples alone."""
 
 
 class FunctionOf(Tree):
-    """A function of some of what is measured.
+    """Function of some fields of `ClientMetrics`.
 
     Args:
         function: The function.
-        names: Its arguments, by their names in ``ClientMetrics``.
+        names: The fields that are its arguments.
     """
 
     function: Callable[..., Float[Array, ""]]
@@ -38,246 +38,148 @@ class FunctionOf(Tree):
         return self.function(*(getattr(metrics, name) for name in self.names))
 
 
-def _num_clients_participated(metrics: ClientMetrics) -> Float[Array, ""]:
-    return jnp.sum(metrics.participation > 0).astype(metrics.test_accuracy.dtype)
+def _entries(quantity: str, field: str, unit: str, population: str) -> Callable[..., Metric]:
+    """Returns a constructor of metrics of a field of `ClientMetrics`."""
+
+    def entry(name: str, summary: str, function: Callable[..., Array], *others: str) -> Metric:
+        weighting = "examples" if function is performance.mean_over_examples else "uniform"
+        of_fields = FunctionOf(function, (field, *others))
+        return Metric(name, f"{quantity}{summary}", unit, population, weighting, of_fields)
+
+    return entry
 
 
-def _participation_gini(metrics: ClientMetrics) -> Float[Array, ""]:
-    return fairness.gini(metrics.participation.astype(metrics.test_accuracy.dtype))
+def _participation_gini(participation: Array, accuracy: Array) -> Array:
+    return fairness.gini(participation.astype(accuracy.dtype))
 
+
+def _num_participated(participation: Array, accuracy: Array) -> Array:
+    return jnp.sum(participation > 0).astype(accuracy.dtype)
+
+
+_accuracy = _entries("Test accuracy, ", "test_accuracy", "1", TESTED)
+_entropy = _entries("Test accuracy, ", "test_accuracy", "nat", TESTED)
+_dissimilarity = _entries("Client dissimilarity", "test_accuracy", "1", TESTED)
+_noise = _entries("Client dissimilarity", "test_accuracy", "1", TESTED_TWICE)
+_group_sigma = _entries("Test accuracy of the clients' groups, ", "test_accuracy", "1", TESTED)
+_loss = _entries("Test loss, ", "test_loss", "nat", TESTED)
+_train_loss = _entries("Training loss, ", "train_loss", "nat", TRAINED)
+_disagreement = _entries("Client disagreement: ", "test_loss", "nat", COHORT)
+_rounds = _entries("Rounds trained in, ", "participation", "1", EVERYONE)
+_count = _entries("Clients that have trained ", "participation", "clients", EVERYONE)
+_mean, _pooled = performance.mean_over_clients, performance.mean_over_examples
 
 SUMMARIES: tuple[Metric, ...] = (
-    Metric(
-        "accuracy_mean_clients",
-        "Test accuracy, mean over clients",
-        "1",
-        TESTED,
-        "uniform",
-        FunctionOf(performance.mean_over_clients, ("test_accuracy",)),
-    ),
-    Metric(
-        "accuracy_mean_examples",
-        "Test accuracy, pooled examples",
-        "1",
-        TESTED,
-        "examples",
-        FunctionOf(performance.mean_over_examples, ("test_accuracy", "test_sizes")),
-    ),
-    Metric(
-        "accuracy_minimum",
-        "Test accuracy, worst client",
-        "1",
-        TESTED,
-        "uniform",
-        FunctionOf(performance.minimum, ("test_accuracy",)),
-    ),
-    Metric(
-        "accuracy_worst_10pct",
-        "Test accuracy, mean of the worst 10 % of clients",
-        "1",
-        TESTED,
-        "uniform",
-        FunctionOf(performance.worst_10pct, ("test_accuracy",)),
-    ),
-    Metric(
-        "accuracy_best_10pct",
-        "Test accuracy, mean of the best 10 % of clients",
-        "1",
-        TESTED,
-        "uniform",
-        FunctionOf(performance.best_10pct, ("test_accuracy",)),
-    ),
-    Metric(
+    _accuracy("accuracy_mean_clients", "mean over clients", _mean),
+    _accuracy("accuracy_mean_examples", "pooled examples", _pooled, "test_sizes"),
+    _accuracy("accuracy_minimum", "worst client", performance.minimum),
+    _accuracy("accuracy_worst_10pct", "mean of the worst 10 % of clients", performance.worst_10pct),
+    _accuracy("accuracy_best_10pct", "mean of the best 10 % of clients", performance.best_10pct),
+    _accuracy(
         "accuracy_standard_deviation",
-        "Test accuracy, standard deviation over clients",
-        "1",
-        TESTED,
-        "uniform",
-        FunctionOf(fairness.standard_deviation, ("test_accuracy",)),
+        "standard deviation over clients",
+        fairness.standard_deviation,
     ),
-    Metric(
+    _accuracy(
         "sigma_acc",
-        "Test accuracy, root mean square distance to the pooled value",
-        "1",
-        TESTED,
-        "uniform",
-        FunctionOf(fairness.sigma_acc, ("test_accuracy", "test_sizes")),
+        "root mean square distance to the pooled value",
+        fairness.sigma_acc,
+        "test_sizes",
     ),
-    Metric(
+    _dissimilarity(
         "client_dissimilarity",
-        "Client dissimilarity: mean difference of test accuracy over pairs",
-        "1",
-        TESTED,
-        "uniform",
-        FunctionOf(fairness.client_dissimilarity, ("test_accuracy",)),
+        ": mean difference of test accuracy over pairs",
+        fairness.client_dissimilarity,
     ),
-    Metric(
+    _noise(
         "client_dissimilarity_noise",
-        "Client dissimilarity that finite test sets alone would produce",
-        "1",
-        TESTED_TWICE,
-        "uniform",
-        FunctionOf(fairness.dissimilarity_noise, ("test_accuracy", "test_sizes")),
+        " that finite test sets alone would produce",
+        fairness.dissimilarity_noise,
+        "test_sizes",
     ),
-    Metric(
-        "accuracy_gini",
-        "Test accuracy, Gini index over clients",
-        "1",
-        TESTED,
-        "uniform",
-        FunctionOf(fairness.gini, ("test_accuracy",)),
-    ),
-    Metric(
-        "accuracy_jain_index",
-        "Test accuracy, Jain's index over clients",
-        "1",
-        TESTED,
-        "uniform",
-        FunctionOf(fairness.jain_index, ("test_accuracy",)),
-    ),
-    Metric(
-        "accuracy_entropy",
-        "Test accuracy, entropy of the clients' shares",
-        "nat",
-        TESTED,
-        "uniform",
-        FunctionOf(fairness.entropy, ("test_accuracy",)),
-    ),
-    Metric(
-        "test_loss_mean_clients",
-        "Test loss, mean over clients",
-        "nat",
-        TESTED,
-        "uniform",
-        FunctionOf(performance.mean_over_clients, ("test_loss",)),
-    ),
-    Metric(
-        "test_loss_mean_examples",
-        "Test loss, pooled examples",
-        "nat",
-        TESTED,
-        "examples",
-        FunctionOf(performance.mean_over_examples, ("test_loss", "test_sizes")),
-    ),
-    Metric(
-        "train_loss_mean_clients",
-        "Training loss, mean over clients",
-        "nat",
-        TRAINED,
-        "uniform",
-        FunctionOf(performance.mean_over_clients, ("train_loss",)),
-    ),
-    Metric(
-        "train_loss_mean_examples",
-        "Training loss, pooled examples",
-        "nat",
-        TRAINED,
-        "examples",
-        FunctionOf(performance.mean_over_examples, ("train_loss", "train_sizes")),
-    ),
-    Metric(
+    _accuracy("accuracy_gini", "Gini index over clients", fairness.gini),
+    _accuracy("accuracy_jain_index", "Jain's index over clients", fairness.jain_index),
+    _entropy("accuracy_entropy", "entropy of the clients' shares", fairness.entropy),
+    _loss("test_loss_mean_clients", "mean over clients", _mean),
+    _loss("test_loss_mean_examples", "pooled examples", _pooled, "test_sizes"),
+    _train_loss("train_loss_mean_clients", "mean over clients", _mean),
+    _train_loss("train_loss_mean_examples", "pooled examples", _pooled, "train_sizes"),
+    _disagreement(
         "client_disagreement",
-        "Client disagreement: mean difference of test loss over pairs",
-        "nat",
-        COHORT,
-        "uniform",
-        FunctionOf(fairness.client_disagreement, ("test_loss", "cohort")),
+        "mean difference of test loss over pairs",
+        fairness.client_disagreement,
+        "cohort",
     ),
-    Metric(
-        "participation_gini",
-        "Rounds trained in, Gini index over clients",
-        "1",
-        EVERYONE,
-        "uniform",
-        _participation_gini,
-    ),
-    Metric(
-        "num_clients_participated",
-        "Clients that have trained at least once",
-        "clients",
-        EVERYONE,
-        "uniform",
-        _num_clients_participated,
-    ),
+    _rounds("participation_gini", "Gini index over clients", _participation_gini, "test_accuracy"),
+    _count("num_clients_participated", "at least once", _num_participated, "test_accuracy"),
 )
-"""Every entry's function is pure, so that all of them can be evaluated inside ``jit``."""
-
+"""Metrics of every evaluation. Their functions are pure, hence work inside ``jit``."""
 
 GROUP_SUMMARIES: tuple[Metric, ...] = (
-    Metric(
-        "group_accuracy_minimum",
-        "Test accuracy, worst planted group",
-        "1",
-        TESTED,
-        "uniform",
-        FunctionOf(groups.lowest, ("test_accuracy", "groups")),
-    ),
-    Metric(
-        "group_accuracy_gap",
-        "Test accuracy, best planted group less worst",
-        "1",
-        TESTED,
-        "uniform",
-        FunctionOf(groups.gap, ("test_accuracy", "groups")),
-    ),
-    Metric(
+    _accuracy("group_accuracy_minimum", "worst ground-truth group", groups.lowest, "groups"),
+    _accuracy("group_accuracy_gap", "best ground-truth group less worst", groups.gap, "groups"),
+    _group_sigma(
         "group_sigma_acc",
-        "Test accuracy of the clients' groups, root mean square distance to the pooled value",
-        "1",
-        TESTED,
-        "uniform",
-        FunctionOf(groups.sigma_acc, ("test_accuracy", "test_sizes", "groups")),
+        "root mean square distance to the pooled value",
+        groups.sigma_acc,
+        "test_sizes",
+        "groups",
     ),
-    Metric(
-        "group_loss_gap",
-        "Test loss, worst planted group less best",
-        "nat",
-        TESTED,
-        "uniform",
-        FunctionOf(groups.gap, ("test_loss", "groups")),
-    ),
+    _loss("group_loss_gap", "worst ground-truth group less best", groups.gap, "groups"),
 )
-"""What is measured besides where groups are known."""
+"""Metrics of evaluations with ground-truth groups."""
 
 
 def _on_validation(metric: Metric) -> Metric:
-    """The same of validation examples."""
+    """Returns the metric of validation examples that corresponds to one of test examples."""
     function = metric.function
     assert isinstance(function, FunctionOf)
     names = tuple(name.replace("test", "validation") for name in function.names)
-    return Metric(
-        f"validation_{metric.name.removeprefix('test_')}",
-        metric.description.replace("Test", "Validation").replace("test", "validation"),
-        metric.unit,
-        metric.population.replace("test", "validation"),
-        metric.weighting,
-        function.replace(names=names),
+    return metric.replace(
+        name=f"validation_{metric.name.removeprefix('test_')}",
+        description=metric.description.replace("Test", "Validation").replace("test", "validation"),
+        population=metric.population.replace("test", "validation"),
+        function=function.replace(names=names),
     )
 
 
-_VALIDATION = tuple(_on_validation(one) for one in SUMMARIES if one.population in OF_TESTS)
+_VALIDATION = tuple(_on_validation(metric) for metric in SUMMARIES if metric.population in OF_TESTS)
 _GROUP_VALIDATION = tuple(map(_on_validation, GROUP_SUMMARIES))
 
 ALL_SUMMARIES: tuple[Metric, ...] = SUMMARIES + GROUP_SUMMARIES + _VALIDATION + _GROUP_VALIDATION
-"""Whatever a federation may have."""
+"""All metrics that an evaluation can have."""
 
 
 def summaries_of(*, groups: bool, validation: bool) -> tuple[Metric, ...]:
-    """What is measured of a federation.
+    """Selects the metrics that apply to a federated dataset.
 
     Args:
-        groups: Whether it has planted groups.
-        validation: Whether it has validation examples.
+        groups: Whether it has ground-truth groups.
+        validation: Whether it has validation examples. The metrics of test examples are then
+            repeated for these: ``test`` in a name becomes ``validation``, and other names are
+            prefixed by ``validation_``.
 
     Returns:
-        ``SUMMARIES`` and what comes with groups; both once more for validation examples, where
-        ``test`` in a name becomes ``validation`` and others begin with ``validation_``.
+        The metrics.
 
     Examples:
-        >>> names = [one.name for one in summaries_of(groups=False, validation=True)]
+        >>> names = [metric.name for metric in summaries_of(groups=False, validation=True)]
         >>> names[-1], "validation_accuracy_mean_clients" in names
         ('validation_loss_mean_examples', True)
     """
-    chosen = SUMMARIES + (GROUP_SUMMARIES if groups else ())
-    chosen += _VALIDATION if validation else ()
-    return chosen + (_GROUP_VALIDATION if groups and validation else ())
+    selected = SUMMARIES + (GROUP_SUMMARIES if groups else ())
+    selected += _VALIDATION if validation else ()
+    return selected + (_GROUP_VALIDATION if groups and validation else ())
+
+
+def accuracy_summaries(
+    names: Sequence[str],
+    accuracy: Float[Array, " clients"],
+    sizes: Int[Array, " clients"],
+    groups: Int[Array, " clients"] | None = None,
+) -> list[Float[Array, ""]]:
+    """Computes metrics that depend on accuracies, numbers of test examples and groups alone."""
+    zeros, counts = jnp.zeros(sizes.shape), jnp.zeros_like(sizes)
+    measured = ClientMetrics(accuracy, zeros, zeros, sizes, sizes, counts, counts[:1], groups)
+    functions = {metric.name: metric.function for metric in SUMMARIES + GROUP_SUMMARIES}
+    return [functions[name](measured) for name in names]

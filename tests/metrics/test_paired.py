@@ -8,36 +8,31 @@ from fedjax_fair.metrics import paired
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_comparison_is_the_paired_t_test(seed):
+def test_interval_of_differences_is_the_paired_t_test(seed):
     own, other = np.random.default_rng(seed).normal(size=(2, 7))
-    found = paired.compare(own, other)
+    difference = paired.interval(own - other)
     expected = stats.ttest_rel(own, other)
     interval = expected.confidence_interval(0.95)
     np.testing.assert_allclose(
-        [found.low, found.mean, found.high, found.p],
+        [difference.low, difference.mean, difference.high, difference.p],
         [interval.low, (own - other).mean(), interval.high, expected.pvalue],
     )
-    np.testing.assert_allclose(found.deviation, (own - other).std(ddof=1))
-
-
-def test_a_mean_alone_has_students_interval():
-    values = np.random.default_rng(3).normal(size=9)
-    found, expected = paired.interval(values), stats.ttest_1samp(values, 0)
-    ends = expected.confidence_interval(0.95)
-    np.testing.assert_allclose([found.low, found.high, found.p], [*ends, expected.pvalue])
+    np.testing.assert_allclose(difference.deviation, (own - other).std(ddof=1))
 
 
 @pytest.mark.parametrize("sizes", [(7, 4), (2, 9)])
-def test_runs_without_pairs_are_compared_by_welchs_test(sizes):
+def test_welch_is_scipys_test(sizes):
     rng = np.random.default_rng(0)
     own, other = (rng.normal(place, 1 + place, size) for place, size in enumerate(sizes))
-    found = paired.welch(own, other)
+    difference = paired.welch(own, other)
     expected = stats.ttest_ind(own, other, equal_var=False)
     ends = expected.confidence_interval(0.95)
-    np.testing.assert_allclose([found.low, found.high, found.p], [*ends, expected.pvalue])
-    np.testing.assert_allclose(found.mean, own.mean() - other.mean())
+    np.testing.assert_allclose(
+        [difference.low, difference.high, difference.p], [*ends, expected.pvalue]
+    )
+    np.testing.assert_allclose(difference.mean, own.mean() - other.mean())
     pooled = np.sqrt((own.var(ddof=1) + other.var(ddof=1)) / 2)
-    np.testing.assert_allclose(paired.effect_size(found), found.mean / pooled)
+    np.testing.assert_allclose(paired.effect_size(difference), difference.mean / pooled)
 
 
 def bca(samples, resamples=20_000):
@@ -63,7 +58,7 @@ def bca(samples, resamples=20_000):
 
 
 @pytest.mark.parametrize("sizes", [(15,), (15, 30)])
-def test_the_bootstrap_interval_is_efrons(sizes):
+def test_bootstrap_is_efrons_interval(sizes):
     rng = np.random.default_rng(1)
     samples = [rng.exponential(size=size) for size in sizes]
     low, high = paired.bootstrap(*samples)
@@ -72,59 +67,49 @@ def test_the_bootstrap_interval_is_efrons(sizes):
     assert (low, high) == paired.bootstrap(*samples)
 
 
-def test_a_bootstrap_of_nothing_or_of_equal_runs_is_none():
+def test_bootstrap_of_equal_or_single_runs():
     assert paired.bootstrap(np.full(4, 2.0)) == (2.0, 2.0)
     assert paired.bootstrap(np.full(4, 2.0), np.full(3, 0.5)) == (1.5, 1.5)
     assert np.isnan(paired.bootstrap(np.ones(1))).all()
     assert np.isnan(paired.bootstrap(np.arange(5.0), np.ones(1))).all()
 
 
-def test_an_effect_is_the_t_value_without_the_number_of_runs():
+def test_effect_size_is_t_over_the_root_of_the_number_of_pairs():
     own, other = np.random.default_rng(2).normal(size=(2, 6))
     expected = stats.ttest_rel(own, other).statistic / np.sqrt(6)
-    np.testing.assert_allclose(paired.effect_size(paired.compare(own, other)), expected)
-    assert np.isnan(paired.effect_size(paired.compare(own, own)))
+    np.testing.assert_allclose(paired.effect_size(paired.interval(own - other)), expected)
+    assert np.isnan(paired.effect_size(paired.interval(own - own)))
 
 
-def test_p_values_of_many_comparisons_are_adjusted():
+def test_holm_adjusts_p_values():
     adjusted = paired.holm([0.01, np.nan, 0.04, 0.03, 0.005])
     np.testing.assert_allclose(adjusted, [0.03, np.nan, 0.06, 0.06, 0.02])
     assert paired.holm([0.9, 0.8]).tolist() == [1.0, 1.0]
 
 
-def test_equal_runs_are_no_evidence():
-    same = paired.compare(np.ones(5), np.ones(5))
+def test_runs_without_variance_have_no_p_value():
+    same = paired.interval(np.zeros(5))
     assert same[:3] == (0, 0, 0)
     assert np.isnan(same.p)
-    assert np.isnan(paired.compare(np.ones(1), np.zeros(1)).low)
+    assert np.isnan(paired.interval(np.ones(1)).low)
     assert np.isnan(paired.welch(np.ones(5), np.zeros(1)).low)
     assert paired.welch(np.full(5, 2.0), np.ones(3))[:3] == (1, 1, 1)
 
 
-@pytest.mark.parametrize("difference", [0.4, -1.5])
-def test_as_many_seeds_as_needed_find_a_difference(difference):
-    seeds = int(paired.seeds_needed(difference, deviation=1.0))
+@pytest.mark.parametrize("pairs", [True, False])
+@pytest.mark.parametrize("difference", [0.8, -1.5])
+def test_seeds_needed_give_the_power(difference, pairs):
+    seeds = int(paired.seeds_needed(difference, deviation=1.0, paired=pairs))
     rng = np.random.default_rng(0)
 
-    def found(count):
-        gaps = rng.normal(difference, 1.0, (20_000, count))
-        return (stats.ttest_1samp(gaps, 0, axis=1).pvalue < 0.05).mean()
+    def power(count):
+        if pairs:
+            test = stats.ttest_1samp(rng.normal(difference, 1.0, (20_000, count)), 0, axis=1)
+        else:
+            shift = np.array([difference, 0.0])[:, None, None]
+            test = stats.ttest_ind(*(rng.normal(size=(2, 20_000, count)) + shift), axis=1)
+        return (test.pvalue < 0.05).mean()
 
-    assert found(seeds) > 0.79  # A share of 20,000 is known to 0.3 %.
-    assert found(seeds - 1) < 0.81
+    assert power(seeds) > 0.79  # The Monte Carlo error is 0.3 %.
+    assert power(seeds - 1) < 0.81
     assert paired.seeds_needed(0.0, 1.0) == np.inf
-
-
-@pytest.mark.parametrize("difference", [1.2, 2.5])
-def test_runs_without_pairs_take_as_many_as_two_samples_need(difference):
-    seeds = int(paired.seeds_needed(difference, deviation=1.0, paired=False))
-    rng = np.random.default_rng(0)
-
-    def found(count):
-        own, other = (
-            rng.normal(size=(2, 20_000, count)) + np.array([difference, 0.0])[:, None, None]
-        )
-        return (stats.ttest_ind(own, other, axis=1).pvalue < 0.05).mean()
-
-    assert found(seeds) > 0.79
-    assert found(seeds - 1) < 0.81

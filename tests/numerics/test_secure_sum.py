@@ -10,10 +10,10 @@ import pytest
 from fedjax_fair.numerics.secure_sum import (
     SecureAggregation,
     as_secure,
-    masked,
+    mask_values,
     quantization_step,
-    recovered,
     secure_sum,
+    unmask_sum,
 )
 
 KEY = jax.random.key(7)
@@ -64,7 +64,7 @@ def sent(key, values, participants=PARTICIPANTS, max_abs_value=MAX_ABS_VALUE):
     """What each participant sends, ``[participants, width]``."""
     step = quantization_step(max_abs_value * participants, participants)
     numbers = jnp.arange(participants, dtype=jnp.int32)
-    return jax.vmap(lambda i, own: masked(key, i, participants, own, max_abs_value, step))(
+    return jax.vmap(lambda i, own: mask_values(key, i, participants, own, max_abs_value, step))(
         numbers, values
     )
 
@@ -178,10 +178,10 @@ def test_recovery_takes_away_just_the_masks_of_pairs_with_one_answer():
     words = sent(KEY, VALUES)
     answered = np.array([True, True, False, True, False])
     some = jax.tree.map(lambda leaf: leaf[answered].sum(axis=0, dtype=jnp.uint32), words)
-    found = jax.jit(recovered, static_argnums=2)(KEY, some, STEP, answered)
+    found = jax.jit(unmask_sum, static_argnums=2)(KEY, some, STEP, answered)
     expected, error = plain(VALUES, answered)
     assert (np.abs(found - expected) <= error).all()
-    lost = jax.jit(recovered, static_argnums=2)(KEY, some, STEP)
+    lost = jax.jit(unmask_sum, static_argnums=2)(KEY, some, STEP)
     assert (np.abs(lost - expected) > 1).mean() > 0.5  # Of no use without it.
 
 

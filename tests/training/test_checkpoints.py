@@ -84,7 +84,7 @@ def test_two_are_kept(kept):
 def test_they_are_half_a_minute_apart(stop, took, written, train, tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpoints, "monotonic", lambda: now[0])
-    monkeypatch.setattr(checkpoints, "SECONDS_BETWEEN", 30.0)
+    monkeypatch.setattr(checkpoints, "SAVE_INTERVAL_S", 30.0)
 
     class Clock(Stop):
         def on_evaluation(self, evaluation):

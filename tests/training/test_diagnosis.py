@@ -202,10 +202,10 @@ def test_partitions_are_guessed_each_by_its_own_classes(federation):
     one = jax.tree.map(np.array, federation)
     other = one._replace(test=one.test._replace(order=one.test.order[::-1].copy()))
     monitor = TrainingMonitor(stack([one, other]), 20, (0, 1))
-    assert monitor._guessed.tolist() == [SHARE, SHARE]
+    assert monitor._guessing_accuracy.tolist() == [SHARE, SHARE]
 
 
-def test_targets_are_not_guessed(federation):
+def test_targets_are_not_guessing_accuracy(federation):
     def with_targets(part):
         return part._replace(labels=part.labels.astype(np.float32))
 

@@ -423,7 +423,7 @@ def test_a_late_divergence_names_its_round(model, federation):
         return Round(model, selectors.Uniform(3), solver, aggregators.Mean())
 
     methods = [method(rate) for rate in (0.1, np.inf)]
-    with pytest.warns(UserWarning, match="round 3, seed 0: .* 1 of 5 rounds left the model"):
+    with pytest.warns(UserWarning, match="round 3, seed 0: .* 1 of 5 rounds were skipped"):
         runs = fit_batch(methods, federation, rounds=5, seeds=(0, 0), eval_every=2)
     assert runs.diverged.values.tolist() == [-1, 3]
 

@@ -8,13 +8,13 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
 from fedjax_fair.base import Metric
 from fedjax_fair.simulate import Round
-from fedjax_fair.training.functions import functions
+from fedjax_fair.training.functions import make_functions
 from fedjax_fair.training.split import split
 
 
 def evaluations(*rounds, **settings):
     return [
-        functions(split([made]), split([made.model]), train_loss=True, **settings).evaluate
+        make_functions(split([made]), split([made.model]), train_loss=True, **settings).evaluate
         for made in rounds
     ]
 
@@ -56,7 +56,7 @@ def test_the_part_of_a_field_is_the_split_of_the_fields():
     for chosen in (methods, methods[:1]):
         whole = split(chosen)
         for field in ("model", "selector", "solver", "aggregator"):
-            part, alone = whole.of(field), split([getattr(method, field) for method in chosen])
+            part, alone = whole.field(field), split([getattr(method, field) for method in chosen])
             assert part.structure == alone.structure
             assert part.shared == alone.shared
-            assert [leaf.tolist() for leaf in part.own] == [leaf.tolist() for leaf in alone.own]
+            assert [leaf.tolist() for leaf in part.per_run] == [leaf.tolist() for leaf in alone.per_run]

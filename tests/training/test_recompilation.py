@@ -16,7 +16,7 @@ from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.base import Cohort, Selector
 from fedjax_fair.simulate import Round
 from fedjax_fair.training import executables, fit, fit_batch, train
-from fedjax_fair.training.installed import is_installed
+from fedjax_fair.training.inspection import is_installed
 from fedjax_fair.tree import Number
 
 COMPILED = []

@@ -25,9 +25,9 @@ from experiments.benchmarks.accelerators.workloads import FORMS, ROUNDS, WORKLOA
 from experiments.benchmarks.peers.environment import environment
 from experiments.benchmarks.timing import without_settings
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compilation import roofline
+from fedjax_fair.planning.compilation import roofline_seconds
+from fedjax_fair.planning.costs import Cost
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.reading import Cost
 
 FOLDER = Path(__file__).parent
 COLUMNS = {"gpu": ("kernels", 1, "kernels"), "tpu": ("cycles", 1e6, "millions of cycles")}
@@ -87,7 +87,7 @@ def row(machine: Machine, name: str, form: str, said: dict[str, Any]) -> None:
         entry = whole - ROUNDS * round
         rest = step and round - said["steps_a_round"] * step
     one, rounds = (costs["whole"], 1) if round is None else (costs["round"], ROUNDS)
-    bound = roofline(machine, Cost(**one))
+    bound = roofline_seconds(machine, Cost(**one))
     cells = [shown(step), shown(one[key]), shown(rest), shown(entry)]
     cells += [f"{each:.3g}" for each in (1e3 * said["seconds"] / rounds, one["flops"] / 1e9)]
     cells += [f"{each:.3g}" for each in (one["bytes"] / 1e6, 1e3 * bound)]

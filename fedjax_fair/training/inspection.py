@@ -1,7 +1,7 @@
-"""Whether the code of a method can change while the process runs.
+"""Inspection of values for code that can change while the process runs.
 
 Code of this package, the standard library and installed distributions does not change. A function
-of a notebook, of a script or of a plugin may be defined again, or call a helper that is: what was
+of a notebook, a script or a plugin may be defined again, or call a helper that is. What was
 compiled for it must not be reused because it looks the same.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-__all__ = ["has_installed_code", "is_installed"]
+__all__ = ["has_installed_code", "is_installed", "parts_of"]
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOTS = tuple(
@@ -29,15 +29,15 @@ _ROOTS = tuple(
     }
 )
 
-# Not `builtins`: it is also the module of classes that are executed without a name of a module.
+# Not `builtins`, which is also the module of classes that are executed without a module name.
 _BUILTIN = {*sys.builtin_module_names, "jaxlib"} - {"builtins", "__main__"}
 # Files of functions that `dataclasses`, jaxtyping and beartype generate.
 _GENERATED = ("<string>", "<@beartype")
-_MADE_BY_CLASS_STATEMENT = 1 << 9  # Py_TPFLAGS_HEAPTYPE.
+_CREATED_BY_CLASS_STATEMENT = 1 << 9  # Py_TPFLAGS_HEAPTYPE.
 
 
 def is_installed(value: Any) -> bool:
-    """Whether all classes and functions in a value are of installed code.
+    """Returns whether all classes and functions in a value have installed code.
 
     Args:
         value: A round, a model, a metric, or a tuple of such values.
@@ -59,11 +59,15 @@ def _is_installed(value: Any, seen: set[int]) -> bool:
     if isinstance(value, (types.ModuleType, type)):
         return has_installed_code(value)
     code = value if isinstance(value, types.FunctionType) else type(value)
-    return has_installed_code(code) and all(_is_installed(part, seen) for part in _parts(value))
+    parts = parts_of(value).values()
+    return has_installed_code(code) and all(_is_installed(part, seen) for part in parts)
 
 
 def has_installed_code(value: types.FunctionType | types.ModuleType | type) -> bool:
-    """Whether the code of a function, a module or a class is installed, whatever it refers to."""
+    """Returns whether the code of a function, module or class is installed.
+
+    What it refers to is not inspected.
+    """
     if isinstance(value, types.ModuleType):
         return value.__name__ in _BUILTIN or _is_installed_file(getattr(value, "__file__", None))
     if isinstance(value, types.FunctionType):
@@ -73,45 +77,53 @@ def has_installed_code(value: types.FunctionType | types.ModuleType | type) -> b
         if value.__globals__.keys() <= {"__builtins__"}:  # It refers to nothing that may change.
             return True
         return _is_installed_file(_file_of(value))
-    if not value.__flags__ & _MADE_BY_CLASS_STATEMENT:  # Of the interpreter or an extension.
+    if not value.__flags__ & _CREATED_BY_CLASS_STATEMENT:  # Of the interpreter or an extension.
         return True
-    # A class that is made by a function has the module of that function.
+    # A class that a function creates has the module of that function.
     return value.__module__ in _BUILTIN or _is_installed_file(_file_of(value))
 
 
-def _parts(value: Any) -> list[Any]:
-    """The values that a value is made of, as far as they may hold code."""
+def parts_of(value: Any) -> dict[str, Any]:
+    """Returns the values that a value consists of, by name.
+
+    These are fields, elements, and the defaults and captured variables of functions.
+    """
     if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
-        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        return [*cells, *defaults]
+        defaults = {f"default {i}": one for i, one in enumerate(value.__defaults__ or ())}
+        return defaults | (value.__kwdefaults__ or {}) | _captured(value)
     if isinstance(value, types.MethodType):
-        return [value.__func__, value.__self__]
+        return {"object": value.__self__, "function": value.__func__}
     if isinstance(value, functools.partial):
-        return [value.func, *value.args, *value.keywords.values()]
+        arguments = {str(i): argument for i, argument in enumerate(value.args)}
+        return {"function": value.func} | arguments | value.keywords
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return list(value)
-    if dataclasses.is_dataclass(value):
+        return {str(name): part for name, part in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return {str(i): part for i, part in enumerate(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = (field.name for field in dataclasses.fields(value))
-        # A Flax module knows the module that it is part of.
-        return [getattr(value, name, None) for name in names if name != "parent"]
-    # Functions that JAX wraps, such as custom_jvp, know what they wrap.
+        # A Flax module has a field for the module that it is part of.
+        return {name: getattr(value, name, None) for name in names if name != "parent"}
+    # Functions that JAX wraps, such as custom_jvp, have an attribute for the wrapped function.
     wrapped = getattr(value, "__wrapped__", None) if callable(value) else None
-    return [] if wrapped is None else [wrapped]
+    return {} if wrapped is None else {"wrapped": wrapped}
 
 
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
+def _captured(function: types.FunctionType) -> dict[str, Any]:
+    """Returns the variables that a function captures from the functions around it."""
+    captured = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            captured[name] = cell.cell_contents
+        except ValueError:  # A recursive function that is not yet assigned.
+            continue
+    return captured
 
 
 def _file_of(value: Any) -> str | None:
-    if value.__module__ == "__main__":  # Of a session, whatever started it.
+    if value.__module__ == "__main__":  # A session, whatever started it.
         return None
     return getattr(sys.modules.get(value.__module__), "__file__", None)
 
