@@ -1,6 +1,6 @@
 """Hypothesis over configurations, partitioners and readers.
 
-A trial has 100 cases of one kind, drawn by Hypothesis and determined by the trial's number. Each case
+A trial has 100 cases of one kind, drawn by Hypothesis and determined by its number. Each case
 must be rejected in one line with a name, or be valid. A row has the numbers of both, and the first
 failure.
 """

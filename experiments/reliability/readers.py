@@ -30,7 +30,7 @@ class Reader(NamedTuple):
         file: The file to damage.
         write: ``write(folder)`` writes it and the files that it needs.
         read: ``read(folder)`` reads it.
-        right: ``right(read, content, undamaged)`` returns whether the values are those of the bytes.
+        right: ``right(read, content, undamaged)`` returns whether values are those of the bytes.
         words: Whether it is JSON, whose tokens can be exchanged.
     """
 
