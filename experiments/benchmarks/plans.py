@@ -12,6 +12,7 @@ import time
 from functools import partial
 from typing import Any
 
+from experiments.benchmarks.timing import print_header, start
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.plan import groups_of_run, plans
@@ -37,11 +38,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Plans for the machine at hand, and runs")
     parser.add_argument("--preset", default="digits", choices=presets.PRESETS)
     parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
+    options = start(parser)
     ready = build(presets.resolve(presets.PRESETS[options.preset].config))
     training: Any = ready.config.training
-    print("| | planned, s | took, s | took / planned |")
-    print("|---|---|---|---|")
+    print_header("| planned, s | took, s | took / planned")
     for group in groups_of_run(ready):
         planned, took = [], []
         for _ in range(options.repeats):
@@ -58,7 +58,7 @@ def main() -> None:
             took.append(timed.seconds)
         ratio = statistics.median(b / a for a, b in zip(planned, took, strict=True))
         middle = [statistics.median(each) for each in (planned, took)]
-        print(f"| {group.name} | {middle[0]:.2f} | {middle[1]:.2f} | {ratio:.2f} |", flush=True)
+        print(f"| {group.name} | {middle[0]:.2f} | {middle[1]:.2f} | {ratio:.2f} |")
 
 
 if __name__ == "__main__":
