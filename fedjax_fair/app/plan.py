@@ -120,7 +120,7 @@ def _notes(machine: Machine | None, plans: dict[str, Plan]) -> dict[str, str]:
     source = "cycles of the compiler" if machine.clock_hz else "bytes and FLOPs of each kernel"
     notes["how"] = f"lower bounds from the {source}, not validated on a device"
     if unknown := sum(each.unknown_loops for each in plans.values()):
-        notes["how"] += f"; {unknown} loops of unknown length count once"
+        notes["how"] += f"; loops of unknown length ({unknown}) count once"
     return notes
 
 
