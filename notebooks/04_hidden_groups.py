@@ -53,7 +53,7 @@ class Watching(ff.aggregators.Mean):
 all_clients = ff.Round(network, ff.selectors.Full(), solver, Watching())
 seen = ff.fit(all_clients, digits, rounds=5, seeds=(0,), eval_every=5)
 points = np.stack([seen.aggregation_second, seen.aggregation_third], axis=-1)[0, -1]
-groups.embedding(points, found=(points[:, 0] > 0).astype(int), planted=planted)
+groups.embedding(points, clusters=(points[:, 0] > 0).astype(int), groups=planted)
 
 # %% [markdown]
 # The first eigenvector is nearly constant, since all activations share a sign; the second separates
