@@ -19,13 +19,8 @@ _LAUNCH_S = 1e-6  # XLA's performance model assumes it for starting a kernel.
 class Compiled(NamedTuple):
     """A function that was compiled for a machine.
 
-    Attributes:
-        program: The costs of its instructions.
-        seconds: Estimated run time.
-        arguments: Bytes of its arguments on a device.
-        temporaries: Additional bytes on a device, including outputs.
-        compile_seconds: Seconds of compilation on this machine.
-        results: Shapes of its outputs.
+    ``seconds`` is the estimated run time, ``temporaries`` include outputs, and sizes are bytes of
+    one device.
     """
 
     program: Program

@@ -34,6 +34,7 @@ from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_data
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
+from fedjax_fair.training.options import TrainOptions
 from fedjax_fair.training.split import split
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
@@ -250,9 +251,9 @@ def held():
         mesh, seeds = mesh_named(devices), tuple(range(runs))
         with RunBatch(FEDERATION, seeds, mesh) as batch:
             methods = split([make_fedavg(rate) for rate in rates[:runs].tolist()])
-            programs = CompiledFunctions(methods, batch, 2, True)
+            programs = CompiledFunctions(methods, batch, TrainOptions(4, 2, True, "raise"))
             with tracing_for("gpu"):  # Where what is recorded goes to a host.
-                num_bytes = programs.memory(4).total
+                num_bytes = programs.memory().total
         first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]
         found = {
             "runs": runs,
