@@ -39,23 +39,19 @@ def federate(
 ) -> FederatedData:
     """Combines examples and their partitions to a validated federated dataset.
 
-    Arrays are NumPy's: images ``uint8`` as ``[total, height, width, channels]`` (gray ones get a
-    channel axis), other integers int32, floats float32.
+    Gray ``uint8`` images get a channel axis, other integers become int32, floats float32.
 
     Args:
         train: Features, labels and partition of the training examples.
-        test: Features, labels and partition of the test examples. None holds out a random
-            ``floor(test_fraction * size)`` of each client's training examples.
+        test: Features, labels and partition of the test examples, or None to hold them out.
         num_classes: Number of classes.
         name: Name in results.
         label_skew_only: As in `Partitioner`, for both partitions.
-        test_fraction: Fraction of every client's examples held out for testing, in ``[0, 1)``.
+        test_fraction: Fraction of every client's examples held out for testing, rounded down, in
+            ``[0, 1)``.
         validation_fraction: Fraction of every client's remaining training examples held out for
             validation (`hold_out`), in ``[0, 1)``.
         seed: Seed of the choice of held-out examples.
-
-    Returns:
-        The federated dataset. ``groups`` are those of the training partition.
 
     Raises:
         ValueError: If the arguments do not fit together (see `validate`).
@@ -150,21 +146,19 @@ def from_arrays(
     Args:
         features: Inputs, ``[total, ...]``: images ``uint8`` ``[total, height, width, channels]`` or
             gray without channels, otherwise floats or integers.
-        labels: Classes, ``[total]``, integers from 0; or targets, floats ``[total, outputs]``, for
-            a model whose loss compares outputs with them (`models.as_regression`,
-            `models.as_multi_label`).
+        labels: Classes, ``[total]``, integers from 0; or targets, floats ``[total, outputs]``
+            (`models.as_regression`, `models.as_multi_label`).
         client_indices: Indices of each client's examples, as in `from_indices`.
         test_features: Test inputs. The three test arguments are given together or not at all.
         test_labels: Test classes or targets.
         test_client_indices: Indices of each client's test examples; they may be empty.
         groups: Ground-truth group of each client, ``[clients]``.
-        num_classes: Number of classes; by default one more than the largest label, if the smallest
-            is 0. Of targets, the number of outputs.
+        num_classes: Number of classes, by default one more than the largest label; of targets, the
+            number of outputs.
         name: Name in results.
-        test_fraction: Without test arguments, the fraction of each client's examples held out for
-            testing, rounded down. In ``[0, 1)``.
+        test_fraction: As in `federate`, without test arguments.
         validation_fraction: As in `federate`.
-        seed: Seed of the choice of held-out examples.
+        seed: As in `federate`.
 
     Returns:
         A validated federated dataset of NumPy arrays.
@@ -237,12 +231,11 @@ def from_npz(
     """Reads a federated dataset from an ``.npz`` file, without pickles.
 
     Args:
-        path: A file with the arrays ``features [total, ...]``, ``labels [total]`` and ``client
-            [total]``, the owner of each example, an integer or a string. Optional are
-            ``test_features``, ``test_labels`` and ``test_client`` (together; every owner must have
-            training examples), ``groups [clients]`` and ``num_classes``. Clients are the distinct
-            owners, ascending.
-        test_fraction: As in `from_arrays`, if the file has no test examples.
+        path: A file with ``features [total, ...]``, ``labels [total]`` and ``client [total]``, the
+            owner of each example, an integer or a string; clients are the distinct owners,
+            ascending. Optional are ``test_features``, ``test_labels`` and ``test_client``
+            (together), ``groups [clients]`` and ``num_classes``.
+        test_fraction: As in `from_arrays`.
         validation_fraction: As in `from_arrays`.
         seed: As in `from_arrays`.
 

@@ -1,4 +1,7 @@
-"""A cache of arrays on disk, used only if complete, unchanged and of the current key."""
+"""A cache of arrays: ``.npy`` files, and a manifest, written last, with checksums and a key.
+
+Arrays that are missing, damaged or of another key are not used.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,10 @@ MANIFEST = "manifest.json"
 
 
 def cache_folder(folder: Path) -> Path:
-    """Returns the folder for data derived from another folder.
+    """Returns the folder for data derived from a folder.
 
-    Args:
-        folder: The folder of the original data.
-
-    Returns:
-        A subfolder if the folder is writable, also by its mode, so that a superuser leaves a
-        read-only data set unchanged. Otherwise a folder in the user's cache, named after the full
-        path to distinguish copies of a data set.
+    A subfolder if the folder is writable, also by its mode, so that a superuser does not change a
+    read-only data set; otherwise a folder in the user's cache, named after the full path.
     """
     import platformdirs
 
@@ -43,9 +41,6 @@ def cached(
     folder: Path, cache_key: str, make: Callable[[], Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
     """Returns ``make()``, from disk if possible.
-
-    Every array is an ``.npy`` file. A manifest, written last, contains their checksums and the key.
-    An array that is missing, damaged or made for another key is never returned.
 
     Args:
         folder: Folder of the arrays.

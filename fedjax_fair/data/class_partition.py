@@ -27,15 +27,13 @@ MAX_PASSES = 10_000  # Far more than needed in any case tried.
 def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
     """Gives every client the same number of classes, and every class equally many clients.
 
-    A shuffled list of ``num_clients * classes`` slots, in which every class appears equally often
-    or once more, is divided among the clients. A class that a client has twice is swapped with a
-    random slot of another client until all are distinct. (If clients have more than half of the
-    classes, the classes that they lack are drawn in this way.) Each class is then shuffled and
-    split into equal shards, one per slot.
+    Classes are assigned at random, each equally often or once more, and swapped between clients
+    until none has a class twice. Each class is then shuffled and split into equal shards, one per
+    client.
 
     Args:
         num_clients: Number of clients.
-        classes: Classes of each client, at most the number of classes.
+        classes: Classes of each client.
 
     Returns:
         A partitioner that leaves the remainder of each class unassigned.
@@ -86,8 +84,7 @@ def _draw_slots(num_clients: int, uses: np.ndarray, rng: np.random.Generator) ->
 def _separate(slots: np.ndarray, rng: np.random.Generator) -> None:
     """Swaps slots between random rows, in place, until no row has a value twice.
 
-    A pass compares random disjoint pairs of rows, as array operations. A swap that would increase
-    the number of repetitions is not made.
+    A swap that would increase the number of repetitions is not made.
     """
     num_rows, width = slots.shape
     for _ in range(MAX_PASSES):
@@ -155,21 +152,19 @@ PLANTED: dict[str, tuple[Cluster, ...]] = {
 
 
 def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner:
-    """Makes groups of clients with the same classes.
+    """Makes groups of clients with the same classes; ``Partition.groups`` is the group of each.
 
-    Every class is shuffled and split equally over its clients, each of which gets at most
-    ``at_most`` examples. ``Partition.groups`` is the index of each client's cluster.
+    Every class is shuffled and split equally over its clients, up to ``at_most`` examples each.
 
     Args:
-        clusters: The clusters, or a name in ``PLANTED``: ``"digits"``, ``"mnist"``, ``"cifar10"``,
+        clusters: The groups, or a name in ``PLANTED``: ``"digits"``, ``"mnist"``, ``"cifar10"``,
             ``"cifar100"`` (10 clients each) or ``"femnist"`` (90 clients, EMNIST by class).
 
     Returns:
-        A partitioner with clients in the order of their clusters. Examples beyond the caps and the
-        equal split, and of other classes, are unassigned.
+        A partitioner with clients in the order of the groups; all other examples are unassigned.
 
     Raises:
-        ValueError: If the name is unknown, a size is not positive or a cluster repeats a class;
+        ValueError: If the name is unknown, a size is not positive or a group repeats a class;
             when splitting, if a class has fewer examples than clients.
 
     Examples:
@@ -258,19 +253,17 @@ def split_test(
 ) -> Partition:
     """Splits test examples with the class distribution of each client's training examples.
 
-    The test examples of a class are shuffled and split in proportion to the clients' assigned
-    training examples of that class. The largest remainders are rounded up, equal ones in random
-    order.
+    The largest remainders of a class are rounded up, equal ones at random.
 
     Args:
         train: Partition of the training examples.
         train_labels: Classes of the training examples.
         test_labels: Classes of the test examples.
-        seed: Seed, which may be that of the partition.
+        seed: Seed, which may be that of ``train``.
 
     Returns:
-        A partition of the test examples with the same clients and groups. A client with few
-        training examples may get none. Classes without training examples are unassigned.
+        A partition of the test examples with the same clients and groups. A client may have no
+        examples. Classes without training examples are unassigned.
 
     Examples:
         >>> from fedjax_fair.data.partition import from_indices

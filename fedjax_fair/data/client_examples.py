@@ -24,22 +24,18 @@ class Replicated(NamedTuple):
 
 
 class ClientExamples(NamedTuple):
-    """Examples of every client, as flat arrays.
-
-    Client ``i`` has the examples ``order[offsets[i] : offsets[i] + sizes[i]]``. ``offsets`` is the
-    exclusive cumulative sum of ``sizes``.
+    """Examples of every client: ``order[offsets[i] : offsets[i] + sizes[i]]`` of client ``i``.
 
     Attributes:
         features: Inputs of all examples, ``[total, ...]``; images are ``uint8``.
         labels: Class of each example, ``[total]``, integers; or floating-point targets ``[total,
             ...]``, for a model whose loss compares outputs with them.
         order: Indices into the examples, grouped by client, ``[assigned]``.
-        offsets: Position in ``order`` of each client's first example, ``[clients]``.
+        offsets: Exclusive cumulative sum of ``sizes``, ``[clients]``.
         sizes: Number of examples of each client, ``[clients]``.
         devices: Device of each client's examples, ``[clients]``, if there are several
-            (`fedjax_fair.parallel.mesh`). A device then has ``features``, ``labels`` and ``order``
-            of its clients, and ``offsets`` and ``sizes`` of all. ``Replicated()`` if every device
-            has all examples, None if there is one device.
+            (`fedjax_fair.parallel.mesh`): it has ``features``, ``labels`` and ``order`` of its
+            clients. ``Replicated()`` if every device has all examples, None for one device.
     """
 
     features: Shaped[Array, "total ..."]

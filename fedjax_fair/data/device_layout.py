@@ -1,8 +1,7 @@
 """Memory layout of examples: on an accelerator, flattened images.
 
-An accelerator pads the last axes of an array to whole tiles; on a TPU the last axis to a multiple
-of 128. Images of 28 x 28 x 1 bytes take five times their size there, and compiled functions start
-by copying all of them to another layout. Flattened images of 784 bytes have nearly no padding, and
+An accelerator pads the last axis of an array, on a TPU to a multiple of 128, so images of 28 x 28 x
+1 bytes take five times their size and are copied to another layout. Flattened images are not, and
 the few of a minibatch are reshaped.
 """
 
@@ -83,13 +82,11 @@ def flatten_images(features: Any) -> Any:
 def on_device(data: FederatedData, sharding: Sharding | None = None) -> FederatedData:
     """Copies a federated dataset to the default device, in the layout of the device.
 
+    Compiled functions do not copy it if it is an argument, as in ``fit``.
+
     Args:
         data: A federated dataset on the host.
         sharding: Other devices, each of which gets all of it.
-
-    Returns:
-        The federated dataset, whose images are ``FlatImages`` on an accelerator. Compiled functions
-        do not copy it if it is an argument, as in ``fit``.
 
     Examples:
         >>> import fedjax_fair as ff

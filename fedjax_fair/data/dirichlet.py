@@ -28,16 +28,16 @@ def dirichlet(
 ) -> Partitioner:
     """Splits each class in proportions drawn from a Dirichlet distribution.
 
-    A small ``alpha`` gives every class to few clients, a large one gives all clients the same class
-    distribution. A draw that leaves a client below ``min_partition_size`` is repeated, up to eleven
-    times. The partition then equals, index for index, that of ``DirichletPartitioner`` of
-    flwr-datasets 0.6.1 with ``self_balancing=False`` and the same seed. If no draw succeeds, which
-    is an error there, clients below ``min_partition_size`` get random examples of the other clients
-    of the last draw, in proportion to their examples beyond ``min_partition_size``.
+    A draw that leaves a client below ``min_partition_size`` is repeated, up to eleven times; the
+    result equals that of ``DirichletPartitioner`` of flwr-datasets 0.6.1 with
+    ``self_balancing=False`` and the same seed. If no draw succeeds, which is an error there,
+    clients below the minimum get random examples of the others, in proportion to what these have
+    beyond it.
 
     Args:
         num_clients: Number of clients.
-        alpha: Concentration, above 0; a scalar, or one per client ``[clients]``.
+        alpha: Concentration, above 0, a scalar or ``[clients]``. If small, every class has few
+            clients; if large, all clients have the same class distribution.
         min_partition_size: Minimum number of examples of a client, at least 1.
 
     Returns:

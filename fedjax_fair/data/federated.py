@@ -35,13 +35,10 @@ __all__ = [
 
 
 class FederatedData(NamedTuple):
-    """A federated dataset.
+    """A federated dataset: a pytree whose fields that are no arrays are static.
 
-    A pytree whose ``num_classes``, ``name``, ``label_skew_only`` and ``num_unassigned`` are static,
-    so that it can be an argument of a compiled function. ``print`` summarizes it in ten lines.
-
-    If every run has a separate partition (`stack`), ``order``, ``offsets``, ``sizes`` and
-    ``groups`` have a leading axis ``runs``; the examples are shared.
+    ``print`` summarizes it in ten lines. If every run has a separate partition (`stack`), the
+    arrays of the partition and ``groups`` have a leading axis ``runs``.
 
     Attributes:
         train: Training examples; every client has at least one.
@@ -52,8 +49,7 @@ class FederatedData(NamedTuple):
         label_skew_only: Whether clients differ only in their number of examples of each class,
             which `results.class_based` requires.
         num_unassigned: Number of examples of no client that are not in the arrays.
-        validation: Examples of the same clients to choose settings by (`hold_out`), or None.
-            Clients may have none.
+        validation: Examples to choose settings by (`hold_out`), or None. Clients may have none.
     """
 
     train: ClientExamples
@@ -123,14 +119,7 @@ jax.tree_util.register_pytree_with_keys(FederatedData, _flatten, _unflatten)
 
 
 class PartitionArrays(NamedTuple):
-    """The arrays that differ between partitions of the same examples.
-
-    Attributes:
-        train: ``order``, ``offsets`` and ``sizes`` of the training examples.
-        test: The same arrays of the test examples.
-        groups: Ground-truth groups, or None.
-        validation: The same arrays of the validation examples, or None.
-    """
+    """The arrays of a partition: ``order``, ``offsets`` and ``sizes`` by part, and groups."""
 
     train: tuple[Any, Any, Any]
     test: tuple[Any, Any, Any]
@@ -183,12 +172,11 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
     """Stacks partitions of the same examples, one for each run of ``fit``.
 
     Args:
-        datasets: At least one, with equal examples and numbers of clients. The number of assigned
-            examples may differ.
+        datasets: At least one, with equal examples and numbers of clients.
 
     Returns:
-        A federated dataset whose partition has a leading axis ``runs``. Shorter rows of ``order``
-        are padded; the padding belongs to no client.
+        A federated dataset whose partition has a leading axis ``runs``; shorter rows of ``order``
+        are padded.
 
     Raises:
         ValueError: If examples or numbers of clients differ.
@@ -235,9 +223,6 @@ def _stack_rows(*rows: Any) -> np.ndarray:
 
 def validate(data: FederatedData) -> None:
     """Checks a federated dataset on the host, before compilation.
-
-    Args:
-        data: The federated dataset. Clients without test examples are allowed.
 
     Raises:
         ValueError: If shapes or dtypes do not match, features are not finite, a label or an index
@@ -342,9 +327,6 @@ def label_distance(counts: Int[np.ndarray, "clients classes"]) -> float:
 
     Args:
         counts: Number of examples of every client and class; clients without any are ignored.
-
-    Returns:
-        A distance in ``[0, 1)``.
 
     Examples:
         >>> label_distance(np.array([[5, 0], [0, 5]])), label_distance(np.array([[2, 4], [1, 2]]))

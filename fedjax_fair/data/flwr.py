@@ -26,18 +26,12 @@ class FlwrPartitioner(Protocol):
 def as_partitioner(partition: Partitioner | FlwrPartitioner) -> Partitioner:
     """Converts a partitioner of flwr-datasets; returns one of this package unchanged.
 
-    A copy of the partitioner gets a data set of the library ``datasets``, with the labels as the
-    column ``label`` and all scalar columns. The seed is that of the partitioner, not of the split.
-
-    Args:
-        partition: A partitioner of either package.
-
-    Returns:
-        A partitioner; examples in no partition are unassigned.
+    A copy of it gets a data set of the library ``datasets``, with the column ``label`` and all
+    scalar columns. The seed is that of the partitioner, not of the split.
 
     Raises:
-        ValueError: If it is neither; when splitting, if it needs a column that is missing, gives an
-            example to two clients or none to one.
+        ValueError: If it is no partitioner; when splitting, if it needs a column that is missing,
+            gives an example to two clients or none to one.
     """
     if isinstance(partition, Partitioner):
         return partition

@@ -13,21 +13,21 @@ __all__ = ["flip_labels"]
 
 
 def flip_labels(data: FederatedData, clients: Sequence[int]) -> FederatedData:
-    """Flips the training labels of some clients: class ``c`` becomes ``num_classes - 1 - c``.
+    """Flips training labels: class ``c`` becomes ``num_classes - 1 - c``.
 
-    Test labels are unchanged. Clients then differ in more than their number of examples of each
-    class, so `fedjax_fair.results.class_based` rejects the results.
+    Clients then differ in more than their classes, so `fedjax_fair.results.class_based` rejects
+    the results.
 
     Args:
         data: A federated dataset with one partition.
-        clients: Ids of the clients whose training labels are flipped.
+        clients: Ids of the clients whose labels are flipped.
 
     Returns:
         A federated dataset that shares all other arrays.
 
     Raises:
-        ValueError: If a client does not exist, labels are no classes, or every run has a separate
-            partition.
+        ValueError: If a client does not exist, labels are no classes, or there are several
+            partitions.
 
     Examples:
         >>> from fedjax_fair.data import from_arrays

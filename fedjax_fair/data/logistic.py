@@ -36,21 +36,17 @@ def synthetic(
         W_k, b_k \sim N(u_k, 1), \; u_k \sim N(0, \alpha), \quad
         x \sim N(v_k, \mathrm{diag}(j^{-1.2})), \; v_k \sim N(B_k, 1), \; B_k \sim N(0, \beta),
 
-    with 60 features and 10 classes. ``alpha`` and ``beta`` are variances, as in the paper. (``u_k``
-    is a scalar that shifts all logits of an example equally, so ``alpha`` changes no label. Models
-    differ because each is drawn independently.)
+    with 60 features and 10 classes. (``u_k`` shifts all logits of an example equally, so ``alpha``
+    changes no label; models differ because each is drawn independently.)
 
     Args:
         alpha: Variance of the models' means, at least 0; see above.
         beta: Variance of the clients' mean inputs, at least 0.
         num_clients: Number of clients.
         mean_size: Mean number of examples of a client, training and test, at least 2.
-        spread: Standard deviation of the logarithm of the lognormal sizes, at least 0; 0 for equal
-            sizes.
-        max_size: Maximum number of examples of a client, at least ``mean_size``. It truncates the
-            distribution and so lowers the mean a little.
-        independent: Whether all clients share one model and ``x ~ N(0, diag(j^-1.2))``, without
-            effect of ``alpha`` and ``beta``.
+        spread: Standard deviation of the logarithm of the lognormal sizes, at least 0.
+        max_size: Maximum number of examples of a client, at least ``mean_size``.
+        independent: Whether all clients share one model and ``x ~ N(0, diag(j^-1.2))``.
         test_fraction: Fraction of each client's examples for testing, rounded down, in ``[0, 1)``.
         seed: Seed.
 

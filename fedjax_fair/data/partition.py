@@ -1,6 +1,5 @@
-"""Partitioners: seeded ways to split examples over clients, on the host, in NumPy.
+"""Partitioners: seeded ways to split examples over clients, in NumPy.
 
-``shards(100, 2).split(labels, seed)`` gives the same partition for the same labels and seed.
 Partitioners by class are in `class_partition` and `dirichlet`.
 """
 
@@ -40,9 +39,6 @@ def iid(num_clients: int) -> Partitioner:
     Args:
         num_clients: Number of clients.
 
-    Returns:
-        A partitioner that assigns all examples.
-
     Raises:
         ValueError: If ``num_clients`` is not a positive integer; when splitting, if there are fewer
             examples than clients.
@@ -71,13 +67,12 @@ def quantity_skew(
     """Splits shuffled examples into unequal parts.
 
     Client ``i`` gets ``min_partition_size`` examples and a share of the rest in proportion to ``(i
-    + 1) ** -skew`` for a power law, or to ``exp(skew * z_i)``, ``z_i`` standard normal, for a
-    lognormal distribution. At ``skew=0`` all parts are equal.
+    + 1) ** -skew`` (power) or ``exp(skew * z_i)``, ``z_i`` standard normal (lognormal).
 
     Args:
         num_clients: Number of clients.
         distribution: ``"power"`` or ``"lognormal"``.
-        skew: Exponent or standard deviation of the logarithm, at least 0.
+        skew: At least 0; 0 for equal parts.
         min_partition_size: Minimum number of examples of a client, at least 1.
 
     Returns:
@@ -117,11 +112,8 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
 
     Args:
         num_clients: Number of clients.
-        shards_per_client: Shards of each client; with two, most clients have two classes.
-
-    Returns:
-        A partitioner. A shard has ``examples // (num_clients * shards_per_client)`` examples; the
-        rest is unassigned.
+        shards_per_client: Shards of each client, each with ``examples // (num_clients *
+            shards_per_client)`` examples; the rest is unassigned.
 
     Raises:
         ValueError: If a setting is out of range; when splitting, if there are fewer examples than
@@ -152,11 +144,11 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
 
 
 def by_column(column: str) -> Partitioner:
-    """Makes one client of every distinct value of a column, such as a writer.
+    """Makes one client of every distinct value of a column, ascending, such as a writer.
 
     Args:
-        column: Name of the column. Clients are its distinct values, ascending. Test examples that
-            have the column go to the same client; those of other owners are unassigned.
+        column: Name of the column. Test examples that have it go to the same client; those of
+            other owners are unassigned.
 
     Returns:
         A partitioner that assigns all examples and ignores the seed.
@@ -185,15 +177,13 @@ def by_column(column: str) -> Partitioner:
 
 
 def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:
-    """Assigns test examples to the clients that ``by_column`` made of the training examples.
+    """Assigns test examples to the clients that `by_column` makes of the training examples.
+
+    Test examples of other owners are unassigned.
 
     Args:
         train_owners: The column's value of every training example.
         test_owners: The column's value of every test example.
-
-    Returns:
-        A partition of the test examples. A client may have none; those of owners without training
-        examples are unassigned.
 
     Examples:
         >>> test = assign_by_owner(np.array(["b", "a"]), np.array(["a", "c", "b", "a"]))
@@ -208,14 +198,14 @@ def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partit
 
 
 def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
-    """Assigns the given examples to each client.
+    """Assigns given examples to each client.
 
     Args:
         indices: Indices of each client's examples, one non-empty array per client, no index twice;
             in a list, or a mapping by client name. Clients are numbered in this order.
 
     Returns:
-        A partitioner that leaves all other examples unassigned and ignores the seed.
+        A partitioner that ignores the seed.
 
     Raises:
         ValueError: If a client has no examples; when splitting, if an index is not an integer in

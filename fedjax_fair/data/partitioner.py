@@ -50,13 +50,11 @@ class Partitioner(NamedTuple):
 
     Attributes:
         name: Name in results, with settings.
-        split: ``split(labels, seed, **columns) -> Partition``, with labels ``[examples]``, a
-            non-negative seed, and further columns ``[examples]``. Every client gets at least one
-            example, every example has at most one client.
-        column: Column that names the owner of an example, also of a test example; None to split
-            test examples with the class distribution of the training examples.
-        label_skew_only: Whether clients differ only in their number of examples of each class: a
-            client's examples of a class are random ones of that class.
+        split: ``split(labels, seed, **columns) -> Partition``, with arrays ``[examples]`` and a
+            non-negative seed. Every client gets at least one example.
+        column: Column that names the owner of training and test examples; None to split test
+            examples with the class distribution of the training examples.
+        label_skew_only: Whether a client's examples of a class are random ones of that class.
     """
 
     name: str

@@ -44,11 +44,10 @@ def read_ratings(name: str, data_dir: DataDir = None) -> Ratings:
         data_dir: As in `fedjax_fair.data.load`.
 
     Returns:
-        All ratings. Users and movies are numbered in the order of their names in the set.
+        All ratings. Users and movies are numbered in the order of their names.
 
     Raises:
-        FileNotFoundError: If it is not prepared there as array_record; the message contains the
-            command that prepares it.
+        FileNotFoundError: If it is not prepared there as array_record.
         ValueError: If it has no ratings, or is damaged.
     """
     folder, _, features, _ = find_prepared(name, data_dir)

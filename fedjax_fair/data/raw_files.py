@@ -111,9 +111,8 @@ def find(name: str, data_dir: DataDir = None) -> RawFiles | None:
 
     Args:
         name: ``mnist``, ``fashion_mnist``, ``cifar10`` or ``cifar100``; no other set has files.
-        data_dir: The folder with the files, compressed by gzip or not, or a folder with a subfolder
-            ``MNIST/raw``, ``cifar-10-batches-bin`` and so on, or one of the set's name. By default
-            as in ``load``.
+        data_dir: The folder with the files, compressed by gzip or not, or the folder above
+            ``MNIST/raw``, ``cifar-10-batches-bin`` and so on, or above one of the set's name.
 
     Returns:
         The files, or None if there are none.

@@ -105,25 +105,21 @@ def load(
     """Loads a data set and splits it over clients.
 
     ``digits`` comes with scikit-learn: 1,797 gray images of 8 x 8 pixels, scaled from 0 to 16 to 0
-    to 255, every fifth image of each class for testing. Names that are not in ``SOURCES`` are those
-    of image classification sets in tensorflow-datasets. Prepared sets are decoded once and then
-    read from a checked cache in their folder, or in the user's cache folder where that is not
-    writable. Images of EMNIST are transposed, because tensorflow-datasets stores them transposed.
+    to 255, every fifth of each class for testing. Names that are not in ``SOURCES`` are those of
+    image classification sets in tensorflow-datasets, which are decoded once and then read from a
+    cache. EMNIST is transposed back.
 
-    Test examples are split with the class distribution of each client's training examples, or to
-    their owners if the partition follows a column. Without a test split, a fifth of each client's
-    examples is held out.
+    Test examples follow the class distribution of each client's training examples, or the
+    partition's column. Without a test split, a fifth of each client's examples is held out.
 
     Args:
         name: Name of the data set.
-        partition: A partitioner of this package or of flwr-datasets (`flwr.as_partitioner`); by
-            default that of `Source`.
+        partition: A partitioner of this package or of flwr-datasets; by default that of `Source`.
         seed: Seed of the partition, a non-negative integer. A sequence makes one partition for each
             run of ``fit`` (`stack`).
-        data_dir: Folder of prepared sets; by default the environment variable
-            ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``. MNIST, Fashion-MNIST and CIFAR are
-            also read from the files of their authors (`fedjax_fair.data.raw_files`), in which
-            the same examples have another order.
+        data_dir: Folder of prepared sets, or of the original files of MNIST, Fashion-MNIST or CIFAR
+            (`fedjax_fair.data.raw_files`), in which the same examples have another order. By
+            default the environment variable ``TFDS_DATA_DIR``, or ``~/tensorflow_datasets``.
         validation_fraction: As in `hold_out`; 0 for no validation examples.
 
     Returns:
@@ -174,18 +170,18 @@ def _split(
 
 
 class Description(NamedTuple):
-    """Summary of a data set, made without reading the examples of image files.
+    """Summary of a data set.
 
     Attributes:
         name: Name for ``load``.
         prepared: Whether it can be loaded.
         folder: Folder of its files, existing or expected; None if an installed package contains it.
-        shape: Shape of the features of one example; None if it is not prepared, as for the next.
+        shape: Shape of the features of one example. None if not prepared, as the next three.
         num_classes: Number of classes.
         num_train: Number of training examples.
         num_test: Number of test examples.
         partition: Name of the default partition.
-        validation: Size of a tenth of each client's training examples under that partition.
+        validation: Size of a tenth of each client's training examples.
         damage: Error of a damaged data set, or None.
     """
 
@@ -207,9 +203,6 @@ def describe(name: str, data_dir: DataDir = None) -> Description:
     Args:
         name: Name of the data set.
         data_dir: As in ``load``.
-
-    Returns:
-        Its description.
 
     Raises:
         ValueError: If it is damaged, no image classification set, or neither prepared nor in
@@ -243,13 +236,10 @@ def _missing(name: str, data_dir: DataDir, damage: str | None = None) -> Descrip
 
 
 def available(data_dir: DataDir = None) -> list[Description]:
-    """Describes the data sets of ``SOURCES`` and all other image sets prepared in a folder.
+    """Describes the data sets of ``SOURCES``, and all other image sets prepared in a folder.
 
     Args:
         data_dir: As in ``load``.
-
-    Returns:
-        Descriptions, those of ``SOURCES`` first. A damaged set has the error in ``damage``.
 
     Examples:
         >>> [entry.name for entry in available() if entry.folder is None]

@@ -13,9 +13,7 @@ __all__ = ["hold_out"]
 
 
 def hold_out(data: FederatedData, validation_fraction: float, seed: int = 0) -> FederatedData:
-    """Holds out a part of every client's training examples for validation.
-
-    Choosing a step size or a round by test examples biases their accuracy upwards.
+    """Holds out a part of every client's training examples, to choose settings by.
 
     Args:
         data: A federated dataset without validation examples.
@@ -24,12 +22,12 @@ def hold_out(data: FederatedData, validation_fraction: float, seed: int = 0) -> 
         seed: Seed of the choice, independent of that of partitions.
 
     Returns:
-        The federated dataset with fewer training examples and with ``validation``; the arrays of
-        examples are shared. Results have ``validation_*`` in addition to ``test_*``.
+        The federated dataset with ``validation``, which shares the arrays of examples. Results have
+        ``validation_*`` in addition to ``test_*``.
 
     Raises:
-        ValueError: If the fraction is out of range or so small that no client has a validation
-            example, or if there are validation examples.
+        ValueError: If the fraction is out of range or too small for a validation example, or there
+            are validation examples.
 
     Examples:
         >>> import fedjax_fair as ff

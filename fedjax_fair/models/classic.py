@@ -54,18 +54,10 @@ class _Body(nn.Module):
 
 
 def logistic(num_classes: int) -> Model:
-    """Multinomial logistic regression on the flattened input.
-
-    `Model.features` returns the flattened, scaled input, as there is no hidden layer.
+    """Multinomial logistic regression on the flattened input, which `Model.features` returns.
 
     Args:
         num_classes: Number of classes.
-
-    Returns:
-        The model, for inputs of any shape ``[batch, ...]``.
-
-    Raises:
-        ValueError: If ``num_classes`` is not a positive integer.
 
     Examples:
         >>> import jax
@@ -84,12 +76,6 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
     Args:
         num_classes: Number of classes.
         hidden: Widths of the hidden layers.
-
-    Returns:
-        The model, for inputs of any shape ``[batch, ...]``.
-
-    Raises:
-        ValueError: If a size is not a positive integer.
 
     References:
         McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
@@ -114,8 +100,7 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
 def lenet(num_classes: int) -> Model:
     """LeNet-5 with ReLU and max-pooling: 6 and 16 channels of 5 x 5, dense 120 and 84.
 
-    Images smaller than 32 x 32, the size of the paper, are padded with zeros. Larger images have a
-    wider first dense layer.
+    Images smaller than 32 x 32 are padded with zeros.
 
     Args:
         num_classes: Number of classes.
@@ -123,9 +108,6 @@ def lenet(num_classes: int) -> Model:
     Returns:
         The model, for images ``[batch, height, width, channels]``. For 10 classes, 61,706
         parameters on 28 x 28 x 1 and 62,006 on 32 x 32 x 3.
-
-    Raises:
-        ValueError: If ``num_classes`` is not a positive integer.
 
     References:
         LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document Recognition,
@@ -171,9 +153,6 @@ def cifar100_cnn(num_classes: int = 100) -> Model:
     Returns:
         The model, for images ``[batch, 32, 32, 3]``; 4,400,548 parameters for 100 classes.
 
-    Raises:
-        ValueError: If ``num_classes`` is not a positive integer.
-
     Examples:
         >>> import jax
         >>> import jax.numpy as jnp
@@ -188,17 +167,13 @@ def cifar100_cnn(num_classes: int = 100) -> Model:
 def femnist_cnn(num_classes: int = 62) -> Model:
     """Two 5 x 5 convolutions of 32 and 64 channels, dropout 0.2 and a dense layer of 512.
 
-    The FEMNIST network of the Equitable-FL paper, without padding; dropout acts on the flattened
-    activations.
+    The FEMNIST network of the Equitable-FL paper, without padding.
 
     Args:
         num_classes: Number of classes.
 
     Returns:
         The model, for images ``[batch, 28, 28, 1]``; 608,702 parameters for 62 classes.
-
-    Raises:
-        ValueError: If ``num_classes`` is not a positive integer.
 
     Examples:
         >>> import jax

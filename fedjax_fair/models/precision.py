@@ -15,10 +15,8 @@ __all__ = ["Bfloat16", "in_bfloat16"]
 def in_bfloat16(model: Model) -> Model:
     """Returns the same network with layers that compute in ``bfloat16``.
 
-    Parameters, logits, features, losses and updates are ``float32``: parameters and inputs are
-    rounded before the layers, outputs and gradients are converted back. Matrix units of
-    accelerators multiply ``bfloat16`` several times as fast and add in ``float32``. A CPU does not
-    benefit.
+    Parameters, logits, features, losses and updates are ``float32``. Matrix units of accelerators
+    multiply ``bfloat16`` several times as fast; a CPU does not benefit.
 
     Args:
         model: A network without state, as rounding would destroy running statistics.

@@ -21,9 +21,6 @@ def pretrained(model: Model, variables: Variables) -> Model:
         variables: Variables of one model: from `FitResult.variables_for`, or ``Variables(params,
             state)`` of a Flax module that was trained elsewhere.
 
-    Returns:
-        The model. All seeds have the same initial variables.
-
     Raises:
         ValueError: In ``init``, if the network has other variables.
 

@@ -59,20 +59,15 @@ def resnet18(num_classes: int, norm: Literal["group", "batch"] = "group") -> Mod
 
     `Model.features` are the 512 channels after global average pooling.
 
-    With ``norm="batch"`` the running statistics are in ``Variables.state``, which the server
-    averages. In training, padded examples of a short minibatch affect its mean and variance, but
-    not the loss. ``norm="group"`` normalizes every example separately and has no state.
-
     Args:
         num_classes: Number of classes.
-        norm: "group" for group normalization with two groups, "batch" for batch normalization.
+        norm: "group" for group normalization with two groups, which has no state; "batch" for batch
+            normalization, whose running statistics the server averages. Padded examples of a short
+            minibatch affect its batch statistics.
 
     Returns:
         The model, for images ``[batch, height, width, channels]``; 11,173,962 parameters for three
         channels and 10 classes, with either norm.
-
-    Raises:
-        ValueError: If ``num_classes`` is not a positive integer or ``norm`` is another string.
 
     References:
         He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, 2015,

@@ -18,15 +18,14 @@ __all__ = ["as_multi_label", "as_regression"]
 def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared") -> Model:
     """Returns the same network for regression.
 
-    Labels are floats, ``[total, outputs]``. Accuracies are NaN; use metrics of losses, and no
-    selectors or aggregators that need accuracies.
+    Labels are floats, ``[total, outputs]``. Accuracies are NaN; use metrics of losses.
 
     Args:
         model: A network with as many outputs as targets.
         loss: The mean over an example's targets of the squared or the absolute error.
 
     Returns:
-        The model. ``Model.predict`` returns targets; there are no probabilities.
+        The model, without probabilities. ``Model.predict`` returns targets.
 
     Raises:
         ValueError: If ``loss`` is another string; while tracing, if outputs and targets differ in
@@ -61,8 +60,8 @@ def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared"
 def as_multi_label(model: Model) -> Model:
     """Returns the same network for multi-label classification.
 
-    Labels are floats, 0 or 1, ``[total, outputs]``. The loss is the mean over labels of the binary
-    cross-entropy of logits, in nats; the accuracy is the fraction of correct labels.
+    Labels are floats, 0 or 1, ``[total, outputs]``. The loss is the mean binary cross-entropy of
+    logits, in nats; the accuracy is the fraction of correct labels.
 
     Args:
         model: A network with an output for each label.

@@ -38,28 +38,21 @@ def from_flax(
     """Makes a `Model` of a Linen module, or of an NNX module class or factory.
 
     ``uint8`` inputs are divided by 255. The module's call takes the batch and returns logits. An
-    optional method ``features`` takes the same arguments and returns the activations of the last
-    hidden layer, ``[batch, width]``, for `Model.features`.
+    optional method ``features`` returns the activations of the last hidden layer, ``[batch,
+    width]``. Use `fedjax_fair.models.Conv` instead of Flax's convolutions, which are slow in a
+    simulation.
 
     Linen: ``train`` is passed to methods that have a parameter of that name; the random stream is
-    called ``dropout``; every collection except ``params`` is state.
-
-    NNX: the factory is called as ``module(rngs=nnx.Rngs(key))`` (use ``functools.partial`` for its
-    other arguments); ``train`` chooses between ``Module.train()`` and ``Module.eval()``; all random
-    streams are seeded again at every call; ``nnx.BatchStat`` is state.
-
-    Use `fedjax_fair.models.Conv` instead of Flax's convolutions, which are slow in a simulation.
+    ``dropout``; every collection except ``params`` is state. NNX: the factory is called as
+    ``module(rngs=nnx.Rngs(key))``; ``train`` chooses between ``Module.train()`` and
+    ``Module.eval()``; all random streams are seeded at every call; ``nnx.BatchStat`` is state.
 
     Args:
         module: A ``flax.linen.Module``, or a callable that takes ``rngs`` and returns an
             ``flax.nnx.Module``.
-        loss: ``loss(outputs, labels) -> [batch]`` per example; cross-entropy by default. Labels
-            may be targets of any shape ``[batch, ...]``, as in regression.
+        loss: ``loss(outputs, labels) -> [batch]`` per example; cross-entropy by default.
         accuracy: ``accuracy(outputs, labels) -> [batch]``, the fraction of an example's labels that
             is correct; by default whether the largest output is that of the label.
-
-    Returns:
-        The model.
 
     Raises:
         ValueError: If ``module`` is neither (a Linen class or an NNX object, say), or an NNX module

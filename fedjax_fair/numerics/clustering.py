@@ -1,8 +1,4 @@
-"""Clustering in compiled functions: spectral embedding, k-means, and weights of clusters.
-
-All shapes are fixed. The number of clusters and the points to be clustered, which may change from
-round to round, are a scalar and a mask.
-"""
+"""Clustering in compiled functions: spectral embedding, k-means, and weights of clusters."""
 
 from __future__ import annotations
 
@@ -49,18 +45,16 @@ def spectral_embedding(
 ) -> Float[Array, "n clusters"]:
     """Returns the eigenvectors of the largest eigenvalues, one row per point.
 
-    They are neither scaled by their eigenvalues nor normalized by rows. In each column the entry of
-    largest magnitude is positive. For equal eigenvalues the basis is arbitrary, but distances
-    between rows depend on it only if the last column and the next eigenvector have equal ones.
+    In each column the entry of largest magnitude is positive. For equal eigenvalues the basis is
+    arbitrary.
 
     Args:
-        similarity: A symmetric, finite matrix. A point whose row and column are zero has the
-            embedding zero if ``num_clusters`` eigenvalues are positive.
+        similarity: A symmetric, finite matrix.
         num_clusters: Number of columns.
 
     Returns:
-        Orthonormal columns, by descending eigenvalue. Columns with an eigenvalue below 1e-6 of the
-        largest, which would be arbitrary, are zero.
+        Orthonormal columns, by descending eigenvalue; zero for eigenvalues below 1e-6 of the
+        largest, because these would be arbitrary.
 
     Raises:
         ValueError: If there are fewer points than columns.
@@ -82,17 +76,14 @@ def spectral_embedding(
 
 @partial(jax.jit, static_argnums=1)
 def eigengap(similarity: Float[Array, "n n"], at_most: int) -> Int[Array, ""]:
-    """Returns the number of clusters with the largest ratio to the next eigenvalue.
+    """Returns the number of clusters after which the ratio of eigenvalues is largest.
 
-    A heuristic: ``C`` groups cause ``C`` large eigenvalues, and differences within groups the rest.
-    The result is never 1, because the first eigenvalue of similarities of one sign exceeds all
-    others with or without groups. Eigenvalues below 1 % of the second count as equal, so groups
-    with ten times smaller differences are not detected.
+    It is at least 2: the first eigenvalue of similarities of one sign always exceeds the others.
+    Eigenvalues below 1 % of the second count as equal.
 
     Args:
         similarity: A symmetric, finite matrix of inner products. Negative eigenvalues, due to
-            rounding, and those beyond the last count as zero, so points whose similarities are all
-            zero have no effect.
+            rounding, count as zero.
         at_most: Largest result; it may exceed the number of points.
 
     Returns:
@@ -126,15 +117,13 @@ def kmeans(
 ) -> KMeans:
     """Runs k-means with greedy k-means++ initialization, the best of several restarts.
 
-    Lloyd's steps move every point to the nearest mean, the first of equally near ones. If no point
-    moves, the single move with the largest decrease of the inertia (Hartigan) is made if it exceeds
-    one part in 10,000, and Lloyd's steps continue. An empty cluster thus gets the point farthest
-    from its center: with up to 10,000 points, clusters remain empty only if there are fewer
-    distinct points than clusters. A restart ends when no point moves, or after 300 steps.
+    Lloyd's steps move every point to the nearest mean. If no point moves, the single move with the
+    largest decrease of the inertia (Hartigan) is made if it exceeds one part in 10,000. With up to
+    10,000 points, clusters thus remain empty only if there are fewer distinct points. A restart
+    ends when no point moves, or after 300 steps.
 
-    Squared distances are exact to about 1e-6 of the squared distances from the mean of all points,
-    and zero below that: a group whose diameter is less than a thousandth of its distance from that
-    mean is not split.
+    A group whose diameter is less than a thousandth of its distance from the mean of all points is
+    not split, because squared distances are exact to about 1e-6 of those from that mean.
 
     Args:
         key: Random key of the initialization.
@@ -142,7 +131,7 @@ def kmeans(
         num_clusters: Number of clusters; may exceed the number of points.
         restarts: Number of restarts.
         active: Number of clusters used, in ``[1, num_clusters]``, all by default; may be traced.
-        mask: True for points to be clustered, all by default; others have no influence.
+        mask: True for points to be clustered, all by default.
 
     Returns:
         The clusters of the first restart with the smallest inertia.
@@ -151,8 +140,8 @@ def kmeans(
         ValueError: If a setting is not a positive integer, or ``active`` exceeds ``num_clusters``.
 
     References:
-        Arthur, Vassilvitskii, *k-means++: The Advantages of Careful Seeding*, SODA 2007 (here each
-        seed is the best of ``2 + floor(log(num_clusters))`` draws, as in their experiments).
+        Arthur, Vassilvitskii, *k-means++: The Advantages of Careful Seeding*, SODA 2007 (each seed
+        is the best of ``2 + floor(log(num_clusters))`` draws, as in their experiments).
         Hartigan, *Clustering Algorithms*, 1975 (single moves).
 
     Examples:
@@ -195,15 +184,15 @@ def _kmeans(
 
 @partial(jax.jit, static_argnums=1)
 def cluster_weights(labels: Int[Array, " n"], num_clusters: int) -> Float[Array, " n"]:
-    """Returns equal weights of clusters, and of the points in a cluster.
+    """Returns equal weights of clusters, and of the points in a cluster; they sum to 1.
 
     Args:
         labels: Cluster of each point, in ``[0, num_clusters)``; -1 for weight zero.
         num_clusters: Number of clusters, some of which may be empty.
 
     Returns:
-        ``1 / (C' * size of the cluster)``, with ``C'`` the number of non-empty clusters; they sum
-        to 1. Uniform if all labels are -1.
+        ``1 / (C' * size of the cluster)``, with ``C'`` the number of non-empty clusters. Uniform if
+        all labels are -1.
 
     Raises:
         ValueError: If ``num_clusters`` is not a positive integer.
@@ -329,9 +318,8 @@ def _move_one(
 ) -> Int[Array, " n"]:
     """Makes the single move with the largest decrease of the inertia, if it is large enough.
 
-    Removing a point decreases the inertia of its cluster by ``size / (size - 1)`` times its squared
-    distance; adding it to another increases that by ``size / (size + 1)`` times the distance there,
-    or by nothing if the cluster is empty.
+    A point contributes ``size / (size - 1)`` times its squared distance to its cluster, and would
+    contribute ``size / (size + 1)`` times the distance to another, or 0 if that is empty.
     """
     own = jnp.where(points.valid, jnp.min(squared, axis=0), 0.0)
     decrease = own * (sizes / jnp.maximum(sizes - 1.0, 1.0))[labels]

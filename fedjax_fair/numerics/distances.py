@@ -1,8 +1,7 @@
-"""Euclidean distances between many long vectors, accurate also where they are nearly equal.
+"""Euclidean distances between many long vectors, accurate also if they are nearly equal.
 
-Gradients of clients at a common model are nearly equal, so differences of inner products would be
-mostly rounding error. Vectors are centered first, and the few pairs that are still close are
-computed directly.
+Differences of inner products would be mostly rounding error, so vectors are centered first, and the
+few pairs that are still close are computed directly.
 """
 
 from __future__ import annotations
@@ -106,13 +105,11 @@ def nearest(
 ) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
     """Finds the nearest of a few chosen rows to every row, in Euclidean distance.
 
-    Chosen rows are nearest to themselves. Other rows are compared by products of centered rows,
-    4,096 at a time, so rounding may decide between equally near ones. Distances are computed
-    directly.
+    Rounding may decide between equally near rows.
 
     Args:
         vectors: One finite vector per row.
-        chosen: Indices of different rows.
+        chosen: Indices of different rows, which are nearest to themselves.
 
     Returns:
         The position in ``chosen`` of the nearest row, and the distance from it.

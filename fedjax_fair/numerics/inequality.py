@@ -11,8 +11,8 @@ __all__ = ["gini", "mean_difference", "mean_or_one"]
 def gini(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Gini index: half the mean absolute difference of two clients, relative to the mean.
 
-    The mean runs over all ordered pairs, a client with itself included. Use: inequality at any
-    level. Limitation: it ignores the level; all clients at 10 % are as equal as all at 90 %.
+    The mean runs over all ordered pairs, a client with itself included. Limitation: it ignores the
+    level; all clients at 10 % are as equal as all at 90 %.
 
     Args:
         values: One non-negative value per client; NaN is ignored.

@@ -1,11 +1,8 @@
 """Random permutations whose entries are computed independently, without storing them.
 
 A minibatch is a few positions of a permutation of a client's examples; a cohort is a few positions
-of a permutation of all clients. Sorting random values would take time in proportion to all examples
-or clients. The *swap-or-not* shuffle (Hoang, Morris and Rogaway, 2012) computes each position
-separately. Every round pairs ``x`` with ``K - x mod n`` for a random ``K`` and swaps the pair with
-probability one half, by a hash of the pair. A round is a bijection of ``0 .. n - 1`` for every
-``n``, also a traced one, and so is their composition.
+of a permutation of all clients. Each round of the *swap-or-not* shuffle pairs ``x`` with ``K - x``
+mod ``n`` for a random ``K`` and swaps the pair with probability one half, by a hash of the pair.
 """
 
 from __future__ import annotations
@@ -31,8 +28,7 @@ def permutation_at(
 ) -> Int[Array, "..."]:
     """Returns entries of a random permutation of ``0 .. size - 1``.
 
-    The key and the size determine the permutation. Time and memory depend on the number of
-    positions, not on ``size``.
+    Time and memory depend on the number of positions, not on ``size``.
 
     Args:
         key: Random key of the permutation.

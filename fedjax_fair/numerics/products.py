@@ -1,9 +1,8 @@
 """Matrix products in full precision on every device.
 
-Unless a precision is set, an accelerator rounds float32 before it multiplies matrices: a TPU to
-bfloat16, whose 8 bits turn a weight of 0.1 into 0.1001, a recent GPU to TF32 with 11. Networks use
-this default. Computations on clients do not: weights would not sum to one, and distances between
-near neighbors would be noise. A CPU computes the same either way.
+Unless a precision is set, a TPU rounds float32 to bfloat16 before it multiplies matrices, and a
+recent GPU to TF32. Networks use this default. For computations on clients it is too inaccurate:
+weights would not sum to one, and distances between near neighbors would be noise.
 """
 
 from __future__ import annotations

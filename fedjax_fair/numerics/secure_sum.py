@@ -1,12 +1,9 @@
-r"""Simulated secure sum: pairwise masks over the integers mod 2^32.
+"""Simulated secure sum: pairwise masks over the integers mod 2^32.
 
-A participant encodes its values as multiples of a step and adds a mask for every other participant.
-Two participants draw the mask of their pair from the same key, and one of them subtracts it. The
-message is then uniform whatever its values, and masks cancel in the sum. If a participant drops
-out, the others reveal the keys of its pairs, and the server removes the remaining masks.
-
-The step is so large that the sum of all values in range stays below :math:`2^{31}`. A value out of
-range makes the sum NaN.
+A participant encodes its values as multiples of a step and adds a mask for every other participant,
+who subtracts it. If a participant drops out, the others reveal the keys of its pairs, and the
+server removes the remaining masks. The step is so large that the sum of all values in range stays
+below :math:`2^{31}`. A value out of range makes the sum NaN.
 """
 
 from __future__ import annotations
@@ -38,22 +35,16 @@ SLACK = 1e-3  # Weights add up to 1 only up to rounding.
 
 
 class SecureAggregation(Tree):
-    """Aggregation of masked updates, of which the server learns only the sum.
+    """Aggregation of masked updates, of which the server learns only the sum (`secure_sum`).
 
-    Participants round their weighted update to multiples of a step and mask it, as in `secure_sum`.
     ``Round(..., aggregation="secure")`` stands for ``SecureAggregation()``.
 
     Args:
         max_abs_value: The largest absolute value of an element of an update, > 0, before weighting.
-            The step is about ``max_abs_value / 2**30``. An update out of range makes the update of
-            the round NaN, which is handled as divergence.
+            An update out of range makes the update of the round NaN.
 
     Raises:
         ValueError: If ``max_abs_value`` is not a number > 0.
-
-    References:
-        Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Machine Learning*,
-        2017, https://eprint.iacr.org/2017/281
 
     Examples:
         >>> aggregation = SecureAggregation(max_abs_value=4.0)
@@ -178,7 +169,7 @@ def secure_sum(
 ) -> Float[Array, " width"]:
     """Adds vectors of which the server sees only masked messages.
 
-    Memory is that of a few vectors; time grows with the square of the number of participants.
+    Time grows with the square of the number of participants.
 
     Args:
         key: Random key, never used for another sum.
@@ -187,9 +178,8 @@ def secure_sum(
         max_abs_value: The largest absolute value of an element.
 
     Returns:
-        The sum over the responding participants. Its error is half a step of
-        ``quantization_step(participants * max_abs_value, participants)`` for each of them, and
-        rounding. NaN if one of their values exceeds ``max_abs_value``.
+        The sum over the responding participants, with an error of half a `quantization_step` for
+        each, and rounding. NaN if one of their values exceeds ``max_abs_value``.
 
     Raises:
         ValueError: If ``max_abs_value`` is not positive.

@@ -23,12 +23,9 @@ class CountSketch(Tree):
     """Linear projection to a shorter vector, with random signs.
 
     Element *i* of the gradient is added to position *i* modulo ``size``, with a sign drawn once for
-    all clients and rounds. Inner products, hence squared distances, are unbiased. The relative
-    error of one distance is at most about ``1 / sqrt(size)``; that of a selector, which compares
-    sums over all clients, is smaller (``docs/performance.md``).
-
-    `fedjax_fair.selectors.gradients` projects each client's gradient before the next is computed,
-    so memory has only ``clients * size`` elements.
+    all clients and rounds. Inner products, hence squared distances, are unbiased; the relative
+    error of one distance is at most about ``1 / sqrt(size)``. ``docs/performance.md`` lists that of
+    selectors.
 
     Args:
         size: Length of the sketch.

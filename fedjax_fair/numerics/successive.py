@@ -2,9 +2,8 @@
 
 *Successive sampling* draws items sequentially, each in proportion to its size among the remaining
 ones. The largest values of ``log(size)`` plus Gumbel noise have this distribution, but need noise
-for all items. Many items are sampled by inverse CDF: uniform positions in the cumulative sizes have
-the same distribution if repeated items are skipped. Many positions are drawn at once, and, if they
-contain too few distinct items, more from the cumulative sizes of the remaining items.
+for all items. With many items, uniform positions in the cumulative sizes are drawn (inverse CDF),
+and repeated items are skipped.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ def sample_successively(
 ) -> Int[Array, " count"]:
     """Draws distinct items sequentially, each in proportion to its size among the remaining ones.
 
-    With many items, time depends on ``count``, and on ``items`` only by its logarithm. A pass draws
-    at least one item, and all if sizes are similar.
+    With many items, time depends on ``count``, and on ``items`` only by its logarithm.
 
     Args:
         key: Random key.
@@ -32,8 +30,7 @@ def sample_successively(
         count: Number of items to draw, at most all.
 
     Returns:
-        Distinct ids in the order of the draws. If fewer than ``count`` items have a positive size,
-        the smallest ids of other items follow.
+        Distinct ids in the order of the draws, then the smallest ids of items of size zero.
 
     References:
         Rosén, *Asymptotic Theory for Successive Sampling with Varying Probabilities Without

@@ -1,8 +1,7 @@
 """The target device of tracing, and the batch sizes for it.
 
-Implementations of layers and the numbers of clients and examples per batch are chosen while a
-function is traced. They depend on the target only, so that a function can be traced and compiled
-for a device that is not available (`tracing_for`).
+Choices during tracing depend on the target only, so that a function can be compiled for a device
+that is not available (`tracing_for`).
 """
 
 from __future__ import annotations
@@ -109,8 +108,7 @@ def current() -> Target:
 def tracing_for(platform: Platform, devices: int = 1) -> AbstractContextManager[None]:
     """Traces functions for a kind of device, available or not, within a ``with`` block.
 
-    Only choices during tracing change. ``lower`` specifies the device that a function is compiled
-    for, and a call runs on the usual device, with the implementations of the target.
+    A call still runs on the usual device; ``lower`` specifies the device to compile for.
 
     Args:
         platform: "cpu", "gpu" or "tpu".

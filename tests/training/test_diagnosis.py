@@ -10,7 +10,7 @@ import pytest
 from conftest import make_federation
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import Cohort, Selector, empty_state
+from fedjax_fair.base import Cohort, Selector
 from fedjax_fair.data.federated import stack
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.training.diagnosis import TrainingMonitor, check_participants, is_constant
@@ -27,7 +27,7 @@ def selecting(clients_of, weights=None):
         shares = jnp.full(len(clients), 1 / len(clients), jnp.float32)
         return Cohort(clients, shares if weights is None else weights), state, {}
 
-    return Selector.from_functions(empty_state, select)
+    return Selector.from_functions(select)
 
 
 def method(model, selector):
@@ -120,7 +120,7 @@ def test_a_selector_returns_a_cohort(model, federation, as_users_call):
         return jnp.arange(2), state, {}
 
     with pytest.raises(ValueError, match=r"what it selects is a .*: expected a Cohort"):
-        trace(model, Selector.from_functions(empty_state, select), federation)
+        trace(model, Selector.from_functions(select), federation)
 
 
 def test_a_cohort_of_numpy_arrays_and_lists_is_one(model, federation, as_users_call):

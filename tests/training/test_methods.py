@@ -82,7 +82,7 @@ def test_a_tracing_error_is_raised_when_the_method_is_next(model, federation, tm
     def select(key, state, context):
         raise ValueError("no such client")
 
-    broken = Selector.from_functions(selectors.Uniform(2).init, select)
+    broken = Selector.from_functions(select, selectors.Uniform(2).init)
     methods = {
         "a": method(model, 2),
         "b": method(model, 3),

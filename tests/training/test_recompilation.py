@@ -223,7 +223,7 @@ def test_callbacks_and_captured_arrays_compile_again(kind):
             weights = jnp.full(len(captured), 0.5, jnp.float32)
             return Cohort((clients + context.round) % 6, weights), state, {}
 
-        return Selector.from_functions(lambda context: (), select)
+        return Selector.from_functions(select)
 
     for ids in ([0, 1], [2, 3], [0, 1]):
         assert cohorts(make_round(choosing(ids))) == ids
@@ -269,7 +269,7 @@ def test_other_errors_of_tracing_are_left_alone():
         return () if context.round > 0 else None
 
     with pytest.raises(jax.errors.TracerBoolConversionError):
-        run(make_round(Selector.from_functions(lambda context: (), select)))
+        run(make_round(Selector.from_functions(select)))
 
 
 @pytest.mark.usefixtures("as_users_call")

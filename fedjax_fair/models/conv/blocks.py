@@ -1,15 +1,11 @@
 """Convolution, ReLU and max-pooling as one product of a banded matrix and blocks of an image.
 
 The image is divided into square blocks of pixels. A block of outputs depends on a few neighboring
-blocks of inputs, so it is a banded matrix of the kernel times these blocks stacked. Two choices
-make all operations around this product fast on a CPU:
+blocks of inputs, so it is a banded matrix of the kernel times these blocks stacked. Outputs of a
+block are ordered by their position in a 2 x 2 window first, so that max-pooling is a maximum of
+four slabs, which are again blocks. The batch is the last axis, which makes rows long.
 
-* outputs of a block are ordered by their position in a 2 x 2 window first, so that max-pooling is a
-  maximum of four slabs, which are again blocks, of half the side;
-* the batch is the last axis, so that rows to copy, compare and add are long.
-
-A layer takes and returns ``[batch, height, width, channels]``. XLA removes the transpositions
-between two layers if the blocks match, as in LeNet.
+XLA removes the transpositions between two layers if the blocks match, as in LeNet.
 """
 
 from __future__ import annotations
@@ -47,15 +43,9 @@ def in_chunks(
 ) -> tuple[Array, dict[str, Array]]:
     """Convolves, adds the bias, takes maxima of 2 x 2 windows and ReLU, in chunks of the batch.
 
-    Args:
-        x: Images, ``[batch, height, width, in]``.
-        kernel: ``[kh, kw, in, out]``.
-        bias: ``[out]``.
-        padding: Zeros before and after rows and columns.
-
     Returns:
-        ``[batch, rows, columns, out]``; and the kernel's banded matrix, which the gradient needs,
-        because XLA does not detect that a second one would be equal.
+        ``[batch, rows, columns, out]``; and the kernel's banded matrix for the gradient, because
+        XLA does not detect that a second one would be equal.
     """
     cut = _layout(x, kernel, padding)
     band = _banded(kernel, cut)

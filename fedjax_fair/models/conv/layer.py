@@ -35,12 +35,8 @@ class Conv(nn.Module):
     """Two-dimensional convolution with the parameters and results of ``flax.linen.Conv``.
 
     Images are ``[batch, height, width, channels]``, parameters are ``kernel [kh, kw, in, out]`` and
-    ``bias [out]``, with Flax's initialization, so variables of the two classes are interchangeable.
-
-    On a CPU, and for narrow layers under a ``vmap`` over kernels on any device, it is a product of
-    parts of images and a banded matrix of the kernel; otherwise XLA's convolution, never grouped.
-    Reverse mode works once, under any nesting of ``vmap``, ``scan`` and ``jit``; forward mode works
-    only on that gradient.
+    ``bias [out]``. `choice` describes its implementations. Reverse mode works once, under any
+    nesting of ``vmap``, ``scan`` and ``jit``; forward mode works only on that gradient.
 
     Attributes:
         features: Output channels.
@@ -53,8 +49,8 @@ class Conv(nn.Module):
         bias_init: Initializer of the bias.
 
     Raises:
-        ValueError: If the input is not a batch of images, the padding is none of the above or the
-            kernel does not fit into the padded image.
+        ValueError: If the padding is none of the above, or the kernel is larger than the padded
+            image.
 
     Examples:
         >>> import jax

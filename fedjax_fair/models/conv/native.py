@@ -25,15 +25,6 @@ def convolve(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
 
     That is `tiles` for a narrow layer; a wide one, or any on a TPU, is computed sequentially by
     kernel. It has no gradient, because reverse mode does not support rules for ``vmap``.
-
-    Args:
-        x: Images ``[batch, height, width, in]``.
-        kernel: ``[kh, kw, in, out]``.
-        strides: Steps between windows.
-        padding: Zeros before and after rows and columns.
-
-    Returns:
-        ``[batch, rows, columns, out]``.
     """
 
     @jax.custom_batching.custom_vmap
@@ -54,7 +45,7 @@ def convolve(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
 def vjp(
     x: Array, kernel: Array, cotangent: Array, strides: Pair, padding: Padding
 ) -> tuple[Array, Array]:
-    """Returns XLA's gradients by images and kernel, with a different implementation under ``vmap``.
+    """Returns the gradients by images and kernel, implemented as `convolve`.
 
     Even if the kernel is shared, a ``vmap`` needs a gradient by it per element.
     """

@@ -24,9 +24,9 @@ def max_pool(
 ) -> Float[Array, "batch rows columns channels"]:
     """Takes the maximum over 2 x 2 windows, stride 2.
 
-    Equals ``flax.linen.max_pool(x, (2, 2), (2, 2))``, without the last row or column of an odd side,
-    in half the time on a CPU. The gradient differs if entries of a window are equal: each
-    comparison halves it, whereas Flax assigns it to one entry. On a constant background the
+    Equals ``flax.linen.max_pool(x, (2, 2), (2, 2))``: the last row or column of an odd side is
+    ignored. It takes half the time on a CPU. The gradient differs if entries of a window are equal:
+    each comparison halves it, whereas Flax assigns it to one entry. On a constant background the
     parameters' gradients are equal.
 
     Args:
@@ -53,12 +53,7 @@ def shared_by_largest(
 ) -> Float[Array, "batch height width channels"]:
     """Returns a gradient of ``max_pool`` that is divided equally among the largest entries.
 
-    A GPU computes it in one pass, because all entries are compared at once.
-
-    Args:
-        x: The pooled images.
-        largest: ``max_pool(x)``.
-        cotangent: The gradient by ``largest``.
+    A GPU computes it in one pass. ``largest`` is ``max_pool(x)``.
     """
     batch, rows, columns, channels = largest.shape
     odd = ((0, 0), (0, x.shape[1] - 2 * rows), (0, x.shape[2] - 2 * columns), (0, 0))

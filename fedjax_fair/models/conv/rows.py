@@ -1,13 +1,9 @@
 """Convolution, max-pooling and ReLU as products of rows of images, for a TPU.
 
-The matrix unit of a TPU multiplies 128 x 128 elements at once, and its memory stores the last axis
-of an array in tiles of 128. Six channels use a small part of both, a row of an image most of them.
-So the pairs of rows under a kernel are concatenated, and multiplied by banded matrices of the
-kernel to rows of outputs. Multiplying the many zeros is faster than other layouts of images with
-few channels.
-
-There is one matrix for each position in a 2 x 2 window, so that max-pooling is a maximum of
-products. Padding columns are left out of the matrices instead of being added to each row.
+The matrix unit of a TPU multiplies 128 x 128 elements at once. Six channels use a small part of it,
+a row of an image most. So the pairs of rows under a kernel are concatenated, and multiplied by
+banded matrices of the kernel to rows of outputs, one matrix for each position in a 2 x 2 window.
+Padding columns are left out of the matrices.
 """
 
 from __future__ import annotations
@@ -35,17 +31,7 @@ def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
 
 
 def pooled(x: Array, kernel: Array, bias: Array, padding: Padding) -> Array:
-    """Convolves, adds the bias, takes maxima of 2 x 2 windows and ReLU.
-
-    Args:
-        x: Images ``[batch, height, width, in]``.
-        kernel: ``[kh, kw, in, out]``.
-        bias: ``[out]``.
-        padding: Zeros before and after rows and columns.
-
-    Returns:
-        ``[batch, rows, columns, out]``.
-    """
+    """Convolves, adds the bias, takes maxima of 2 x 2 windows and ReLU."""
     rows, columns = (count // 2 for count in output_shape(x, kernel, (1, 1), padding))
     outputs, left = kernel.shape[3], padding[1][0]
     pairs = kernel.shape[0] // 2 + 1  # Pairs of rows under a pair of rows of outputs.

@@ -42,9 +42,6 @@ def convolve(
         strides: Steps between windows.
         padding: Zeros before and after rows and columns.
         product: The product of ``[..., k]`` and ``[k, n]``.
-
-    Returns:
-        ``[batch, rows, columns, out]``.
     """
     cut = _layout(x, kernel, strides, padding)
     tiles = _tiles(x, kernel.shape[0], cut, strides, padding)
