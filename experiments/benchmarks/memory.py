@@ -1,8 +1,8 @@
 """Memory of training beyond the interpreter's: ``python -m experiments.benchmarks.memory``.
 
-For the networks and federations of ``experiments.benchmarks.peers``, with generated images, each in
-a process of its own: the data, the model, what the compiled programs are said to take, and by how
-much the resident memory of the process grew beyond that after compilation. Linux only.
+For the networks and datasets of ``experiments.benchmarks.peers``, with random images, each in a new
+process: the data, the model, the estimate of ``fit``, and the growth of resident memory after
+compilation, including the data. Linux only.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""What a federated round costs beyond its gradients: ``python -m experiments.benchmarks.round``.
+"""Overhead of a federated round: ``python -m experiments.benchmarks.round``.
 
-Three questions, each answered by a ratio measured side by side in this process:
+Ratios of times measured in alternation in this process:
 
 * local training inside ``simulate.run`` against a plain jitted ``lax.scan`` of SGD steps over as
-  many minibatches of the same data, which knows nothing of clients;
-* evaluating every client against one flat inference pass over the same examples;
+  many minibatches of the same data, without clients;
+* an evaluation of every client against one inference pass over the same examples;
 * a round with 10 participants out of 1,000 and out of 1,000,000 clients.
 
-``--only clients_per_batch`` compares settings of ``clients_per_batch`` instead.
-
-Images are random numbers of the right shape: the time does not depend on their content.
+``--only clients_per_batch`` compares values of this setting instead.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ COMMUNICATION = {
     "top_k": {"compression": ff.communication.TopK(0.3)},
 }
 FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "alie")]
-"""What goes wrong with clients whose selector measures nothing."""
+"""Faults of clients with uniform selection."""
 
 
 def run(names, data, mesh=None):
@@ -184,7 +184,7 @@ def runs(name, *cases):
 
 
 def evaluations(*meshes):
-    """How far evaluations, validation and metrics of predictions included, are from one device."""
+    """The distance of evaluations, including validation and custom metrics, from one device."""
     data, model = ff.data.hold_out(FEDERATION, 0.4), linear_model()
     keys = jax.random.split(jax.random.key(0), 4)
     variables = jax.vmap(lambda key: model.init(key, FEDERATION.train.features[:1]))(keys)
@@ -221,9 +221,9 @@ def make_fedavg(learning_rate=0.1):
 
 
 def resume(seeds, model, *meshes):
-    """How far runs are from one device that go on from mesh to mesh, two rounds on each.
+    """The distance of runs that resume from mesh to mesh, two rounds on each, from one device.
 
-    Compared are results and variables, of the last round or of the best one.
+    Compared are metrics, and variables of the last or the best round.
     """
     method, last = make_fedavg(), 2 * len(meshes)
     best = {"last": None, "best": most_accurate}[model]
@@ -244,9 +244,9 @@ def most_accurate(evaluation):
 
 
 def memory():
-    """What the first device of a mesh holds, in runs and, beside what the host records, in bytes.
+    """The runs and the bytes, without records, on the first device of a mesh.
 
-    So many runs are divided among so many groups of two devices.
+    As many runs are divided among as many groups of two devices.
     """
     rates = np.linspace(0.05, 0.2, 8, dtype=np.float32)
     for runs, devices in ((2, "2"), (7, "runs=4,clients=2")):
@@ -267,7 +267,7 @@ def memory():
 
 
 def rolled(data, by):
-    """Who owns what if examples go round by some places."""
+    """Partition arrays with the training examples rotated by some positions."""
     arrays = partition_arrays(data)
     return arrays._replace(train=(np.roll(arrays.train[0], by), *arrays.train[1:]))
 

@@ -99,7 +99,7 @@ def printed(*arguments, devices=8):
 
 
 def compared(*arguments):
-    """What many devices made of some methods."""
+    """Results of several devices for some methods."""
     lines = printed("compare", *arguments)
     return {(line["mesh"], *line["names"]): line for line in lines}
 

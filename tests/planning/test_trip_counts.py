@@ -92,7 +92,7 @@ def test_several_devices_wait_for_the_busiest():
     sizes = [10] * 8  # Two on each device.
     counts = TripCounts(CHIP, federation(sizes), 3, 1, lambda sizes: sizes, mesh)
     scope = "jit(step)/clients_{}_by_1/while".format
-    # All eight; and three of them: each on its own device in 32 of 56 cohorts, otherwise two together.
+    # Cohorts of eight; cohorts of three, all on different devices in 32 of 56 cases.
     assert counts.trip_count(scope(8)) == 2
     assert counts.trip_count(scope(3)) == pytest.approx((32 * 1 + 24 * 2) / 56, abs=0.1)
     assert counts.trip_count("jit(step)/clients_8_by_2/while") == 1

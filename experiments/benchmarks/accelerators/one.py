@@ -1,4 +1,4 @@
-"""Compiles one program for a machine that is not there, and prints what its compiler says of it.
+"""Compiles one function for a machine, and prints the estimates of its compiler.
 
 Run by ``experiments.benchmarks.accelerators`` in an environment that has the machine's compiler:
 ``python -m experiments.benchmarks.accelerators.one MACHINE WORKLOAD FORM``.
@@ -29,7 +29,7 @@ _OF_CLIENTS = re.compile(r"clients_\d+_by_\d+|client_chunks|local_steps|step_blo
 
 
 def answer(machine: Machine, name: str, form: str) -> dict[str, Any]:
-    """What a compiler says of a workload in a form, or of a part of a choice, which has but one."""
+    """Returns the estimates of a workload in a form, or of a part of selection."""
     if name in CHOICES:
         function, shapes = CHOICES[name]
         made = compile_ahead(machine, jax.jit(function), *place(machine, shapes))
