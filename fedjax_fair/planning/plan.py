@@ -14,10 +14,9 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import num_run_groups
-from fedjax_fair.planning.compilation import Compiled, compile_ahead
+from fedjax_fair.planning.compilation import Compiled, compile_ahead, place_data, place_runs
 from fedjax_fair.planning.costs import Cost
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.placement import place_data, place_runs
 from fedjax_fair.planning.trip_counts import TripCounts
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.functions import make_functions

@@ -24,7 +24,7 @@ SCHEDULE = {"rounds": 7, "eval_every": 3, "train_loss": False}
 @pytest.fixture(scope="module", autouse=True)
 def here():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedjax_fair.planning.placement.devices_of", lambda machine: jax.devices())
+        patch.setattr("fedjax_fair.planning.compilation.devices_of", lambda machine: jax.devices())
         yield
 
 

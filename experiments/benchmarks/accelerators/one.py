@@ -19,10 +19,16 @@ from experiments.benchmarks.accelerators.workloads import ROUNDS, WORKLOADS, fed
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.mesh import client_mesh
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compilation import Compiled, compile_ahead, kernel_seconds
+from fedjax_fair.planning.compilation import (
+    Compiled,
+    compile_ahead,
+    kernel_seconds,
+    place,
+    place_data,
+    place_runs,
+)
 from fedjax_fair.planning.costs import Loop, Operation, Program
 from fedjax_fair.planning.machines import Machine, devices_of
-from fedjax_fair.planning.placement import place, place_data, place_runs
 
 # What is computed of clients one by one, and divided among devices; the rest all compute alike.
 _OF_CLIENTS = re.compile(r"clients_\d+_by_\d+|client_chunks|local_steps|step_blocks")
