@@ -24,6 +24,7 @@ import numpy as np
 
 from experiments.benchmarks.peers.environment import Worker
 from experiments.benchmarks.timing import alternate, print_header, run_parts
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
 
@@ -215,7 +216,7 @@ def benchmark_memory(options) -> None:
     prepared = _peak()
     jax.block_until_ready(fed.fedcg(key, problem, matroid, 2).x)
     jax.block_until_ready(fed.centralized_greedy(problem, matroid).values)
-    held = sum(leaf.nbytes for leaf in jax.tree.leaves(sparse)) / 2**30
+    held = tree_bytes(sparse) / 2**30
     print_header("1,000,000 clients x 20 scores | GiB")
     print(f"| the problem | {held:.2f} |")
     print(f"| peak while it is made from lists | {prepared:.2f} |")

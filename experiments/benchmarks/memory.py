@@ -19,9 +19,9 @@ from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.ours import selector_of
 from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS, Workload
 from experiments.benchmarks.timing import environment, print_header, random_data, run_python
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.training.fit import Callback, fit
-from fedjax_fair.training.memory import tree_bytes
 
 SHAPES = {"lenet": (28, 28, 1), "cnn": (32, 32, 3), "resnet18": (32, 32, 3)}
 IMAGES = {"lenet": 60_000, "cnn": 50_000, "resnet18": 50_000}

@@ -33,6 +33,7 @@ from fedjax_fair.client_evaluation import client_gradients, client_performance
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.sketch import CountSketch
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.selectors.gradients import Fresh, Stale
 from fedjax_fair.submodular import (
     facility_location_from_distances,
@@ -139,7 +140,7 @@ def measure(method: str, num_clients: int, cache: Path) -> dict[str, Any]:
         "round_s": f"{round_s:.4g}",
         "round_cpu_s": f"{round_cpu_s:.4g}",
         "evaluation_s": f"{evaluation_s:.4g}",
-        "data_gib": f"{sum(leaf.nbytes for leaf in jax.tree.leaves(data)) / 2**30:.3f}",
+        "data_gib": f"{tree_bytes(data) / 2**30:.3f}",
         "peak_gib": f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.3f}",
     }
 

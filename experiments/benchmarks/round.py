@@ -25,6 +25,7 @@ import fedjax_fair as ff
 from experiments.benchmarks.timing import alternate, random_data, start
 from fedjax_fair.base import Model
 from fedjax_fair.client_evaluation import client_performance
+from fedjax_fair.numerics.trees import tree_bytes
 
 WORKLOADS = {
     # name: (model, image shape, clients, cohort, examples per client, steps, batch, rounds a call)
@@ -139,7 +140,7 @@ def compare_populations(repeats: int) -> None:
         # measured is a round, not the transfer of the participation counts.
         program = jax.jit(partial(ff.run, round, num_rounds=50), donate_argnums=0)
         timed[num_clients] = _Carried(program, round.init(jax.random.key(0), data), data)
-        owned = sum(leaf.nbytes for leaf in jax.tree.leaves(data))
+        owned = tree_bytes(data)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(
             f"{num_clients:9,d} clients: data {owned / 2**30:.2f} GiB, peak memory {peak:.2f} GiB"

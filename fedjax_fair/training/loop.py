@@ -123,6 +123,8 @@ def run(
             functions = CompiledFunctions(method, batch, options)
         else:
             functions = functions_fn()
+        # Callbacks start before compilation, which they may report; a sweep that exceeds its limit
+        # ends here and chooses a smaller batch.
         memory = functions.memory()
         if options.memory_limit is not None and memory.total > options.memory_limit:
             raise MemoryLimitError(memory, options.memory_limit)
@@ -164,6 +166,7 @@ def run(
             stops = [callback.on_evaluation(evaluation) for callback in callbacks]
             return any(stop is True for stop in stops)
 
+        # A resumed run does not repeat the evaluation of its checkpoint, but its warnings.
         stop = False
         if store is not None and resumed is not None:
             state = functions.pad_runs(store.restore(functions.unpad_runs(state), best_tracker))
@@ -171,6 +174,7 @@ def run(
                 monitor.replay(history)
         else:
             stop = evaluate(functions.empty_cohort)
+        # Compiled functions cannot raise, so the host checks the diagnostics of each chunk.
         while not stop and history.round < rounds:
             state, info = functions.step(state, min(eval_every, rounds - history.round))
             info = jax.device_get(info)
