@@ -96,19 +96,18 @@ def client_gradients(
 ) -> ClientGradients:
     """Measures the mean loss of clients and its gradient, in evaluation mode.
 
-    Only projected gradients of all clients are in memory, ``[ids, width]``, and complete gradients
-    of the clients that are vmapped (16 on an accelerator; on a CPU as many small ones as fit into
-    its cache).
+    In memory are projected gradients, ``[ids, width]``, and complete gradients of vmapped clients
+    (16 on an accelerator; on a CPU as many small ones as fit into its cache).
 
     Args:
         model: The network.
-        variables: Where to differentiate, with respect to ``params``.
+        variables: Its variables; gradients are with respect to ``params``.
         examples: Examples of all clients.
         clients: Client ids; all by default.
         project: Maps a gradient, shaped like the parameters, to a vector.
 
     Returns:
-        Losses and gradients, not finite for a client without examples.
+        Losses and gradients, not finite without examples.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -195,8 +194,8 @@ def evaluate(
         data: The federated dataset.
         participation: Rounds each client has trained in.
         cohort: Ids of the clients that trained last; -1 in an empty slot.
-        train_loss: Whether to measure the training loss, which reads all training examples.
-        custom: Metrics of predictions for test and validation examples, which take another pass.
+        train_loss: Whether to measure training losses.
+        custom: Metrics of predictions, which take another pass.
     """
     examples = jax.tree.map(jnp.asarray, data.test)
     test, class_accuracy = _all_client_performance(model, variables, examples, data.num_classes)

@@ -75,8 +75,8 @@ class RoundState(NamedTuple):
         aggregator: State of the aggregator.
         participation: Rounds each client has trained in, ``[clients]``.
         communication: State of compression and privacy; empty if participants send plain updates.
-        model_history: Global models of earlier rounds, ``[history_length, ...]``, with that of
-            round ``r`` at ``r % history_length``; empty unless a fault needs them.
+        model_history: Past global models, ``[history_length, ...]``, with that of round ``r`` at
+            ``r % history_length``; empty unless a fault needs them.
     """
 
     key: Key[Array, ""]
@@ -97,7 +97,7 @@ class RoundInfo(NamedTuple):
         weights: Their weights in the update, ``[cohort]``.
         loss: Their mean minibatch losses during local training, ``[cohort]``, nats.
         steps: Their numbers of local steps, ``[cohort]``.
-        finite: Whether the update was finite. Otherwise the global model did not change.
+        finite: Whether the update was finite and therefore applied.
         responded: Whether each result has arrived, ``[cohort]``.
         nonfinite: Whether each sent update had a NaN or an infinity, ``[cohort]``.
         selector: Info of the selector.
@@ -120,8 +120,8 @@ def derive_key(
 ) -> Key[Array, ""]:
     """Returns the key of one purpose in one round.
 
-    Folding in the absolute round makes a resumed run equal an uninterrupted one. Folding in the
-    purpose keeps the selected clients the same if a solver draws more random numbers.
+    With the absolute round a resumed run equals an uninterrupted one. With the purpose the selected
+    clients stay the same if a solver draws more random numbers.
     """
     return jax.random.fold_in(jax.random.fold_in(key, purpose), round)
 
@@ -163,28 +163,25 @@ class BaseRound(Tree):
 class Round(BaseRound):
     """One round of federated learning: a model and three roles.
 
-    A round selects a cohort, trains each participant from the global model, and adds the aggregated
-    update to it. The data is an argument of the methods, so that one compiled function serves all
-    partitions of the same shape.
+    Data is an argument of the methods, so that one compiled function serves all partitions of the
+    same shape.
 
     Args:
         model: The network.
         selector: Selects the clients that train.
         solver: Trains each of them.
         aggregator: Combines their updates.
-        faults: One or several failures from `fedjax_fair.faults`, applied in this order. A round
-            without any response leaves the model and the aggregator unchanged.
+        faults: Failures from `fedjax_fair.faults`, applied in this order. Without any response the
+            model and the aggregator do not change.
         aggregation: ``"secure"``, or `fedjax_fair.communication.SecureAggregation` with settings,
-            hides single updates from the server. It needs roles that only read sums or scalars, and
-            memory for all updates of the cohort.
+            hides single updates from the server. Roles may only read sums or scalars, and all
+            updates of the cohort are in memory.
         compression: Compression of updates, from `fedjax_fair.communication`.
         privacy: Clipping and noise from `fedjax_fair.communication`, for a mean of equal weights.
-        clients_per_batch: Clients that train in parallel (vmapped); batches run sequentially.
-            Larger batches take more memory and change results only by floating-point rounding. The
-            default is all clients on a GPU, and on a TPU as many as have models of 8 MiB together.
-            On a CPU it is as many as fit into its cache (fewer if each core is a device) if all
-            take equally many steps, and otherwise one, because clients in a batch would wait for
-            the slowest.
+        clients_per_batch: Clients that train in parallel (vmapped). Larger batches take more memory
+            and change results only by rounding. Default: all on a GPU; models of 8 MiB together on
+            a TPU; on a CPU as many as fit into its cache if all take equally many steps, otherwise
+            one, because clients in a batch wait for the slowest.
 
     Raises:
         ValueError: If a role is not of its type or needs what secure aggregation hides, or

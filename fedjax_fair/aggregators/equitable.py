@@ -16,45 +16,40 @@ from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutua
 from fedjax_fair.numerics.clustering import cluster_weights, eigengap, kmeans, spectral_embedding
 from fedjax_fair.numerics.products import product
 
-__all__ = ["Equitable", "activation_vectors"]
+__all__ = ["Equitable"]
 
 
 class Equitable(Aggregator):
     r"""Clusters the cohort by activations and gives every cluster the same weight.
 
-    Each participant also sends a vector of mean activations :math:`a_i`. The server embeds the
-    similarities :math:`S = A A^\top` in the eigenvectors of their largest eigenvalues, finds
-    clusters by k-means, and weights a participant by
+    Participants send vectors of mean activations :math:`a_i`. The server embeds their similarities
+    :math:`S = A A^\top` in the eigenvectors of the largest eigenvalues, runs k-means, and weights
+    participants by
 
     .. math:: p_i = \frac{1}{C' \cdot |\text{cluster of } i|},
 
-    where :math:`C'` is the number of non-empty clusters. (The paper divides by the number of
-    requested clusters; if there are fewer, for example of identical vectors, that would shrink the
-    model.) A cohort smaller than ``num_clusters`` is split into single participants.
-
-    A participant whose vector is not finite, because its training diverged, gets no weight. If none
-    is finite, weights are uniform, and the update of the round is not finite.
-
-    The seeds of k-means are the same in every run: clusters depend only on the vectors and the
+    where :math:`C'` is the number of non-empty clusters. (The paper divides by the requested
+    number, which would shrink the model if there are fewer.) Clusters depend only on vectors and
     round.
 
-    Info: the ``cluster`` of every participant (the slot of the first one in the cluster; -1 for one
-    without weight), ``num_clusters``, and, if groups are known, how well clusters match them,
-    ``nmi`` and ``ari``.
+    A participant whose vector is not finite gets no weight. If none is finite, weights are uniform
+    and the update is not finite.
+
+    Info: the ``cluster`` of every participant (slot of its first participant; -1 without weight),
+    ``num_clusters``, and the agreement with known groups, ``nmi`` and ``ari``.
 
     Args:
-        num_clusters: Clusters to look for, or ``"eigengap"`` to choose from 2 up to the cohort size
-            minus one in every round, by the largest gap between eigenvalues.
+        num_clusters: Number of clusters, or ``"eigengap"`` to choose from 2 up to the cohort size
+            minus one by the largest gap between eigenvalues.
         groups: ``"oracle"`` takes the ground-truth groups as clusters, an upper bound.
         layer: Activations of the last hidden layer, or ``"logits"``.
-        model: Whether they are those of the locally trained model or of the ``"received"`` one.
-        examples: Whether to average over all training examples of the client, or over the
-            ``"last_batch"`` it trained on.
-        center: Whether to subtract the mean over the cohort from the vectors.
-        cosine: Whether to scale vectors to unit norm, so that similarities are cosines.
+        model: The locally ``"trained"`` model or the ``"received"`` one.
+        examples: All training examples of the client, or the ``"last_batch"`` it trained on.
+        center: Whether to subtract the mean vector of the cohort.
+        cosine: Whether to scale vectors to unit norm.
 
     Raises:
-        ValueError: If a setting is not one of those listed, or (at ``init``) if an oracle has no
+        ValueError: If a setting is not one of those listed, or (at ``init``) an oracle has no
             groups.
 
     References:
@@ -89,17 +84,10 @@ class Equitable(Aggregator):
     def aggregate(self, state, cohort, results, context):
         groups = None if context.groups is None else context.groups[cohort.clients]
         valid = cohort.responded_mask
-        if self.groups == "oracle":
+        if self.groups == "oracle" and groups is not None:
             labels = jnp.where(valid, groups, -1)
         else:
-            vectors = activation_vectors(
-                cohort,
-                results,
-                context,
-                layer=self.layer,
-                model=self.model,
-                examples=self.examples,
-            )
+            vectors = self.activation_vectors(cohort, results, context)
             valid &= jnp.all(jnp.isfinite(vectors), axis=1)
             key = jax.random.fold_in(jax.random.key(0), context.round)
             similarity = _similarity(vectors, valid, self.center, self.cosine)
@@ -117,58 +105,44 @@ class Equitable(Aggregator):
             info["ari"] = adjusted_rand_index(labels, groups)
         return update, state, Aggregation(weights, info)
 
+    def activation_vectors(
+        self, cohort: Cohort, results: LocalResult, context: Context
+    ) -> Float[Array, "cohort width"]:
+        """Returns the mean log-softmax of each participant's activations (definition 1).
 
-def activation_vectors(
-    cohort: Cohort,
-    results: LocalResult,
-    context: Context,
-    *,
-    layer: Literal["penultimate", "logits"] = "penultimate",
-    model: Literal["trained", "received"] = "trained",
-    examples: Literal["all", "last_batch"] = "all",
-) -> Float[Array, "cohort width"]:
-    """Returns the mean log-softmax of each participant's activations, in evaluation mode.
+        Raises:
+            ValueError: If ``examples`` is the last batch and the solver does not report it.
+        """
+        updates = results.update if self.model == "trained" else None
 
-    Args:
-        cohort: The trained cohort.
-        results: Its results.
-        context: Context of the start of the round.
-        layer: See ``Equitable``.
-        model: See ``Equitable``.
-        examples: See ``Equitable``.
+        def metric_fn(variables, features, labels):
+            params, state = variables
+            if self.layer == "logits":
+                values, _ = context.model.apply(params, state, features, train=False, key=None)
+            else:
+                values = context.model.features(params, state, features)
+            return jax.nn.log_softmax(values)
 
-    Raises:
-        ValueError: If ``examples`` is the last batch and the solver does not report it.
+        if self.examples == "all":
+            return context.client_means(metric_fn, cohort.clients, updates)
+        if "last_batch" not in results.reports:
+            raise ValueError(
+                "examples='last_batch': expected a solver that reports it, such as SGD."
+            )
 
-    References:
-        *Equitable Federated Learning with Activation Clustering*, definition 1.
-    """
-    updates = results.update if model == "trained" else None
+        def of_batch(client, participant):
+            indices, update = participant
+            variables = context.variables
+            if update is not None:
+                variables = jax.tree.map(jnp.add, variables, update)
+            values = metric_fn(
+                variables, context.examples.features[indices], context.examples.labels[indices]
+            )
+            return jnp.mean(values, axis=0, where=(indices >= 0)[:, None])
 
-    def metric_fn(variables, features, labels):
-        params, state = variables
-        if layer == "logits":
-            values, _ = context.model.apply(params, state, features, train=False, key=None)
-        else:
-            values = context.model.features(params, state, features)
-        return jax.nn.log_softmax(values)
-
-    if examples == "all":
-        return context.client_means(metric_fn, cohort.clients, updates)
-    if "last_batch" not in results.reports:
-        raise ValueError("examples='last_batch': expected a solver that reports it, such as SGD.")
-
-    def of_batch(client, participant):
-        indices, update = participant
-        variables = context.variables
-        if update is not None:
-            variables = jax.tree.map(jnp.add, variables, update)
-        values = metric_fn(
-            variables, context.examples.features[indices], context.examples.labels[indices]
+        return context.map_clients(
+            of_batch, cohort.clients, (results.reports["last_batch"], updates)
         )
-        return jnp.mean(values, axis=0, where=(indices >= 0)[:, None])
-
-    return context.map_clients(of_batch, cohort.clients, (results.reports["last_batch"], updates))
 
 
 def _similarity(

@@ -16,8 +16,8 @@ __all__ = ["FairFed"]
 class FairFed(Aggregator):
     r"""Keeps a weight for every client, and reduces it by the distance from the mean accuracy.
 
-    Weights start at the shares of examples, :math:`\bar\omega_k = n_k / \sum_i n_i`. In a round the
-    participants :math:`S` measure their training accuracy :math:`a_k` on the received model, and
+    Weights start at :math:`\bar\omega_k = n_k / \sum_i n_i`. With :math:`a_k` the training accuracy
+    of participants :math:`S` on the received model,
 
     .. math::
 
@@ -25,17 +25,15 @@ class FairFed(Aggregator):
         \bar\omega_k \leftarrow \max\Big(0,\ \bar\omega_k - \beta \big(\Delta_k - \tfrac{1}{|S|}
         \sum_{j \in S} \Delta_j\big)\Big).
 
-    The update is the mean with the participants' weights, or with their sizes if all weights are
-    zero. A repeated client counts in every slot, and its weight moves once.
-
-    This is the method for clients without a sensitive attribute. It favors clients of average
-    accuracy, and so reduces the weight of a small group of low accuracy.
+    The update is the mean with these weights, or with sizes if all are zero. A repeated client
+    counts in every slot. This is the method for clients without a sensitive attribute; it reduces
+    the weight of a small group of low accuracy.
 
     Info: the ``deviation`` :math:`\Delta_k` of every participant.
 
     Args:
-        beta: Change of weights per unit of accuracy (a fraction), >= 0, on the scale of initial
-            weights that sum to 1 over all clients. 0 is ``Mean("num_examples")``.
+        beta: Change of weights, which initially sum to 1 over all clients, per unit of accuracy (a
+            fraction), >= 0; 0 is ``Mean("num_examples")``.
 
     Raises:
         ValueError: If ``beta`` is negative.

@@ -34,24 +34,22 @@ class FLTrust(Aggregator):
         {\lVert u_0 \rVert \lVert u_k \rVert}\right).
 
     However many clients are Byzantine, the model moves by at most the norm of :math:`u_0` and never
-    against it. It does not move if no participant agrees with the server.
+    against it. The updates of the whole cohort are in memory. The root examples are arrays, so that
+    this is not a method of the command line.
 
-    The updates of the whole cohort are in memory. The root examples are arrays, so that this is for
-    Python alone and not a method of the command line.
-
-    The weights are the :math:`s_k`, divided by their sum, also those of normalization statistics.
+    The weights are :math:`s_k / \sum_j s_j`, also for normalization statistics.
     Info: the ``trust`` :math:`s_k` of every participant, and ``root_norm``, the norm of
         :math:`u_0`.
 
     Args:
         root: The trusted examples, features ``[n, ...]`` and labels ``[n]``, of the clients' shapes
             and types (floats become float32, integers other than uint8 features int32).
-        solver: Trains the server's update; usually the solver of the clients.
+        solver: Trains the server's update.
         seed: Seed of its minibatches.
 
     Raises:
-        ValueError: If a setting is out of range, or (when a round is traced) the root examples have
-            other shapes or types than the clients'.
+        ValueError: If a setting is out of range, or (when traced) the root examples have other
+            shapes or types than the clients'.
 
     References:
         Cao, Fang, Liu, Gong, *FLTrust: Byzantine-robust Federated Learning via Trust

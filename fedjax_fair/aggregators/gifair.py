@@ -32,18 +32,18 @@ class GIFAIR(Aggregator):
 
     multiplies the loss of client :math:`k` of group :math:`s` by :math:`1 + \lambda r_k / (p_k
     |A_s|)`, where :math:`r_k` is the number of groups of lower loss minus those of higher loss,
-    :math:`p_k = n_k / \sum n` and :math:`A_s` are the group's participants. All sums are over the
-    cohort: absent groups do not count, and a repeated client is two participants. The factors
-    average to 1 with the weights :math:`p_k`, and are non-negative up to
+    :math:`p_k = n_k / \sum n` and :math:`A_s` are the group's participants. Sums are over the
+    cohort; a repeated client is two participants. The factors average to 1 with the weights
+    :math:`p_k`, and are non-negative up to
 
     .. math:: \lambda_{\max} = \min_k \frac{p_k |A_{s_k}|}{\text{groups present} - 1}.
 
-    A group's loss is the mean over the training examples of its participants, at the end of their
-    local training, when the group last took part; at first, it is the mean loss of all its clients
-    at the initial model. Participants whose loss is not finite are left out.
+    A group's loss is that of its participants at their trained models, when the group last took
+    part; at first, that of its clients at the initial model. Losses that are not finite are
+    ignored.
 
-    Updates are averaged by size, for cohorts that are drawn uniformly (``selectors.Uniform``); the
-    paper draws by size and averages uniformly. Info: the ``loss_weight`` of every participant.
+    Updates are averaged by size, for uniform cohorts; the paper draws by size and averages
+    uniformly. Info: the ``loss_weight`` of every participant.
 
     Args:
         strength: :math:`\lambda / \lambda_{\max}` in ``[0, 1]``; 0 is ``Mean("num_examples")``.

@@ -1,9 +1,8 @@
 """Aggregators that tolerate Byzantine clients.
 
-They need the updates of the whole cohort on every device, memory of ``cohort_size`` models. Updates
-that have not arrived or are not finite are ignored; the others are called valid. Krum, median and
-trimmed mean tolerate a number of Byzantine participants, and therefore ignore weights, which
-participants could choose; the other aggregators take the weights of `Mean`.
+The updates of the whole cohort are in memory on every device. Updates that have not arrived or are
+not finite are ignored; the others are called valid. Krum, median and trimmed mean tolerate a number
+of participants and ignore weights, which participants could choose.
 """
 
 from __future__ import annotations
@@ -110,17 +109,16 @@ class Krum(Aggregator):
     r"""The mean of the updates that have the closest neighbors.
 
     The score of an update is the sum of squared distances to the nearest :math:`n - f - 2` of
-    :math:`n` valid updates. The updates with the smallest scores are averaged uniformly. Tolerates
-    :math:`f` Byzantine participants if :math:`n \ge 2 f + 3`. Info: the ``score`` of every
-    participant, infinite without a valid update.
+    :math:`n` valid updates; those with the smallest scores are averaged. Tolerates :math:`f`
+    Byzantine participants if :math:`n \ge 2 f + 3`. Info: the ``score``, infinite if not valid.
 
     Args:
         byzantine: Maximum number of Byzantine participants :math:`f`.
         selected: Updates to average; more than one is *multi-Krum*.
 
     Raises:
-        ValueError: If a setting is out of range, or (when a round is traced) the cohort smaller
-            than ``2 byzantine + 3``.
+        ValueError: If a setting is out of range, or (when traced) the cohort is smaller than
+            ``2 byzantine + 3``.
 
     References:
         Blanchard, El Mhamdi, Guerraoui, Stainer, *Machine Learning with Adversaries: Byzantine
@@ -162,8 +160,8 @@ class GeometricMedian(Aggregator):
     """The point with the smallest sum of distances to the updates.
 
     It stays near the honest updates if Byzantine participants have less than half of the weight.
-    Weiszfeld's iterations start from the median of every coordinate, because a Byzantine client can
-    move the mean so far that they converge slowly. The weights are those of the last iteration.
+    Weiszfeld's iterations start from the coordinate-wise median, because Byzantine clients can move
+    the mean. The weights are those of the last iteration.
 
     Args:
         weights: Weights of the distances, as in `Mean`.

@@ -46,8 +46,8 @@ class Experiment(NamedTuple):
     Attributes:
         config: The resolved configuration.
         data: The federated dataset of all methods.
-        rounds: The round of each method, in the order of ``config.methods``.
-        mesh: The devices to run on; None for a single one.
+        rounds: The round of each method, in order.
+        mesh: The devices; None for a single one.
     """
 
     config: Config
@@ -64,7 +64,7 @@ def build(
     Args:
         config: A resolved configuration.
         federation: The federated dataset; by default it is loaded.
-        memory: Bytes that a run may take; by default the memory of the local device.
+        memory: Bytes that a run may take; by default those of the local device.
 
     Raises:
         ValueError: If a setting is out of range, unknown or not used, or a run exceeds the memory.
@@ -191,8 +191,8 @@ def method_round(
         config: A resolved configuration.
         name: The method, as in ``config.methods``.
         num_classes: Number of classes.
-        largest_client: Training examples of the largest client, which limit the batch size of
-            sampling without replacement; the examples of a minibatch stay the same.
+        largest_client: Training examples of the largest client. Sampling without replacement has no
+            larger batches; their examples are the same.
         model: The network; by default it is made.
 
     Raises:
@@ -200,8 +200,7 @@ def method_round(
 
     Examples:
         >>> from fedjax_fair.app import presets
-        >>> round = method_round(presets.resolve(Config()), "fedprox:prox=0.1", num_classes=10)
-        >>> round.solver.prox
+        >>> method_round(presets.resolve(Config()), "fedprox:prox=0.1", num_classes=10).solver.prox
         0.1
     """
     method, own = resolve_method(config, name)
@@ -269,12 +268,7 @@ def server_view(method: Method) -> str:
 def local_steps(
     config: Config, name: str, sizes: Int[np.ndarray, " clients"]
 ) -> Int[np.ndarray, " clients"]:
-    """Returns the local steps of clients in a round of one method.
-
-    Args:
-        config: A resolved configuration.
-        name: The method, as in ``config.methods``.
-        sizes: Number of examples of each client.
+    """Returns the local steps of clients of some sizes in a round of one method.
 
     Examples:
         >>> from fedjax_fair.app import presets

@@ -1,9 +1,8 @@
 """Configurations: trees of frozen dataclasses of scalars and strings.
 
-The command line reads a configuration from options, a run folder stores it as JSON, and
-`fedjax_fair.app.build` makes data and round functions of it. Sections for methods, networks,
-partitions, faults and communication have the settings of their constructors as fields. None stands
-for the constructor's default, or for that of the data set (`fedjax_fair.app.presets.resolve`).
+Sections for methods, networks, partitions, faults and communication have the settings of their
+constructors as fields. None stands for the constructor's default, or for that of the data set
+(`fedjax_fair.app.presets.resolve`).
 """
 
 from __future__ import annotations

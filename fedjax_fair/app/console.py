@@ -35,8 +35,7 @@ def print_tables(results: xr.Dataset) -> None:
 def format_table(table: Table, width: int | None = None) -> str:
     r"""Lays out a table without breaking a name or a number.
 
-    Where the columns do not fit beside each other, row names stand on lines of their own, and cells
-    continue on further lines.
+    If the table is too wide, names are on separate lines, and cells continue on further lines.
 
     Args:
         table: The table.

@@ -23,15 +23,12 @@ def mesh_of(devices: int | str, available: Sequence[Any] | None = None) -> Mesh 
 
     Args:
         devices: A number, "all", or "runs=R,clients=C" for R groups of C devices; "auto" is all
-            cores of a CPU, and one accelerator.
+        cores of
+            a CPU, and one accelerator.
         available: Devices to choose from, all of which "auto" uses; by default the local ones.
 
     Raises:
         ValueError: If ``devices`` has another form, or there are fewer.
-
-    Examples:
-        >>> mesh_of("runs=1,clients=1").axis_names
-        ('runs', 'clients')
     """
     if devices == "auto":
         if available is None:

@@ -41,14 +41,7 @@ def as_toml(config: Config) -> str:
 
 
 def num_compilations(config: Config) -> int:
-    """Counts the functions compiled for a method: initial state, chunks of rounds, evaluation.
-
-    Examples:
-        >>> from dataclasses import replace
-        >>> from fedjax_fair.app.config import TrainingConfig
-        >>> num_compilations(Config(training=TrainingConfig(rounds=25, eval_every=10)))
-        4
-    """
+    """Counts the functions compiled for a method: initial state, chunks of rounds, evaluation."""
     rounds: Any = config.training.rounds
     chunk = config.training.eval_every
     return 3 + (rounds > chunk and rounds % chunk > 0)

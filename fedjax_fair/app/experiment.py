@@ -27,12 +27,12 @@ def execute(
 ) -> xr.Dataset:
     """Trains all methods and writes results, models, figures and report to the run folder.
 
-    Methods train sequentially, while the next ones are compiled. Checkpoints are restored, so that
-    an interrupted run continues and ends with the same results. Of several processes the main one
-    writes; checkpoints need a folder that all of them share.
+    Methods train sequentially, while the next ones are compiled. A run that was interrupted
+    continues from its checkpoints with the same results. Of several processes the main one writes;
+    checkpoints need a shared folder.
 
     Args:
-        experiment: The experiment, from ``fedjax_fair.app.build``.
+        experiment: The experiment.
         folder: Its run folder.
         callback_fn: Makes the callbacks of each method.
 

@@ -72,7 +72,7 @@ class _WandB:
 class _MLflow:
     """Logs to a run of MLflow, in the experiment with the name of the run folder.
 
-    ``MLFLOW_TRACKING_URI`` is the server; without it a database in the current folder is used.
+    ``MLFLOW_TRACKING_URI`` is the server; by default a database in the current folder.
     """
 
     def __init__(self, folder: Path, method: str, seed: int) -> None:
@@ -118,13 +118,7 @@ def check_logger(name: str) -> None:
 
 
 class LoggerCallback(Callback):
-    """Logs the evaluations of one method, with one logger for each seed.
-
-    Args:
-        name: Name of the logger, from `LOGGERS`.
-        folder: The run folder.
-        method: Name of the method.
-    """
+    """Logs the evaluations of one method, with a logger of ``LOGGERS`` for each seed."""
 
     def __init__(self, name: str, folder: Path, method: str) -> None:
         self._open = lambda seed: LOGGERS[name](folder, method, seed)

@@ -66,11 +66,8 @@ def exemplars(num_clients: int) -> Task:
     """Makes the problem of selecting public images of digits that represent private ones.
 
     Every fifth image of a class of scikit-learn's digits is public. The other 1,442 are partitioned
-    over clients with three classes each. ``f_i(S)`` is the mean over a client's images of their
-    `similarity` to the most similar public image in *S*, between 0 and 1.
-
-    Args:
-        num_clients: Number of clients, 10 or more so that each digit has an owner.
+    over clients, 10 or more, with three classes each. ``f_i(S)`` is the mean over a client's images
+    of their `similarity` to the most similar public image in *S*, between 0 and 1.
 
     Examples:
         >>> task = exemplars(20)
@@ -108,12 +105,8 @@ def similarity(images: np.ndarray, others: np.ndarray) -> Float[np.ndarray, "ima
 def movielens(name: str, data_dir: str | None) -> Task:
     """Makes the problem of selecting movies; a user's value is its best rating of one of them.
 
-    Args:
-        name: Ratings in tensorflow-datasets.
-        data_dir: Folder of prepared sets.
-
     Raises:
-        FileNotFoundError: If the set is not prepared.
+        FileNotFoundError: If the data set is not prepared.
         ValueError: If it holds no ratings.
     """
     ratings = read_ratings(name, data_dir)
@@ -132,11 +125,7 @@ def execute(
 ) -> xr.Dataset:
     """Compares all methods on a task, and writes results, figures and report to the folder.
 
-    Args:
-        task: The problem.
-        config: The configuration.
-        folder: The run folder.
-        show: Called with the name of each method before it runs.
+    ``show`` is called with the name of each method before it runs.
     """
     with locked(folder.path):
         compared = solve(task, config, show)
@@ -176,11 +165,7 @@ def solve(
 
 
 def check(config: Maximize, task: Task) -> None:
-    """Checks that the settings fit a task.
-
-    Raises:
-        ValueError: If one does not.
-    """
+    """Checks that the settings fit a task; raises ``ValueError`` otherwise."""
     checks.positive_int("k", config.k, at_most=len(task.labels))
     checks.positive_int("rounds", config.rounds)
     checks.positive_int("local_steps", config.local_steps, at_most=config.rounds)

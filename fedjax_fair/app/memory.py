@@ -56,13 +56,7 @@ def min_memory(
 
 
 def check_memory(name: str, estimate: MemoryEstimate, config: Config, limit: int) -> None:
-    """Checks that lower bounds do not exceed all memory.
-
-    Args:
-        name: The method.
-        estimate: Its memory.
-        config: Its configuration.
-        limit: Bytes of all memory.
+    """Checks that lower bounds do not exceed a limit in bytes.
 
     Raises:
         ValueError: If they do; names the settings that decide.

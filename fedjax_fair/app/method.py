@@ -18,19 +18,13 @@ class Method(NamedTuple):
     A role is a class, or a ``functools.partial`` of one with other defaults.
 
     Attributes:
-        summary: One line; by default that of the selector's or aggregator's docstring.
+        summary: One line; by default from the docstring of the selector or aggregator.
         selector: Class of the selector; None for ``selectors.Uniform``.
-        solver: Class of the local solver; None for ``solvers.SGD``.
+        solver: Class of the solver; None for ``solvers.SGD``.
         aggregator: Class of the aggregator; None for ``aggregators.Mean``.
-        weighting: Default weights of that mean, which ``--aggregator.weights`` replaces.
+        weighting: Default weights of that mean.
         centralized_fn: Makes a round of a model and a solver, for training on pooled examples.
         from_solver: Settings of the solver by the parameters of other roles that they set.
-
-    Examples:
-        >>> from fedjax_fair import selectors
-        >>> turns = Method("Clients in turn", selector=selectors.RoundRobin)
-        >>> turns.weighting
-        'num_examples'
     """
 
     summary: str = ""

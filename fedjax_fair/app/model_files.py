@@ -56,18 +56,6 @@ def load_model(folder: str | Path, method: str, seed: int | None = None) -> FitR
 
     Raises:
         ValueError: If there is no such run, method or seed, or the files are damaged.
-
-    Examples:
-        >>> import tempfile
-        >>> from fedjax_fair.app.cli import main
-        >>> runs = tempfile.mkdtemp()
-        >>> command = ["run", "--methods", "fedavg", "--training.rounds", "2", "--output", runs]
-        >>> command += ["--model.name", "logistic", "--data.clients", "10"]
-        >>> _ = main([*command, "--training.seeds", "7"])  # doctest: +ELLIPSIS
-        Run folder: ...
-        >>> (folder,) = Path(runs).iterdir()
-        >>> load_model(folder, "fedavg", seed=7).predict(np.zeros((3, 8, 8, 1), np.uint8)).shape
-        (1, 3)
     """
     run = RunFolder(folder)
     config = run.config()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -20,14 +21,15 @@ HELP = {"-h", "--help"}
 def parse(kind: Any, arguments: list[str], command: str, default: Any = None) -> Any:
     """Parses arguments into a dataclass.
 
-    An option takes the words up to the next one if it is a tuple, none if it is a bool, and
-    otherwise one. The remaining words belong to the field that is ``Positional``.
+    The words after an option belong to it if its type is a tuple. A bool takes no word;
+    ``--no-NAME`` sets it to False. Other options take one word. The remaining words belong to the
+    field that is ``Positional``.
 
     Args:
-        kind: The dataclass; a field that is a dataclass itself is a section of options.
+        kind: The dataclass; a field that is a dataclass is a section of options.
         arguments: What follows the command.
-        command: Name of the command, for messages.
-        default: Instance with the values of options that are not given.
+        command: Name of the command.
+        default: Values of options that are not given.
 
     Raises:
         ValueError: If an option is unknown, or a value does not fit.
@@ -39,6 +41,8 @@ def parse(kind: Any, arguments: list[str], command: str, default: Any = None) ->
         tyro.cli(kind, args=["--help"], prog=f"fedjax-fair {command}", config=config, **given)
     types = dict(options_of(kind))
     queue = deque(word for argument in arguments for word in split_option(argument))
+    flags = [flag for flag, kind in types.items() if bool in members(kind)]
+    negations = {re.sub(r"(--|\.)(?=[\w-]+$)", r"\1no-", flag): flag for flag in flags}
     values: dict[str, Any] = {}
     positional: list[str] = []
     while queue:
@@ -46,6 +50,8 @@ def parse(kind: Any, arguments: list[str], command: str, default: Any = None) ->
         if not flag.startswith("--"):
             positional.append(flag)
             continue
+        switch = "False" if flag in negations else "True"
+        flag = negations.get(flag, flag)
         if flag not in types:
             similar = suggest(flag, types)
             help_hint = f"`fedjax-fair {command} --help` lists them."
@@ -57,7 +63,7 @@ def parse(kind: Any, arguments: list[str], command: str, default: Any = None) ->
         while queue and len(words) < num_words and not queue[0].startswith("--"):
             words.append(queue.popleft())
         try:
-            values[flag] = parse_value(types[flag], ["True"] if is_flag else words)
+            values[flag] = parse_value(types[flag], [switch] if is_flag else words)
         except ValueError as error:
             raise ValueError(f"{' '.join([flag, *words])}: {error}") from None
     values |= _positional_value(kind, positional, command)
@@ -106,9 +112,9 @@ def _positional_value(kind: Any, words: list[str], command: str) -> dict[str, An
 
 def _assemble(kind: Any, values: dict[str, Any], default: Any) -> Any:
     """Makes a dataclass of the values of its options."""
-    sections = {item.name for item in fields(kind) if is_dataclass(item.default_factory)}
     if default is None:
-        given = {i.name: i.default_factory() for i in fields(kind) if i.name in sections}
+        factories: Any = {item.name: item.default_factory for item in fields(kind)}
+        given = {name: made() for name, made in factories.items() if is_dataclass(made)}
     else:
         given = {item.name: getattr(default, item.name) for item in fields(kind)}
     for flag, value in values.items():

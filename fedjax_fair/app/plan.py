@@ -4,90 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax.sharding import Mesh
 from rich import box
 from rich.table import Table
 
 from fedjax_fair.app.build import Experiment, local_steps
-from fedjax_fair.app.config import Config
 from fedjax_fair.app.memory import format_bytes
-from fedjax_fair.app.sweep import Group, Runs, runs_of
+from fedjax_fair.app.sweep import Group, runs_of
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.measurement import measure_plan
 from fedjax_fair.planning.plan import Plan, plan
 from fedjax_fair.text import format_columns
 
-__all__ = ["BatchPlan", "as_json", "batches_of_run", "batches_of_sweep", "format_plan", "plans"]
+__all__ = ["as_json", "format_plan", "groups_of_run", "plans"]
 
 
-class BatchPlan(NamedTuple):
-    """A batch of runs that are compiled together.
-
-    Attributes:
-        name: Name of the batch.
-        method: The method.
-        config: Its configuration.
-        batch: The runs.
-        train_loss: Whether evaluations measure training losses.
-    """
-
-    name: str
-    method: str
-    config: Config
-    batch: Runs
-    train_loss: bool
-
-
-def batches_of_run(experiment: Experiment) -> list[BatchPlan]:
-    """Returns the batches of ``run``, one for each method."""
-    config, data, rounds, _ = experiment
-    seeds = tuple(config.training.seeds)
+def groups_of_run(experiment: Experiment) -> list[Group]:
+    """Returns the runs of each method of an experiment as a group."""
+    config, data, rounds, mesh = experiment
+    runs: list[tuple[tuple[Any, ...], int]] = [((), seed) for seed in config.training.seeds]
     return [
-        BatchPlan(name, name, config, Runs((round,), seeds, data), True)
+        Group(name, config, data, mesh, {}, [], [], runs, {(): round})
         for name, round in rounds.items()
     ]
 
 
-def batches_of_sweep(groups: Sequence[Group]) -> list[BatchPlan]:
-    """Returns the batches of ``sweep``, one for each group."""
-    batches = []
-    for group in groups:
-        labels = [f"{name}={value}" for name, value in group.labels.items()]
-        runs = runs_of(group, range(len(group.runs)))
-        name = " ".join([group.name, *labels])
-        batches.append(BatchPlan(name, group.name, group.config, runs, False))
-    return batches
-
-
 def plans(
-    batches: Sequence[BatchPlan], machine: Machine | None, mesh: Mesh | None
+    groups: Sequence[Group], machine: Machine | None, mesh: Mesh | None, *, train_loss: bool
 ) -> Iterator[tuple[str, Plan]]:
-    """Plans batches sequentially.
+    """Plans groups of runs sequentially, and yields the name and plan of each.
 
     Args:
-        batches: The batches.
+        groups: The groups.
         machine: The target, or None for the local machine, which runs some rounds.
         mesh: Devices of the target; None for one.
-
-    Yields:
-        The name and the plan of each batch.
+        train_loss: Whether evaluations measure training losses.
     """
-    for batch in batches:
-        training: Any = batch.config.training
+    for group in groups:
+        labels = [f"{name}={value}" for name, value in group.labels.items()]
+        training: Any = group.config.training
         arguments: dict[str, Any] = {
-            **batch.batch._asdict(),
+            **runs_of(group, range(len(group.runs)))._asdict(),
             "rounds": training.rounds,
             "eval_every": training.eval_every,
-            "train_loss": batch.train_loss,
+            "train_loss": train_loss,
             "mesh": mesh,
         }
         if machine is None:
-            yield batch.name, measure_plan(**arguments)
+            estimate = measure_plan(**arguments)
         else:
-            steps = partial(local_steps, batch.config, batch.method)
-            yield batch.name, plan(machine, **arguments, local_steps=steps)
+            steps = partial(local_steps, group.config, group.name)
+            estimate = plan(machine, **arguments, local_steps=steps)
+        yield " ".join([group.name, *labels]), estimate
 
 
 def as_json(machine: Machine | None, plans: dict[str, Plan]) -> dict[str, Any]:
@@ -100,12 +70,7 @@ def as_json(machine: Machine | None, plans: dict[str, Plan]) -> dict[str, Any]:
 
 
 def format_plan(machine: Machine | None, plans: dict[str, Plan]) -> tuple[Table, str]:
-    """Formats plans as a table of 80 columns and notes.
-
-    Args:
-        machine: As for ``plans``.
-        plans: Plans by name.
-    """
+    """Formats plans by name as a table of 80 columns and notes."""
     title = f"Estimated cost per method on {'this machine' if machine is None else machine.name}"
     table = Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False

@@ -29,11 +29,7 @@ _METRICS = {"accuracy": "accuracy_mean_clients", "dissimilarity": "client_dissim
 def show_training(
     console: Console | None = None, *, quiet: bool = False
 ) -> Iterator[Callable[[str], Callback]]:
-    """Shows the progress of runs: bars on a terminal, lines in a file or a pipe.
-
-    Args:
-        console: The output; by default the standard output.
-        quiet: Whether to show nothing.
+    """Shows the progress of runs: bars on a terminal, otherwise lines; nothing if ``quiet``.
 
     Yields:
         A function from the name of a method to its callback.
@@ -52,7 +48,7 @@ def show_training(
 def show_steps(
     console: Console | None = None, *, quiet: bool = False
 ) -> Iterator[Callable[[str], None]]:
-    """Shows the current step of work and its duration; arguments as for ``show_training``."""
+    """Shows the current step of work and its duration; as ``show_training``."""
     console = console or Console()
     if quiet:
         yield lambda step: None

@@ -186,9 +186,8 @@ def _git_commit() -> str | None:
 class MetricsLog(Callback):
     """Appends a line of JSON for every evaluation and seed of one method.
 
-    A resumed run repeats the evaluations after its checkpoint, whose lines are not written again.
-    An incomplete last line is removed. At the end, missing lines are written without a time, and
-    lines of evaluations that the results do not have are removed.
+    Lines that exist are not written again, and an incomplete last line is removed. At the end
+    missing lines are written without a time, and those of other evaluations are removed.
 
     Args:
         path: The file, ``metrics.jsonl``.

@@ -66,10 +66,6 @@ def read(config: Config, name: str, text: str) -> Any:
 
     Raises:
         ValueError: If there is no such setting, or the value does not fit.
-
-    Examples:
-        >>> read(Config(), "lam", "0.25")
-        0.25
     """
     section, field = lookup("setting", name, places(config))
     try:
@@ -88,11 +84,7 @@ def save(config: Config | Maximize, path: str | Path) -> None:
 
 
 def load(path: str | Path, start: Config | None = None) -> Config | Maximize:
-    """Reads a configuration from JSON or TOML.
-
-    Args:
-        path: The file.
-        start: Values of settings that the file leaves out; by default those of ``Config()``.
+    """Reads a configuration from JSON or TOML, which may leave out the settings of ``start``.
 
     Raises:
         ValueError: If the file is damaged, has an unknown setting or a value of another type.
@@ -111,15 +103,7 @@ def load(path: str | Path, start: Config | None = None) -> Config | Maximize:
 
 
 def load_into(path: str | Path, start: Config) -> Config:
-    """Reads the configuration of a run from JSON or TOML, as ``load``.
-
-    Examples:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "short.toml"
-        >>> _ = file.write_text("training.rounds = 5")
-        >>> load_into(file, Config()).training.rounds
-        5
-    """
+    """Reads the configuration of a run; as ``load``."""
     config = load(path, start)
     if not isinstance(config, Config):
         raise ValueError(f"path={str(path)!r}: expected settings of a run, not of a maximization.")
@@ -140,12 +124,7 @@ def _build_run(start: Config, values: Mapping[str, Any]) -> Config:
 
 
 def unknown_method(name: str) -> str:
-    """Explains how to use a method of a plugin.
-
-    Examples:
-        >>> unknown_method("newest")
-        "method='newest': a method of your own needs --plugin FILE or app.plugins.load(FILE)"
-    """
+    """Explains how to use a method of a plugin."""
     return f"method={name!r}: a method of your own needs --plugin FILE or app.plugins.load(FILE)"
 
 
@@ -181,8 +160,6 @@ def lookup(kind: str, name: str, table: Mapping[str, T], listed: Iterable[str] |
         ValueError: If there is no such entry.
 
     Examples:
-        >>> lookup("method", "fedavg", {"fedavg": 1, "fedprox": 2})
-        1
         >>> lookup("method", "fedporx", {"fedavg": 1, "fedprox": 2})
         Traceback (most recent call last):
         ValueError: method='fedporx': did you mean 'fedprox'? Expected one of fedavg, fedprox.
@@ -214,8 +191,6 @@ def suggest(name: str, names: Collection[str]) -> str | None:
     """Returns the name that was probably meant, or None.
 
     Examples:
-        >>> suggest("--solver.prx", ["--solver.prox", "--solver.steps"])
-        '--solver.prox'
         >>> suggest("lr", ["prox", "learning_rate"]), suggest("--rounds", ["--training.rounds"])
         ('learning_rate', '--training.rounds')
     """

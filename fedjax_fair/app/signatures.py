@@ -49,9 +49,8 @@ class Setting(NamedTuple):
 def settings_of(constructor: Callable[..., Any]) -> Mapping[str, Setting]:
     """Reads the settings of a class or function by name.
 
-    Args:
-        constructor: Has annotations and a Google docstring. May be a ``functools.partial``, whose
-            keywords are defaults.
+    It has annotations and a Google docstring, and may be a ``functools.partial`` with other
+    defaults.
 
     Examples:
         >>> from fedjax_fair import selectors
@@ -89,7 +88,7 @@ def construct(
         constructor: As for ``settings_of``.
         part: Section with the values; None stands for the default.
         names: Fields by parameter, where they differ.
-        **defaults: Defaults of parameters, of which it may lack some.
+        **defaults: Defaults of parameters, if it has them.
 
     Raises:
         ValueError: If a required setting is missing.
@@ -113,17 +112,13 @@ def section(
     *,
     hidden: Sequence[str] = (),
 ) -> Any:
-    """Makes the base class of a section of a configuration.
+    """Makes the base class of a section of a configuration, whose fields are None by default.
 
     Args:
-        constructors: Classes and functions by the name that selects them. Their settings become
-            fields with the default None.
+        constructors: Classes and functions by the name that selects them.
         fixed: A frozen dataclass of other fields.
         names: Fields by parameter, where they differ, by the same name.
         hidden: Parameters that do not become fields.
-
-    Returns:
-        A frozen dataclass.
 
     Raises:
         TypeError: If a field has different types.

@@ -1,7 +1,6 @@
 """Sweeps: many configurations of a method in one compiled function.
 
-Seeds and numeric hyperparameters are a batch axis. Settings that decide shapes or code (methods,
-cohort sizes, networks) are compiled separately.
+Seeds and numeric hyperparameters are a batch axis. Other settings are compiled separately.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ class Axis(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs that can be compiled together: one method with settings that decide shapes or code.
+    """Runs of one method that can be compiled together.
 
     Attributes:
         name: The method.
-        config: Configuration of all runs, without the varied settings.
+        config: Configuration without the varied settings.
         data: The federated dataset.
-        mesh: Devices for runs and clients; None for a single one.
+        mesh: Devices; None for a single one.
         labels: Varied settings that are equal for all runs, by name.
         axes: Varied settings on the batch axis.
         unused: Varied settings that the method does not use.
@@ -100,13 +99,11 @@ def sweep(
     Args:
         base: Configuration of the other settings. ``data.validation_fraction`` is 0.1 by default.
         seeds: Seeds of the runs; those of ``base`` by default.
-        folder: Folder of ``results.nc`` and ``report.html``. Finished batches are stored there and
-            not run again by the same call.
-        runs_per_batch: Runs that are compiled together. By default as many as fit into the free
-            memory, by an estimate.
+        folder: Folder of ``results.nc``, ``report.html`` and finished batches, which the same call
+            does not run again.
+        runs_per_batch: Runs that are compiled together; by default as many as fit into memory.
         callback_fn: Makes the callbacks of every batch of runs, from its description.
-        **varied: Values by the name of a setting, such as ``lam=[0.1, 1.0]``; by ``section.name``
-            if the name is ambiguous.
+        **varied: Values by the name of a setting, or by ``section.name`` if that is ambiguous.
 
     Returns:
         What ``fit`` returns, with dimensions ``algorithm``, ``seed`` and one for each setting.
@@ -151,14 +148,7 @@ def plan_sweep(
 ) -> tuple[Config, list[Axis], list[Group]]:
     """Returns the resolved configuration of a sweep, the varied settings, and its groups of runs.
 
-    Args:
-        base: As for ``sweep``.
-        varied: Values by the name of a setting, as for ``sweep``.
-        seeds: As for ``sweep``.
-        memory: As for ``build``.
-
-    Raises:
-        ValueError: As ``sweep``.
+    Arguments and errors are those of ``sweep``; ``memory`` is that of ``build``.
     """
     if seeds is not None:
         checks.seeds("seeds", seeds)

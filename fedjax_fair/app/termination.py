@@ -27,9 +27,8 @@ _RETRY_S = 0.01
 def interruptible() -> Iterator[None]:
     """Makes Ctrl-C raise ``KeyboardInterrupt`` in the context until that ends the work.
 
-    Python ignores exceptions in finalizers and in callbacks of its garbage collector, and libraries
-    in callbacks of their own. An interruption that Python would report as ignored is raised again
-    at once, any other after a timeout.
+    Python ignores exceptions in finalizers, and libraries in some callbacks. An interruption that
+    Python would report as ignored is raised again at once, any other after a timeout.
     """
     if threading.current_thread() is not threading.main_thread():  # Only it receives signals.
         yield
@@ -66,10 +65,7 @@ class Terminated(BaseException):
 class Termination(Callback):
     """Context in which SIGTERM ends a run after its next checkpoint; the second one at once.
 
-    Among the callbacks of the run it is the last.
-
-    Args:
-        at_once: Whether the first SIGTERM ends the run at once, because there are no checkpoints.
+    It is the last callback of the run. With ``at_once`` the first SIGTERM ends the run at once.
 
     Raises:
         Terminated: When the run has ended.

@@ -46,8 +46,7 @@ def describe_type(kind: Any) -> str:
 def parse_value(kind: Any, texts: Sequence[str]) -> Any:
     """Converts strings into a value: one string, or any number of them for a tuple.
 
-    Integers and names of a tuple may also be separated by commas, and ``0:3`` is ``0, 1, 2``. The
-    settings after a method's name belong to it.
+    Items of a tuple may also be separated by commas, and ``0:3`` is ``0, 1, 2``.
 
     Raises:
         ValueError: If they are no value of this type.

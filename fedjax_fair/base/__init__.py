@@ -19,7 +19,6 @@ from fedjax_fair.base.roles import (
     Sampling,
     Selector,
     Solver,
-    empty_state,
 )
 from fedjax_fair.tree import Integer, Number
 
@@ -46,7 +45,6 @@ __all__ = [
     "ServerView",
     "Solver",
     "Variables",
-    "empty_state",
     "is_correct",
     "top_class",
 ]

@@ -12,14 +12,11 @@ from fedjax_fair.base.models import Model, Variables
 from fedjax_fair.data.client_examples import ClientExamples
 
 ServerView = Literal["aggregate", "scalars", "vectors"]
-"""What the server needs of a single client, in addition to its id and its number of examples.
-
-Only sums over the cohort; scalars, such as the loss; or vectors, such as the update, the gradient
-or activations. Secure aggregation hides vectors.
-"""
+"""What the server needs of a single client: only its part in sums over the cohort; scalars, such as
+its loss; or vectors, such as its update, which secure aggregation hides."""
 
 Info = dict[str, Shaped[Array, "..."]]
-"""Diagnostics of a round by name: scalars, or one scalar per participant."""
+"""Diagnostics by name: scalars or ``[cohort]``."""
 
 
 class Client(NamedTuple):
@@ -27,11 +24,11 @@ class Client(NamedTuple):
 
     Attributes:
         model: The network.
-        examples: The examples of all clients, of which a solver reads this client's.
+        examples: Examples of all clients.
         offset: Start of this client's examples in ``examples.order``.
-        size: Number of its examples.
-        round: The absolute round, counted from 0.
-        instructions: This participant's entries of ``Cohort.instructions``.
+        size: Number of this client's examples.
+        round: The absolute round, from 0.
+        instructions: This client's entries of ``Cohort.instructions``.
     """
 
     model: Model
@@ -45,18 +42,16 @@ class Client(NamedTuple):
 class LocalResult(NamedTuple):
     """The result of one client's local training; stacked, with a leading axis ``cohort``.
 
-    On several devices ``loss`` and ``steps`` are all-reduced. The rest stays on the client's
-    device, with zeros elsewhere; `Context.weighted_sum` and `Context.map_clients` read it.
+    On several devices ``update`` and ``reports`` are on the client's device, with zeros elsewhere;
+    `Context.weighted_sum` and `Context.map_clients` read them.
 
     Attributes:
         update: New minus old variables.
-        loss: Mean of the minibatch losses during local training.
+        loss: Mean minibatch loss during local training.
         steps: Number of local steps.
-        reports: Anything else that the client sends, by name, such as the reports of
-            `fedjax_fair.solvers.SGD`.
-        weighted_sum: Sum of the cohort's updates with the weights of
-            ``Aggregator.compute_weights``, on all devices. None from a solver, and where the
-            aggregator has no such method.
+        reports: Anything else that the client sends, by name; see `fedjax_fair.solvers.SGD`.
+        weighted_sum: Sum of the cohort's updates with ``Aggregator.compute_weights``; None from a
+            solver, and without this method.
     """
 
     update: Variables
@@ -71,12 +66,11 @@ class Cohort(NamedTuple):
 
     Attributes:
         clients: Client ids; a repeated id trains independently each time.
-        weights: Aggregation weights proposed by the selector, non-negative, summing to 1.
-        instructions: Arrays ``[cohort, ...]`` by name that participants receive in addition to the
-            model. A solver follows those that it knows; see `fedjax_fair.solvers.SGD`.
-        responded: Whether each result has arrived; None without `fedjax_fair.faults` and before
-            local training. Results of the other participants are zeros, and they count in no
-            weights, states and histories.
+        weights: Weights proposed by the selector, non-negative, summing to 1.
+        instructions: Arrays ``[cohort, ...]`` by name for the solver; see
+            `fedjax_fair.solvers.SGD`.
+        responded: Whether each result has arrived; None before local training and without
+            `fedjax_fair.faults`. Other results are zeros and do not count.
     """
 
     clients: Int[Array, " cohort"]
@@ -86,17 +80,14 @@ class Cohort(NamedTuple):
 
     @property
     def responded_mask(self) -> Bool[Array, " cohort"]:
-        """``responded`` as an array, all true in place of None."""
+        """The mask ``responded``, all true in place of None."""
         if self.responded is None:
             return jnp.ones(self.clients.shape, bool)
         return jnp.asarray(self.responded)
 
     @property
     def responder_ids(self) -> Int[Array, " cohort"]:
-        """Ids of the responding clients, and an id that no client has in the other places.
-
-        Writing at these ids with ``mode="drop"`` leaves the entries of other clients unchanged.
-        """
+        """Ids of the responding clients; other places have an invalid id, for ``mode="drop"``."""
         if self.responded is None:
             return self.clients
         return jnp.where(self.responded, self.clients, jnp.iinfo(self.clients.dtype).max)
@@ -127,28 +118,25 @@ class ClientGradients(NamedTuple):
 class Context(NamedTuple):
     """Data and functions of the start of a round, for selectors and aggregators.
 
-    Measurements are functions, so that those that no role calls are not traced. ``clients=None``
-    stands for all clients.
+    Measurements are functions, so that unused ones are not traced. ``clients=None`` means all.
 
     Attributes:
-        round: The absolute round, counted from 0.
-        variables: The global model at the start of the round.
+        round: The absolute round, from 0.
+        variables: The global model.
         model: The network.
         examples: Training examples of all clients.
         groups: Ground-truth group of each client, or None.
         losses: ``losses(variables, clients=None) -> [ids]``, mean training losses.
         accuracies: ``accuracies(variables, clients=None) -> [ids]``, training accuracies.
         gradients: ``gradients(variables, clients=None, project=ravel) -> ClientGradients``;
-            ``project`` makes a vector of a gradient, which is shaped like the parameters.
-        client_means: ``client_means(metric_fn, clients, updates=None)``: means of
-            ``metric_fn(variables, features, labels) -> [batch, ...]`` over the training examples of
-            each client, ``[ids, ...]``, at the global model, or at each client's model given the
-            stacked ``updates``.
-        weighted_sum: ``weighted_sum(weights, updates)``, of stacked updates of a cohort.
-        map_clients: ``map_clients(function, clients, values=None)``: results of
-            ``function(client, value)``, ``[ids, ...]``, computed where the client's examples are
-            and known on all devices.
-        available: Mask of the available clients, or None for all. Others never respond.
+            ``project`` maps a gradient, shaped like the parameters, to a vector.
+        client_means: ``client_means(metric_fn, clients, updates=None) -> [ids, ...]``, means of
+            ``metric_fn(variables, features, labels) -> [batch, ...]`` over training examples, at
+            the global model plus the stacked ``updates``.
+        weighted_sum: ``weighted_sum(weights, updates)``, of the cohort's stacked updates.
+        map_clients: ``map_clients(function, clients, values=None) -> [ids, ...]``, results of
+            ``function(client, value)`` on all devices, computed where the client's examples are.
+        available: Mask of available clients, or None for all. Others never respond.
     """
 
     round: Int[Array, ""]

@@ -14,27 +14,26 @@ from fedjax_fair.tree import Tree
 
 
 class ClientMetrics(NamedTuple):
-    """Metrics of the global model on every client, and the clients' participation so far.
+    """Metrics of the global model on every client, and participation so far.
 
-    Means over a client's examples are NaN for a client without. The validation fields are None if
-    no validation examples are held out.
+    Accuracies (fractions) and mean losses are NaN for clients without examples. Validation fields
+    are None without validation examples.
 
     Attributes:
-        test_accuracy: Fraction of each client's test examples that is predicted correctly.
-        test_loss: Mean loss on each client's test examples.
-        train_loss: Mean loss on each client's training examples; NaN where it is not measured.
-        test_sizes: Test examples of each client.
-        train_sizes: Training examples of each client.
-        participation: Number of rounds each client has trained in so far.
-        cohort: Ids of the clients that trained last; -1 in every slot before the first round.
-        groups: Ground-truth group of each client, or None.
-        class_accuracy: Accuracy on the test examples of each class, over all clients; NaN for a
-            class without. Regression targets form one class. None if not measured.
-        validation_accuracy: Fraction of each client's validation examples that is predicted
-            correctly.
-        validation_loss: Mean loss on each client's validation examples.
-        validation_sizes: Validation examples of each client.
-        custom: Values of the requested `ClientMetric`, ``[clients]``, by their name in results.
+        test_accuracy: Test accuracies.
+        test_loss: Test losses.
+        train_loss: Training losses; NaN if not measured.
+        test_sizes: Numbers of test examples.
+        train_sizes: Numbers of training examples.
+        participation: Rounds each client has trained in.
+        cohort: Ids of the clients that trained last; -1 before the first round.
+        groups: Ground-truth groups, or None.
+        class_accuracy: Test accuracy of each class over all clients, NaN for a class without
+            examples. Regression targets form one class. None if not measured.
+        validation_accuracy: Validation accuracies.
+        validation_loss: Validation losses.
+        validation_sizes: Numbers of validation examples.
+        custom: Values of each `ClientMetric` by name.
     """
 
     test_accuracy: Float[Array, " clients"]
@@ -77,10 +76,9 @@ class Predictions(NamedTuple):
 
     Attributes:
         model: The network.
-        outputs: Its output for each example, ``[examples, ...]``.
+        outputs: Outputs, ``[examples, ...]``.
         labels: Labels or targets, ``[examples, ...]``.
-        owners: Client that owns each example, ``[examples]``, ascending; ``num_clients`` for
-            padding, which sums over clients do not count.
+        owners: Owner of each example, ``[examples]``, ascending; ``num_clients`` for padding.
         num_clients: Number of clients.
     """
 
@@ -121,8 +119,8 @@ class ClientMetric(Tree):
         name: Name of the variable in results, after ``test_`` or ``validation_``.
         description: Short description.
         unit: Unit of the value, "1" if dimensionless.
-        function: Pure function from ``Predictions`` to ``[clients]``; the values of clients without
-            examples are replaced by NaN.
+        function: Pure function from ``Predictions`` to ``[clients]``; NaN replaces values of
+            clients without examples.
     """
 
     name: str

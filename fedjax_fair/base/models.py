@@ -20,8 +20,8 @@ class Variables(NamedTuple):
 
     Attributes:
         params: Trained parameters.
-        state: Running statistics of normalization layers; an empty dict for most models. They are
-            averaged like parameters, but do not enter distances or server optimizers.
+        state: Running statistics of normalization layers, averaged like parameters but not part
+            of distances or server optimizers; an empty dict for most models.
     """
 
     params: PyTree
@@ -44,14 +44,12 @@ class Model(Tree):
     """A network and its loss as pure functions.
 
     Attributes:
-        loss: ``loss(outputs, labels) -> [batch]``; by default the cross-entropy of logits and
-            integer labels, in nats.
-        accuracy: ``accuracy(outputs, labels) -> [batch]``, the fraction of an example's labels that
-            is predicted correctly, in ``[0, 1]``; NaN where undefined, as in regression.
-        predict: ``predict(outputs) -> [batch, ...]``, labels; by default the class of the largest
-            logit.
-        probabilities: ``probabilities(outputs) -> [batch, classes]``; by default the softmax of
-            logits. None where outputs are not logits.
+        loss: ``loss(outputs, labels) -> [batch]``; by default cross-entropy in nats.
+        accuracy: ``accuracy(outputs, labels) -> [batch]``, in ``[0, 1]``; NaN where undefined, as
+            in regression.
+        predict: ``predict(outputs) -> [batch, ...]``, labels; by default the largest logit's class.
+        probabilities: ``probabilities(outputs) -> [batch, classes]``; by default the softmax. None
+            where outputs are not logits.
     """
 
     _: KW_ONLY

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -18,17 +17,12 @@ from fedjax_fair.base.models import Variables
 from fedjax_fair.tree import Tree
 
 
-def empty_state(context: Context) -> tuple[()]:
-    """Returns the state of a role without one."""
-    return ()
-
-
 class Sampling(NamedTuple):
-    """The distribution of cohorts of a selector that does not read the clients' data.
+    """A distribution of cohorts that does not depend on the clients' data.
 
     Attributes:
-        kind: ``"uniform"`` draws distinct clients with equal probabilities, independently in every
-            round; ``"round_robin"`` takes clients in turn; ``"full"`` takes all.
+        kind: ``"uniform"`` draws distinct clients independently in every round; ``"round_robin"``
+            takes clients in turn; ``"full"`` takes all.
         cohort_size: Clients per round, or None for all.
     """
 
@@ -39,11 +33,11 @@ class Sampling(NamedTuple):
 class Selector(Tree):
     """Selects the clients that train.
 
-    A subclass has settings as fields and defines ``select``. One with state or that learns from
-    local training also defines ``init`` or ``observe``.
+    A subclass defines ``select``, and ``init`` or ``observe`` if it has state or learns from local
+    training.
 
     Attributes:
-        server_view: What the server needs of a single client.
+        server_view: See ``ServerView``.
 
     Examples:
         >>> import jax
@@ -66,10 +60,7 @@ class Selector(Tree):
 
     @property
     def sampling(self) -> Sampling | None:
-        """The distribution of cohorts; None if it depends on the clients' data.
-
-        Privacy guarantees need one.
-        """
+        """The distribution of cohorts, for privacy; None if it depends on the clients' data."""
         return None
 
     def init(self, context: Context) -> PyTree:
@@ -80,10 +71,7 @@ class Selector(Tree):
     def select(
         self, key: Key[Array, ""], state: PyTree, context: Context
     ) -> tuple[Cohort, PyTree, Info]:
-        """Returns the cohort, the new state, and info.
-
-        Results hold the scalars of the info for every round, as ``selection_<name>``.
-        """
+        """Returns the cohort, the new state, and info (``selection_<name>`` in results)."""
 
     def observe(
         self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
@@ -93,27 +81,23 @@ class Selector(Tree):
 
     @staticmethod
     def from_functions(
-        init: Callable[..., PyTree],
         select: Callable[..., tuple[Cohort, PyTree, Info]],
+        init: Callable[..., PyTree] | None = None,
         observe: Callable[..., PyTree] | None = None,
-        *,
-        server_view: ServerView = "vectors",
     ) -> Selector:
         """Makes a selector of functions in place of the methods; new functions compile again."""
-        return FunctionSelector(init, select, observe, server_view=server_view)
+        return FunctionSelector(select, init, observe)
 
 
 class FunctionSelector(Selector):
     """A selector from `Selector.from_functions`."""
 
-    init_fn: Callable[..., PyTree]
     select_fn: Callable[..., Any]
+    init_fn: Callable[..., PyTree] | None = None
     observe_fn: Callable[..., PyTree] | None = None
-    _: KW_ONLY
-    server_view: ServerView = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def init(self, context):
-        return self.init_fn(context)
+        return () if self.init_fn is None else self.init_fn(context)
 
     def select(self, key, state, context):
         return self.select_fn(key, state, context)
@@ -128,8 +112,7 @@ class Solver(Tree):
     """Trains one client.
 
     Attributes:
-        fixed_num_steps: Whether all clients take equally many steps, so that clients in a batch do
-            not wait for each other.
+        fixed_num_steps: Whether all clients take equally many steps, as is best in batches.
     """
 
     fixed_num_steps: ClassVar[bool] = False
@@ -138,27 +121,13 @@ class Solver(Tree):
     def solve(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:
         """Trains from the given variables on the client's examples."""
 
-    @staticmethod
-    def from_functions(solve: Callable[..., LocalResult]) -> Solver:
-        """Makes a solver of a function ``solve(key, variables, client) -> LocalResult``."""
-        return FunctionSolver(solve)
-
-
-class FunctionSolver(Solver):
-    """A solver from `Solver.from_functions`."""
-
-    solve_fn: Callable[..., LocalResult]
-
-    def solve(self, key, variables, client):
-        return self.solve_fn(key, variables, client)
-
 
 class Aggregation(NamedTuple):
     """Weights and info of an aggregation.
 
     Attributes:
         weights: Weight of each participant, non-negative, summing to 1.
-        info: Diagnostics, scalars or ``[cohort]``; results hold them as ``aggregation_<name>``.
+        info: Diagnostics (``aggregation_<name>`` in results).
     """
 
     weights: Float[Array, " cohort"]
@@ -169,12 +138,11 @@ class Aggregator(Tree):
     """Turns the cohort's results into one update of the global model.
 
     Attributes:
-        server_view: What the server needs of a single client.
-        equal_weights: Whether all participants have equal weights in every round.
-        compute_weights: A method ``compute_weights(state, cohort, context) -> [cohort]`` of
-            aggregators whose weights do not depend on the results; None for others. Updates are
-            then summed during local training, into ``LocalResult.weighted_sum``, and take memory
-            only if another role reads them.
+        server_view: See ``ServerView``.
+        equal_weights: Whether all participants always have equal weights.
+        compute_weights: Method ``compute_weights(state, cohort, context) -> [cohort]``, if weights
+            do not depend on results. Updates are then summed during local training, into
+            ``LocalResult.weighted_sum``, and take memory only if another role reads them.
     """
 
     server_view: ClassVar[ServerView] = "vectors"
@@ -195,31 +163,6 @@ class Aggregator(Tree):
     ) -> tuple[Variables, PyTree, Aggregation]:
         """Returns the update that is added to the global variables, the new state, and info."""
 
-    @staticmethod
-    def from_functions(
-        init: Callable[..., PyTree],
-        aggregate: Callable[..., tuple[Variables, PyTree, Aggregation]],
-        *,
-        server_view: ServerView = "vectors",
-    ) -> Aggregator:
-        """Makes an aggregator of functions in place of the methods."""
-        return FunctionAggregator(init, aggregate, server_view=server_view)
-
-
-class FunctionAggregator(Aggregator):
-    """An aggregator from `Aggregator.from_functions`."""
-
-    init_fn: Callable[..., PyTree]
-    aggregate_fn: Callable[..., Any]
-    _: KW_ONLY
-    server_view: ServerView = "vectors"  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def init(self, context):
-        return self.init_fn(context)
-
-    def aggregate(self, state, cohort, results, context):
-        return self.aggregate_fn(state, cohort, results, context)
-
 
 class FaultContext(NamedTuple):
     """Client and round for which a fault is evaluated.
@@ -238,20 +181,18 @@ class FaultContext(NamedTuple):
 class Faults(Tree):
     """Failures of clients. A subclass defines some of the methods; the others are None.
 
-    Keys belong to a client and a round, so that the faults of a client do not depend on the rest of
-    the cohort. The context is a `FaultContext`, except in ``collude``.
+    Keys belong to a client and a round, so that faults do not depend on the rest of the cohort.
+    ``context`` is a `FaultContext`, except in ``collude``.
 
     Attributes:
-        available: ``available(key, round, num_clients) -> [clients]``, the clients that can be
-            selected.
-        responds: ``responds(key, context) -> bool``, whether a participant's result arrives.
-        instruct: ``instruct(key, context) -> dict``, instructions to a participant's solver. If
-            several faults give one, the smallest value counts.
-        send: ``send(key, context, update) -> update``, sent in place of a participant's update.
-        collude: ``collude(cohort, updates, context) -> updates``, computed from all stacked
-            updates.
-        history_length: Past global models to keep. A participant trains from the model of the
-            round in its instruction ``model_round``, if that is one of them.
+        available: ``available(key, round, num_clients) -> [clients]``, the available clients.
+        responds: ``responds(key, context) -> bool``, whether the result arrives.
+        instruct: ``instruct(key, context) -> dict``, instructions to the solver. Of several values
+            for one name the smallest counts.
+        send: ``send(key, context, update) -> update``, sent in place of the update.
+        collude: ``collude(cohort, updates, context) -> updates``, from all stacked updates.
+        history_length: Number of past global models to store; participants train from that of the
+            round in the instruction ``model_round``.
     """
 
     available: ClassVar[Callable[..., Bool[Array, " clients"]] | None] = None

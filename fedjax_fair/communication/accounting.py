@@ -70,7 +70,8 @@ def epsilon(
     checks.positive_int("rounds", rounds)
     checks.positive("delta", delta)
     checks.unit_interval("delta", delta)
-    checks.non_negative("noise_multiplier", privacy.noise_multiplier)
+    noise_multiplier = privacy.noise_multiplier  # pyright: ignore[reportAttributeAccessIssue]
+    checks.non_negative("noise_multiplier", noise_multiplier)
     sampling = selector.sampling
     if sampling is None:
         raise ValueError(
@@ -79,7 +80,7 @@ def epsilon(
         )
     cohort_size = sampling.cohort_size or num_clients
     checks.positive_int("cohort_size", cohort_size, at_most=num_clients)
-    if float(privacy.noise_multiplier) == 0:
+    if float(noise_multiplier) == 0:
         return math.inf
     try:
         import dp_accounting
@@ -88,7 +89,7 @@ def epsilon(
         raise ImportError(
             "communication.epsilon needs dp-accounting: pip install 'fedjax-fair[privacy]'."
         ) from error
-    noise = float(privacy.noise_multiplier) / 2
+    noise = float(noise_multiplier) / 2
     rounds_of_client = rounds
     if sampling.kind == "round_robin":
         rounds_of_client = math.ceil(rounds * cohort_size / num_clients)

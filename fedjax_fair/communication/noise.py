@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +36,6 @@ class PrivacyMechanism(Tree):
             cohort, unclipped) -> clipping_norm``, given the fraction of unclipped updates.
     """
 
-    if TYPE_CHECKING:  # As a field of the interface it would precede those of a subclass.
-        noise_multiplier: Number
     adapt: ClassVar[Callable[..., Float[Array, ""]] | None] = None
 
     @abstractmethod

@@ -48,8 +48,7 @@ class Trace(Faults):
 class Diurnal(Faults):
     """Availability that depends on the time of day.
 
-    The probability that a client is available is a sine of the round. Phases are evenly spread over
-    the clients.
+    Probabilities are sines of the round, with phases that are evenly spread over the clients.
 
     Args:
         period: Rounds per day.

@@ -142,9 +142,9 @@ class Byzantine(Faults):
         if self.attack == "ipm":
             crafted = jax.tree.map(lambda leaf: -strength * leaf, mean)
         else:
-            squares = jax.tree.map(lambda own, leaf: (own - leaf[None]) ** 2, updates, mean)
+            squares = jax.tree.map(lambda leaf, m: (leaf - m[None]) ** 2, updates, mean)
             # On other devices updates are zeros, whose distance from the mean is not zero.
             variance = context.weighted_sum(jnp.where(is_local, shares, 0), squares)
-            crafted = jax.tree.map(lambda leaf, v: leaf - strength * jnp.sqrt(v), mean, variance)
+            crafted = jax.tree.map(lambda m, v: m - strength * jnp.sqrt(v), mean, variance)
         replace = partial(jax.vmap(jnp.where, in_axes=(0, None, 0)), is_byzantine & is_local)
         return jax.tree.map(replace, crafted, updates)

@@ -35,7 +35,7 @@ class Dropout(Faults):
     def __post_init__(self):
         checks.probability("probability", self.probability, many=True)
         if not isinstance(self.probability, Tracer) and np.ndim(self.probability):
-            # NumPy, because JAX would start its devices before processes have found each other.
+            # A JAX array would initialize devices before processes are connected.
             self._convert(probability=np.asarray(self.probability, np.float32))
 
     def responds(self, key, context):

@@ -35,10 +35,7 @@ def contents(dataset: xr.Dataset) -> dict[str, Any]:
         dataset: Results with the dimension ``algorithm`` and without settings.
 
     Returns:
-        A dictionary for JSON: ``methods``; ``accuracy``, ``dissimilarity``, ``floor``,
-        ``cluster_agreement`` and ``groups`` as curves ``[rounds, means, lows, highs]`` per method;
-        ``tradeoff``; ``participation``; and ``clients``, with the accuracy of every client at every
-        evaluation and the cohorts.
+        A dictionary for JSON, with curves ``[rounds, means, lows, highs]`` per method.
     """
     level = by_method(dataset, "accuracy_mean_clients", _SEEDS)
     later = level.where(level["round"] > 0, drop=True)  # Methods are equal before training.

@@ -114,8 +114,7 @@ def embedding(points: ArrayLike, clusters: ArrayLike, groups: ArrayLike | None =
     """Plots clients in two coordinates, by cluster (color) and ground-truth group (marker).
 
     Args:
-        points: Coordinates, ``[clients, 2 or more]``, of which the first two are shown. Pass
-            ``points[:, 1:]`` of a spectral embedding, whose first coordinate is nearly constant.
+        points: Coordinates, ``[clients, 2 or more]``, of which the first two are shown.
         clusters: Cluster of each client.
         groups: Ground-truth group of each client.
 

@@ -36,17 +36,6 @@ def value_against_bits(results: xr.Dataset) -> Figure:
 
     Returns:
         Means over seeds; methods that send nothing are horizontal lines.
-
-    Examples:
-        >>> import xarray as xr
-        >>> over = ("algorithm", "seed", "round")
-        >>> values, bits = np.array([[[0, 2.0]], [[0, 1.0]]]), np.array([[[0, 0]], [[0, 8]]])
-        >>> results = xr.Dataset({
-        ...     "value": (over, values), "bits_up": (over, bits), "bits_down": (over, bits),
-        ...     "final_value": (over[:2], values[..., 1])}, {"algorithm": [GREEDY, "mine"]})
-        >>> line = value_against_bits(results).axes[0].lines[1]
-        >>> line.get_xdata().tolist(), line.get_ydata().tolist()
-        ([16.0], [0.5])
     """
     means = results.mean("seed")
     shares = means["value"] / means["final_value"].sel(algorithm=GREEDY, drop=True)
@@ -75,16 +64,6 @@ def chosen_pictures(results: xr.Dataset) -> Figure:
 
     Returns:
         A figure; items are in the order of their labels.
-
-    Examples:
-        >>> import xarray as xr
-        >>> results = xr.Dataset(
-        ...     {"chosen": (("algorithm", "seed", "item"), np.array([[[False, True]]])),
-        ...      "final_value": (("algorithm", "seed"), np.ones((1, 1))),
-        ...      "picture": (("item", "height", "width"), np.arange(8).reshape(2, 2, 2))},
-        ...     {"algorithm": [GREEDY], "label": ("item", ["3", "7"])})
-        >>> chosen_pictures(results).axes[0].images[0].get_array().ravel().tolist()
-        [4, 5, 6, 7]
     """
     from matplotlib.figure import Figure
 

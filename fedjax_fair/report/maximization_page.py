@@ -30,21 +30,6 @@ def page(results: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
 
     Returns:
         The HTML of the page.
-
-    Examples:
-        >>> import xarray as xr
-        >>> over = ("algorithm", "seed", "round")
-        >>> values, bits = np.array([[[0, 2.0]], [[0, 1.0]]]), np.array([[[0, 0]], [[0, 8]]])
-        >>> final = np.array([[2.0], [1.0]])
-        >>> solved = xr.Dataset(
-        ...     {"value": (over, values), "bits_up": (over, bits), "bits_down": (over, bits),
-        ...      "final_value": (over[:2], final), "rounded": (over[:2], final),
-        ...      "contacted": (over, bits), "rounds": ("algorithm", [0, 1]),
-        ...      "chosen": ((*over[:2], "item"), np.ones((2, 1, 1), bool))},
-        ...     {"algorithm": [GREEDY, POPULAR], "seed": [0], "label": ("item", ["a movie"])},
-        ...     {"data": "movies", "k": 1, "clients": 3})
-        >>> "a movie" in page(solved, {}, {})
-        True
     """
     attrs, seeds = results.attrs, results.sizes["seed"]
     table = maximization_table(results)

@@ -34,23 +34,6 @@ def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
 
     Returns:
         The HTML of the page.
-
-    Examples:
-        >>> import numpy as np, xarray as xr
-        >>> from fedjax_fair import metrics
-        >>> over, ones = ("algorithm", "seed", "round"), np.ones((1, 2, 3, 4))
-        >>> run = xr.Dataset(
-        ...     {summary.name: (over, ones[..., 0]) for summary in metrics.SUMMARIES}
-        ...     | {name: ((*over, "client"), ones)
-        ...        for name in ("test_accuracy", "participation")}
-        ...     | {name: (("client", "class"), np.ones((4, 2)))
-        ...        for name in ("train_examples", "test_examples")}
-        ...     | {"cohort_clients": (("algorithm", "seed", "training_round", "slot"), ones)},
-        ...     {"algorithm": ["fedavg"], "seed": [0, 1], "round": [0, 1, 2]},
-        ...     {"data": "my data"},
-        ... )
-        >>> "How accurate and how fair is fedavg for 4 clients?" in page(run, {}, {})
-        True
     """
     settings = swept_settings(dataset)
     shown = configurations_as_methods(dataset, MAX_CONFIGURATIONS)

@@ -57,9 +57,8 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
         metric: A variable over seeds and rounds, such as a summary metric.
 
     Returns:
-        Means over seeds and their 95% intervals, from the first round at which methods differ.
-        Levels of accuracy are in percent on an axis that is stretched towards 100. Noise floors of
-        dissimilarity are dotted.
+        Means over seeds and their 95% intervals, from the first round at which methods differ;
+        noise floors of dissimilarity are dotted.
 
     Raises:
         ValueError: If ``metric`` is not such a variable.
@@ -113,8 +112,7 @@ def _stretch_towards_100(axes: Axes, values: xr.DataArray) -> None:
 def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
     """Plots the distribution of test accuracy over clients, pooled over seeds.
 
-    A curve gives the share of clients with at most an accuracy: further right is more accurate,
-    steeper is fairer. A dot marks the end of the worst 10% of clients.
+    Further right is more accurate, steeper is fairer. A dot marks the end of the worst 10%.
 
     Args:
         results: Results of one or more methods.
@@ -160,13 +158,11 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
 def partition(results: xr.Dataset | FederatedData) -> Figure:
     """Plots the number of training examples per client (columns) and class (rows).
 
-    The area of a dot is proportional to the number. Clients are sorted by ground-truth group, if
-    any, then by their most frequent class, and wrapped into strips. At most 1,000 clients are
-    shown, evenly spaced in this order.
+    The area of a dot is proportional to the number. At most 1,000 clients are shown, sorted by
+    ground-truth group and most frequent class.
 
     Args:
-        results: A federated dataset, or results with ``train_examples`` over clients and classes
-            and, for colors, ``group`` over clients. The first of several partitions is shown.
+        results: A federated dataset, or results, of which the first partition is shown.
 
     Returns:
         A figure whose title names the dataset.

@@ -21,8 +21,7 @@ _MAX_NUMBERED = 30
 def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Figure:
     """Plots points in two dimensions with the selected items, and the gain of each.
 
-    More than two coordinates are projected onto the first two principal components. Up to 30
-    selected items are numbered in order.
+    More than two coordinates are projected onto the first two principal components.
 
     Args:
         points: Coordinates of all items, ``[n, width]``, ``width >= 2``.

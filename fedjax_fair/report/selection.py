@@ -39,8 +39,8 @@ _MAX_IN_LEGEND = 12
 def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
     """Plots participation: a panel per method, a row per client, a column per round.
 
-    Clients are sorted by number of rounds, most first. Darkness is the share of seeds in which a
-    client trained; if clients differ between seeds, a row is a rank instead of a client.
+    Clients are sorted by number of rounds. Darkness is the share of seeds in which a client
+    trained; if partitions differ between seeds, a row is a rank instead of a client.
 
     Args:
         results: Results of one or more methods.
@@ -105,9 +105,6 @@ def _trained(cohorts: np.ndarray, num_clients: int) -> np.ndarray:
 def participation_lorenz(results: xr.Dataset) -> Figure:
     """Plots Lorenz curves of participation, mean over seeds.
 
-    A curve is the share of all participation that the least frequent clients have. The diagonal is
-    equal participation.
-
     Args:
         results: Results of one or more methods.
 
@@ -150,7 +147,7 @@ def selected_clients(
     """Plots a matrix of similarities or distances, with selected clients marked on its edges.
 
     Args:
-        similarity: ``[clients, clients]``.
+        similarity: Array ``[clients, clients]``.
         clients: Ids of the selected clients.
         group: A sort key per client, for example its most frequent class.
 
@@ -197,8 +194,7 @@ def tradeoff(
 ) -> Figure:
     """Plots one metric against another, a point per method or configuration of a sweep.
 
-    Axes in percent have the same scale and span at least 10 points, so that noise does not look
-    like an effect. Dissimilarities below the noise floor are shaded.
+    Axes in percent have the same scale. Dissimilarities below the noise floor are shaded.
 
     Args:
         results: Results of methods, or of a sweep.
@@ -207,8 +203,7 @@ def tradeoff(
         average_last: Number of last evaluations to average.
 
     Returns:
-        Means over seeds and their 95% intervals. The legend of more than 12 configurations has the
-        methods alone.
+        Means over seeds and their 95% intervals.
 
     Raises:
         ValueError: If there is no such metric.

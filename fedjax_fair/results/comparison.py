@@ -32,18 +32,17 @@ def compare(
         dataset: Results with the dimension ``algorithm``, over two or more seeds.
         metric: A variable over seeds and rounds.
         baseline: One of the methods; by default the first.
-        paired: Whether runs with the same seed are paired. Those of `fit` are: they share the
-            initial model and the partition. If not, seeds of methods may differ (Welch's test).
+        paired: Whether runs with equal seeds are paired, as those of `fit` are; if not, seeds may
+            differ (Welch's test).
         average_last: As for `final_metrics`.
 
     Returns:
-        Over the other methods, in the unit of the metric: ``mean`` and ``deviation`` over seeds;
-        the mean ``difference`` with its 95% interval from ``low`` to ``high`` (Student's t) and
-        from ``bootstrap_low`` to ``bootstrap_high``; and the ``noise_floor``. Without unit: ``p``,
-        adjusted for the number of methods (Holm); ``effect_size``; ``seeds``, the number of pairs
-        or of runs; and ``seeds_needed`` to detect this difference with probability 0.8. See
-        `fedjax_fair.metrics.paired`. ``baseline_mean``, ``baseline_deviation`` and
-        ``baseline_noise_floor`` are those of the baseline.
+        Over the other methods: ``mean`` and ``deviation`` over seeds; the ``difference`` with its
+        95% intervals from ``low`` to ``high`` (Student's t) and from ``bootstrap_low`` to
+        ``bootstrap_high``; the ``noise_floor``; ``p``, adjusted for the number of methods (Holm);
+        ``effect_size``; ``seeds``, the number of pairs or runs; and ``seeds_needed`` to detect the
+        difference with probability 0.8 (`fedjax_fair.metrics.paired`). The baseline has
+        ``baseline_mean``, ``baseline_deviation`` and ``baseline_noise_floor``.
 
     Raises:
         ValueError: If there is no such metric or baseline, or only one method or seed.
@@ -98,8 +97,7 @@ def differences(finals: xr.DataArray, baseline: str, *, paired: bool = True) -> 
 
     Returns:
         Over all methods ``mean``, ``deviation``, ``difference``, ``low``, ``high``, ``p``,
-        ``effect_size``, ``seeds``, ``seeds_needed``, and ``difference_deviation``, the standard
-        deviation that the last was computed with.
+        ``effect_size``, ``seeds``, ``seeds_needed`` and ``difference_deviation``.
 
     Examples:
         >>> import xarray as xr
@@ -148,9 +146,9 @@ def _samples(
 def noise_floor(dataset: xr.Dataset, names: Sequence[str], average_last: int = 1) -> xr.Dataset:
     """Estimates measures of spread as they would be if all clients had equal accuracy.
 
-    Accuracies on finite test sets differ even then. A dissimilarity or standard deviation that is
-    not above its floor is no evidence of unfairness, nor is a worst 10% that is not below it. The
-    floor is the mean over random test sets at a method's accuracy on all examples.
+    A dissimilarity or standard deviation that is not above its floor is no evidence of unfairness,
+    nor is a worst 10% that is not below it. The floor is the mean over random test sets at a
+    method's accuracy on all examples.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
@@ -158,9 +156,8 @@ def noise_floor(dataset: xr.Dataset, names: Sequence[str], average_last: int = 1
         average_last: As for `final_metrics`, for the accuracy.
 
     Returns:
-        Each of them over ``algorithm``; NaN for metrics other than spreads of accuracies
-        (`fedjax_fair.metrics.noise.OF_SPREAD`), and if ``accuracy_mean_examples`` or
-        ``test_examples`` are missing.
+        The metrics over ``algorithm``; NaN for those without a floor
+        (`fedjax_fair.metrics.noise.OF_SPREAD`), and without test examples.
 
     Examples:
         >>> import numpy as np, xarray as xr
@@ -222,8 +219,8 @@ def default_metrics(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
         dataset: Results with the dimension ``algorithm``.
 
     Returns:
-        The results, with class-based metrics if clients differ only in their labels, and headings
-        by name of the metric. Measures of spread are then class-based, which has less noise.
+        The results, and headings by metric. If clients differ only in their labels, measures of
+        spread are class-based, which has less noise.
     """
     suffix, second_line = "", ""
     if dataset.attrs.get("label_skew_only"):

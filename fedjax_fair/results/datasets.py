@@ -146,8 +146,8 @@ def configurations_as_methods(results: xr.Dataset, num_best: int | None = None) 
 
     Args:
         results: Results, with ``accuracy_mean_clients`` if of a sweep.
-        num_best: Number of configurations to return, by final accuracy, the best first; by default
-            all, in order.
+        num_best: Number of configurations with the highest final accuracy to return, in order of
+            accuracy; by default all.
 
     Examples:
         >>> import numpy as np, xarray as xr
@@ -204,34 +204,20 @@ def _short(value: object) -> str:
 
 
 def class_based(dataset: xr.Dataset) -> xr.Dataset:
-    r"""Estimates client accuracies from class accuracies: same expectation, lower variance.
+    """Estimates client accuracies from class accuracies: same expectation, lower variance.
 
-    If clients differ only in their label distributions, client :math:`k` with label shares
-    :math:`\pi_k` has the expected accuracy :math:`\sum_c \pi_{kc} a_c`, where :math:`a_c` is the
-    accuracy on the test examples of class :math:`c` of *all* clients
-    (`fedjax_fair.metrics.class_based`).
+    See `fedjax_fair.metrics.class_based`.
 
     Args:
-        dataset: Results on one of the partitions by label: ``iid``, ``quantity_skew``,
-            ``classes_per_client``, ``dirichlet``, ``shards`` or ``planted_clusters``; not of
-            writers, wards or planted features, whose examples of a class differ.
+        dataset: Results on a partition by label: ``iid``, ``quantity_skew``,
+            ``classes_per_client``, ``dirichlet``, ``shards`` or ``planted_clusters``.
 
     Returns:
-        ``test_accuracy_class_based`` per client and summaries of it, named like the measured ones
-        with the suffix ``_class_based``; each with its standard error, ``..._class_based_se``.
+        ``test_accuracy_class_based`` and summaries of it, with the suffix ``_class_based``; and
+        their standard errors, with the suffix ``_class_based_se``.
 
     Raises:
         ValueError: If clients may differ in more than their labels.
-
-    Examples:
-        >>> import fedjax_fair as ff
-        >>> data = ff.data.load("digits", ff.data.classes_per_client(20, 3))
-        >>> method = ff.Round(
-        ...     ff.models.logistic(10), ff.selectors.Uniform(5), ff.solvers.SGD(0.1, 10, steps=5),
-        ...     ff.aggregators.Mean(),
-        ... )
-        >>> class_based(ff.fit(method, data, rounds=1)).test_accuracy_class_based.dims
-        ('seed', 'round', 'client')
     """
     import xarray as xr
 

@@ -44,8 +44,7 @@ _TIMEOUT_S = 1.0  # Threads that wait for more work do not end.
 def save(dataset: xr.Dataset, path: str | Path) -> None:
     """Writes a Dataset as NetCDF, atomically.
 
-    The file ends with its checksum, so that ``open`` detects damage. Other programs read it like
-    any NetCDF file.
+    The file ends with its checksum, which other programs ignore.
 
     Raises:
         OSError: If it cannot be written; the message names it.
@@ -114,11 +113,7 @@ def add_file_name(path: Path) -> Iterator[None]:
 
 @contextmanager
 def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
-    """Converts failures of Orbax while it writes to one ``OSError`` with a file name.
-
-    On a full disk several threads of Orbax fail, some of them late, and log or print tracebacks.
-    The free space is therefore checked first; if threads fail anyway, they are joined, and their
-    output is dropped.
+    """Converts failures of Orbax to one ``OSError`` with a file name.
 
     Args:
         path: Target, in an existing folder.
@@ -127,6 +122,8 @@ def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
     Raises:
         OSError: If there is too little space, or a write fails.
     """
+    # On a full disk several threads of Orbax fail, some late, and print tracebacks. The free space
+    # is therefore checked first; if threads fail anyway, they are joined, and their output dropped.
     usage = shutil.disk_usage(path.parent)
     if usage.total and usage.free < num_bytes + _ORBAX_METADATA_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

@@ -213,12 +213,11 @@ def to_text(compared: xr.Dataset, form: Literal["markdown", "latex", "csv"] = "m
 
     Args:
         compared: What `fedjax_fair.results.compare` returned.
-        form: ``"markdown"``; ``"latex"``, a ``tabular`` with the rules of the package booktabs; or
-            ``"csv"``, one line per method, the baseline first, with all digits.
+        form: ``"markdown"``; ``"latex"``, for the package booktabs; or ``"csv"``, with all digits.
 
     Returns:
-        The text, which ends with a newline. ``*`` marks significant differences: p below 0.05 after
-        Holm's correction.
+        The text, which ends with a newline. ``*`` marks significant differences (p < 0.05 after
+        Holm's correction).
 
     Raises:
         ValueError: If ``form`` is unknown.

@@ -1,4 +1,4 @@
-"""Agnostic federated learning: a mixture of clients that ascends towards the highest losses."""
+"""Agnostic federated learning: gradient ascent on the aggregation weights of all clients."""
 
 from __future__ import annotations
 
@@ -11,34 +11,32 @@ from optax.projections import projection_simplex
 
 from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Info, Number, Selector, ServerView
+from fedjax_fair.selectors.uniform import uniform_weights
 
-__all__ = ["Agnostic", "ascend", "mixture_info", "uniform_mixture"]
+__all__ = ["Agnostic", "ascend", "mixture_info"]
 
 
 class Agnostic(Selector):
-    r"""Trains all clients, weighted by the mixture of them that is worst for the model.
+    r"""Selects all clients, with the mixture weights that are worst for the model.
 
-    The server looks for
+    The objective is
 
     .. math:: \min_w \max_{\lambda \in \Delta} \sum_i \lambda_i f_i(w).
 
-    The mixture :math:`\lambda` starts uniform. Every round it ascends, :math:`\lambda \leftarrow
-    \Pi_\Delta(\lambda + \gamma f(w))`, with the losses of all clients at the current model, and
-    becomes the cohort's weights, which only count with ``Mean("selector")``. With one local step on
-    all examples this is the paper's algorithm. Info: ``effective_clients``,
-    :math:`1 / \sum_i \lambda_i^2`: the number of clients for the uniform mixture, 1 if a single
-    client has all the weight.
+    The mixture :math:`\lambda` is uniform at first. In every round it is updated by projected
+    ascent with the losses of all clients at the current model, :math:`\lambda \leftarrow
+    \Pi_\Delta(\lambda + \gamma f(w))`. It is the weights of the cohort, which ``Mean("selector")``
+    uses. With one local step on all examples this is the algorithm of the paper. Info:
+    ``effective_clients``, :math:`1 / \sum_i \lambda_i^2`.
 
-    Losses are over all training examples of a client, where the paper takes a minibatch. A loss
-    that is not finite counts as zero. The paper's bounds hold for the average of the models of all
-    rounds; here, as for all methods, the last model is evaluated.
-
-    No guarantee of differential privacy covers this selector, because the mixture depends on the
-    clients' losses.
+    Losses are over all training examples, not a minibatch as in the paper; non-finite losses count
+    as zero. The bounds of the paper hold for the average model of all rounds, but the last model is
+    evaluated, as for all methods. Differential privacy does not cover this selector, because the
+    mixture depends on losses.
 
     Args:
-        mixture_learning_rate: Step size :math:`\gamma` of the mixture, >= 0, per unit of loss. With
-            0 the mixture stays uniform: federated averaging of all clients, with equal weights.
+        mixture_learning_rate: Step size :math:`\gamma` of the mixture, >= 0, per unit of loss; 0
+            keeps the mixture uniform.
 
     Raises:
         ValueError: If the step size is negative.
@@ -59,7 +57,7 @@ class Agnostic(Selector):
         checks.non_negative("mixture_learning_rate", self.mixture_learning_rate)
 
     def init(self, context):
-        return uniform_mixture(context.num_clients)
+        return uniform_weights(context.num_clients)
 
     def select(self, key, state, context):
         mixture = ascend(state, self.mixture_learning_rate, context.losses(context.variables))
@@ -67,22 +65,17 @@ class Agnostic(Selector):
         return Cohort(clients, mixture), mixture, mixture_info(mixture)
 
 
-def uniform_mixture(num_clients: int) -> Float[Array, " num_clients"]:
-    """Returns the same share for every client."""
-    return jnp.full(num_clients, 1 / num_clients, jnp.float32)
-
-
 def ascend(
     mixture: Float[Array, " clients"], step: Number, losses: Float[Array, " clients"]
 ) -> Float[Array, " clients"]:
-    """Steps along the losses and projects back onto the simplex."""
+    """Takes a step along the losses and projects onto the simplex."""
     moved = mixture + step * jnp.where(jnp.isfinite(losses), losses, 0)
-    # A common shift does not change the projection; near zero it is exact.
+    # The projection is invariant to a common shift, and more accurate near zero.
     shifted = moved - jnp.max(moved)
-    with jax.numpy_dtype_promotion("standard"):  # It divides by counts.
+    with jax.numpy_dtype_promotion("standard"):  # The projection divides by counts.
         return projection_simplex(shifted)
 
 
 def mixture_info(mixture: Float[Array, " clients"]) -> Info:
-    """Returns the number of clients that a mixture amounts to."""
+    """Returns the effective number of clients of a mixture."""
     return {"effective_clients": 1 / jnp.sum(jnp.square(mixture))}

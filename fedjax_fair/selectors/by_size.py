@@ -1,4 +1,4 @@
-"""Client selection proportional to size, with replacement (multinomial sampling)."""
+"""Client selection in proportion to size, with replacement (multinomial sampling)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Selector, ServerView
+from fedjax_fair.base import Context, Selector, ServerView
+from fedjax_fair.selectors.uniform import uniform_cohort
 
 __all__ = ["BySize", "available_cumulative_sizes"]
 
 
 class BySize(Selector):
-    """Draws each slot of the cohort independently, a client with probability ``n_i / sum(n)``.
+    """Samples each slot of the cohort independently, a client with probability ``n_i / sum(n)``.
 
-    The cohort has uniform weights. Averaged uniformly, it is an unbiased estimate of the update of
-    all clients weighted by size. A client may be drawn more than once and then trains independently
-    each time.
+    The uniform average of the cohort is an unbiased estimate of the update of all clients weighted
+    by size. A client that is sampled more than once trains independently each time.
 
     Args:
         cohort_size: Slots per round.
@@ -47,25 +47,23 @@ class BySize(Selector):
         return jnp.cumsum(context.sizes)
 
     def select(self, key, state, context):
-        # Inverse-CDF sampling: the state has the cumulative sizes of all clients, and the
-        # owner of a uniform example is a client drawn in proportion to its size.
-        size = self.cohort_size
+        # Inverse-CDF sampling: the owner of a uniformly sampled example.
         cumulative_sizes = available_cumulative_sizes(state, context)
-        # Where no client is available it is the last client, which does not answer.
-        example = jax.random.randint(key, (size,), 0, jnp.maximum(cumulative_sizes[-1], 1))
+        # If no client is available this is the last client, which does not respond.
+        num_examples = jnp.maximum(cumulative_sizes[-1], 1)
+        example = jax.random.randint(key, (self.cohort_size,), 0, num_examples)
         clients = jnp.searchsorted(cumulative_sizes, example, side="right").astype(jnp.int32)
-        clients = jnp.minimum(clients, context.num_clients - 1)
-        return Cohort(clients, jnp.full(size, 1 / size, jnp.float32)), state, {}
+        return uniform_cohort(jnp.minimum(clients, context.num_clients - 1)), state, {}
 
 
 def available_cumulative_sizes(
     cumulative_sizes: Int[Array, " clients"], context: Context
 ) -> Int[Array, " clients"]:
-    """Returns the cumulative sizes where clients that are not available count as empty.
+    """Computes cumulative sizes in which clients that are not available have size 0.
 
     Args:
-        cumulative_sizes: The cumulative sizes of all clients; returned where all are available.
-        context: The context of the round, with the clients that are available.
+        cumulative_sizes: Cumulative sizes of all clients, returned if all are available.
+        context: Context of the round.
     """
     if context.available is None:
         return cumulative_sizes

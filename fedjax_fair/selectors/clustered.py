@@ -1,12 +1,12 @@
-"""Clustered sampling: one client from each of several distributions that are unbiased together.
+"""Clustered sampling: each slot of the cohort is sampled from a distribution over similar clients.
 
-Each slot of the cohort has a distribution over clients. If the distributions add up, for every
-client, to the number of slots times its share of the examples, then a cohort averaged uniformly is
-an unbiased estimate of the average of all clients, and varies less than independent draws.
+If the distributions of all slots add up, for every client, to the number of slots times its share
+of the examples, the uniform average of the cohort is an unbiased estimate of the average of all
+clients, with less variance than independent samples.
 
-Probabilities are integers here, out of the number of all examples, so that both sums are exact:
-each row of ``rows`` sums to the examples of all clients, each column to the number of slots times
-the examples of a client.
+Probabilities are integers out of the number of all examples, so that both sums are exact: a row of
+``rows`` sums to the examples of all clients, a column to the number of slots times the examples of
+a client.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Selector, ServerView, Variables
+from fedjax_fair.base import Cohort, Context, Selector, ServerView
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
+from fedjax_fair.selectors.uniform import uniform_cohort
 
 __all__ = ["ClusteredBySimilarity", "ClusteredBySize", "rows_by_groups", "rows_by_size"]
 
 
 class ClusteredBySize(Selector):
-    """Draws each slot from clients of similar size: algorithm 1. The cohort has uniform weights.
+    """Samples each slot from clients of similar size (algorithm 1). Weights are uniform.
 
-    A client may be drawn more than once if its share of the examples exceeds that of a slot.
+    A client can be sampled more than once if its share of the examples exceeds that of a slot.
 
     Args:
         cohort_size: Slots per round.
@@ -66,22 +67,20 @@ class ClusteredBySize(Selector):
 
 
 class ClusteredBySimilarity(Selector):
-    """Draws each slot from clients whose last updates were similar: algorithm 2.
+    """Samples each slot from clients whose last updates were similar (algorithm 2).
 
-    The cohort has uniform weights. A client's update is that of the last round in which it trained,
-    zero before. Ward's tree of all clients is cut where the mass of a subtree exceeds the capacity
-    of a slot. The heaviest groups get a slot each, and the remaining groups fill the slots up.
-    Takes ``clients * parameters`` floats of memory and time of order ``clients ** 3`` for the tree.
-
-    No guarantee of differential privacy covers this selector, because its choice depends on the
-    clients' updates.
+    Weights are uniform. A client that has not trained has the update zero. Ward's tree of all
+    clients is cut where the mass of a subtree exceeds the capacity of a slot. The heaviest groups
+    get a slot each, and the remaining groups fill these slots. Memory is ``clients * parameters``
+    floats, and time of order ``clients ** 3`` for the tree. Differential privacy does not cover
+    this selector, because it depends on updates.
 
     Args:
         cohort_size: Slots per round.
-        measure: The angle between updates, their squared Euclidean or their absolute distance. An
-            update of zero, or one that is not finite, has the angle 0 to every other.
-        ward_input: Input of the tree: the rows of the matrix of distances, as in the authors'
-            program, or the distances themselves.
+        measure: Angle between updates, or their squared Euclidean or absolute distance. A zero or
+            non-finite update has the angle 0 to all others.
+        ward_input: Input of the tree: rows of the distance matrix, as in the authors' program, or
+            the distances.
 
     Raises:
         ValueError: If ``cohort_size`` is not positive, or (at ``init``) times the number of
@@ -128,37 +127,38 @@ class ClusteredBySimilarity(Selector):
         return _sample(key_sample, rows), state, {}
 
     def observe(self, state, cohort, results, context):
-        new = context.map_clients(_params, cohort.clients, results.update)
+        new = context.map_clients(
+            lambda client, update: ravel(update.params), cohort.clients, results.update
+        )
         new = jnp.where(jnp.isfinite(new).all(axis=1, keepdims=True), new, 0.0)
-        # Of a client that was drawn more than once the last slot counts, on any device.
+        # The last slot of a client counts, so that the result does not depend on devices.
         slots = jnp.arange(cohort.clients.shape[0], dtype=jnp.int32)
         last = jnp.zeros(state.shape[0], jnp.int32).at[cohort.clients].max(slots)
         return state.at[cohort.responder_ids].set(new[last[cohort.clients]], mode="drop")
 
 
 def _masses(context: Context) -> Int[Array, " clients"]:
-    """Returns the examples of available clients and zeros; of all clients, if none is available."""
+    """Returns sizes, with 0 for clients that are not available unless this is all of them."""
     if context.available is None:
         return context.sizes
-    some = context.available | ~jnp.any(context.available)
-    return jnp.where(some, context.sizes, 0)
+    eligible = context.available | ~jnp.any(context.available)
+    return jnp.where(eligible, context.sizes, 0)
 
 
 def rows_by_size(sizes: Int[Array, " clients"], cohort_size: int) -> Int[Array, "slots clients"]:
-    """Returns probabilities of algorithm 1, out of the number of all examples.
+    """Computes the probabilities of algorithm 1, out of the number of all examples.
 
-    Clients, largest first, are intervals of a line, each ``cohort_size`` times as long as it has
-    examples. The line is cut into equal slots.
+    Clients, in order of decreasing size, are adjacent intervals of length ``cohort_size`` times
+    their examples, which are divided into equal slots.
 
     Examples:
         >>> rows_by_size(jnp.array([3, 1]), 2).tolist()
         [[4, 0], [2, 2]]
     """
     order = jnp.argsort(sizes, descending=True, stable=True)
-    masses = cohort_size * sizes[order]
-    total = jnp.sum(sizes)
-    laid = _overlaps(jnp.full(cohort_size, total, sizes.dtype), masses)
-    return jnp.zeros_like(laid).at[:, order].set(laid)
+    capacities = jnp.full(cohort_size, jnp.sum(sizes), sizes.dtype)
+    overlaps = _overlaps(capacities, cohort_size * sizes[order])
+    return jnp.zeros_like(overlaps).at[:, order].set(overlaps)
 
 
 def rows_by_groups(
@@ -167,39 +167,38 @@ def rows_by_groups(
     cohort_size: int,
     groups: Int[Array, " clients"],
 ) -> Int[Array, "slots clients"]:
-    """Returns probabilities of algorithm 2, out of the number of all examples.
+    """Computes the probabilities of algorithm 2, out of the number of all examples.
 
     Args:
         key: Random key for the order of clients within groups that share slots.
         sizes: Examples of each client.
         cohort_size: Slots.
-        groups: A label of each client, in ``[0, clients)``. The rest of a group, without the slots
-            that a client fills alone, must fit into a slot.
+        groups: Group of each client, in ``[0, clients)``. Without the slots that a client fills
+            alone, a group must fit into a slot.
 
     Returns:
-        Slots of a single client first, then the slots of groups, heaviest first.
+        Slots with a single client first, then those of groups, heaviest first.
     """
     capacity = jnp.sum(sizes)
-    slots = jnp.arange(cohort_size, dtype=sizes.dtype)
-    whole = (cohort_size * sizes) // capacity
-    left = _remainders(sizes, cohort_size)
-    ends = jnp.cumsum(whole)
-    alone = (slots[:, None] >= (ends - whole)[None]) & (slots[:, None] < ends[None])
-    first, free = ends[-1], cohort_size - ends[-1]
+    slots = jnp.arange(cohort_size, dtype=sizes.dtype)[:, None]
+    num_alone = (cohort_size * sizes) // capacity
+    remainders = _remainders(sizes, cohort_size)
+    ends = jnp.cumsum(num_alone)
+    alone = (slots >= (ends - num_alone)[None]) & (slots < ends[None])
+    first = ends[-1]
 
-    masses = jnp.zeros_like(sizes).at[groups].add(left)
-    rank = jnp.argsort(jnp.argsort(masses, descending=True, stable=True))
-    own = rank[groups].astype(sizes.dtype)
-    seeded = own < free
-    seeds = (slots[:, None] == (first + own)[None]) & seeded[None]
+    masses = jnp.zeros_like(sizes).at[groups].add(remainders)
+    ranks = jnp.argsort(jnp.argsort(masses, descending=True, stable=True))
+    rank = ranks[groups].astype(sizes.dtype)
+    has_slot = rank < cohort_size - first
+    seeds = jnp.where((slots == (first + rank)[None]) & has_slot[None], remainders[None], 0)
 
     # The remaining groups, lightest first, fill the rest of the slots, lightest slot first.
-    filled = jnp.sum(jnp.where(seeds, left[None], 0), axis=1)
-    spare = jnp.where(slots >= first, capacity - filled, 0)
-    order = jnp.lexsort((jax.random.uniform(key, sizes.shape), -own))
-    laid = _overlaps(spare[::-1], jnp.where(seeded, 0, left)[order])[::-1]
-    poured = jnp.zeros_like(laid).at[:, order].set(laid)
-    return jnp.where(alone, capacity, 0) + jnp.where(seeds, left[None], 0) + poured
+    spare = jnp.where(slots[:, 0] >= first, capacity - jnp.sum(seeds, axis=1), 0)
+    order = jnp.lexsort((jax.random.uniform(key, sizes.shape), -rank))
+    overlaps = _overlaps(spare[::-1], jnp.where(has_slot, 0, remainders)[order])[::-1]
+    rest = jnp.zeros_like(overlaps).at[:, order].set(overlaps)
+    return jnp.where(alone, capacity, 0) + seeds + rest
 
 
 def ward_groups(
@@ -207,7 +206,7 @@ def ward_groups(
     masses: Int[Array, " clients"],
     capacity: Int[Array, ""],
 ) -> Int[Array, " clients"]:
-    """Labels of the largest subtrees of Ward's tree whose mass is at most ``capacity``."""
+    """Labels clients by the largest subtrees of Ward's tree with mass at most ``capacity``."""
     count = distances.shape[0]
     clients = jnp.arange(count)
 
@@ -215,7 +214,7 @@ def ward_groups(
         squared, sizes, masses, clusters, groups = tree
         flat = jnp.argmin(squared)
         i, j = jnp.minimum(flat // count, flat % count), jnp.maximum(flat // count, flat % count)
-        # Lance and Williams' update of the squared distances of all clusters to the merged one.
+        # The Lance-Williams formula updates squared distances to the merged cluster.
         weights = sizes[i] + sizes[j] + sizes
         joint = (
             (sizes[i] + sizes) * squared[i]
@@ -228,7 +227,7 @@ def ward_groups(
         squared = squared.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
         both = (clusters == i) | (clusters == j)
         groups = jnp.where(both & (masses[i] + masses[j] <= capacity), i, groups)
-        # Beyond the capacity a mass only has to stay beyond it, and must not overflow.
+        # Masses above the capacity are truncated to prevent overflow.
         mass = jnp.minimum(masses[i] + masses[j], capacity + 1)
         return (
             squared,
@@ -246,12 +245,12 @@ def ward_groups(
 
 
 def _angles(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
-    """Returns angles between rows, from chords, which are accurate also for small angles."""
-    lengths = jnp.linalg.norm(vectors, axis=1, keepdims=True)
-    some = lengths > 0
-    chords = pairwise_distances(vectors / jnp.where(some, lengths, 1.0))
+    """Computes angles between rows from chords, which are accurate for small angles."""
+    norms = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+    nonzero = norms > 0
+    chords = pairwise_distances(vectors / jnp.where(nonzero, norms, 1.0))
     angles = 2 * jnp.arcsin(jnp.minimum(chords / 2, 1.0))
-    return jnp.where(some & some.T, angles, 0.0)
+    return jnp.where(nonzero & nonzero.T, angles, 0.0)
 
 
 def _absolute(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
@@ -266,36 +265,31 @@ _MEASURES = {
 
 
 def _remainders(sizes: Int[Array, " clients"], cohort_size: int) -> Int[Array, " clients"]:
-    """Returns the mass of each client beyond the slots that it fills alone."""
+    """Computes the mass of each client beyond the slots that it fills alone."""
     return (cohort_size * sizes) % jnp.sum(sizes)
 
 
 def _overlaps(
     slots: Int[Array, " slots"], masses: Int[Array, " clients"]
 ) -> Int[Array, "slots clients"]:
-    """Returns the overlap of each client with each slot where both are intervals of a line."""
+    """Computes the overlaps of slots and clients, both adjacent intervals of given lengths."""
     slot_ends, ends = jnp.cumsum(slots)[:, None], jnp.cumsum(masses)[None]
     starts = jnp.maximum(slot_ends - slots[:, None], ends - masses[None])
     return jnp.maximum(jnp.minimum(slot_ends, ends) - starts, 0)
 
 
 def _sample(key: Key[Array, ""], rows: Int[Array, "slots clients"]) -> Cohort:
-    """Draws one client for each slot."""
+    """Samples one client for each slot."""
     ends = jnp.cumsum(rows, axis=1)
     places = jax.random.randint(key, rows.shape[:1], 0, ends[:, -1], rows.dtype)
     find = jax.vmap(lambda end, place: jnp.searchsorted(end, place, side="right"))
-    clients = find(ends, places).astype(jnp.int32)
-    return Cohort(clients, jnp.full(rows.shape[0], 1 / rows.shape[0], jnp.float32))
-
-
-def _params(client: Array, update: Variables) -> Float[Array, " width"]:
-    return ravel(update.params)
+    return uniform_cohort(find(ends, places).astype(jnp.int32))
 
 
 def _check_mass(cohort_size: int, context: Context) -> None:
     mass = cohort_size * collectives.num_examples(context.examples)
     if mass >= 2**31:
         raise ValueError(
-            f"{cohort_size=}: expected cohort_size times the number of examples to be below "
-            f"2**31, got {mass}."
+            f"{cohort_size=}: expected cohort_size times the number of examples below 2**31, got "
+            f"{mass}; use fewer slots or Uniform."
         )

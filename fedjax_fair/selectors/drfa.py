@@ -1,4 +1,4 @@
-"""Distributionally robust federated averaging: cohorts drawn from the worst mixture of clients."""
+"""Distributionally robust federated averaging: cohorts sampled from the worst mixture."""
 
 from __future__ import annotations
 
@@ -9,39 +9,36 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Number, Selector, ServerView
-from fedjax_fair.selectors.agnostic import ascend, mixture_info, uniform_mixture
-from fedjax_fair.selectors.uniform import sample_clients
+from fedjax_fair.base import Number, Selector, ServerView
+from fedjax_fair.selectors.agnostic import ascend, mixture_info
+from fedjax_fair.selectors.uniform import sample_clients, uniform_cohort, uniform_weights
 
 __all__ = ["DRFA"]
 
 
 class _State(NamedTuple):
-    """The mixture, and the clients that report a loss once the cohort has trained."""
+    """The mixture, and the clients that report a loss after local training."""
 
     mixture: Float[Array, " clients"]
     reporting: Int[Array, " cohort"]
 
 
 class DRFA(Selector):
-    r"""Draws every slot of the cohort from the mixture of clients that is worst for the model.
+    r"""Samples each slot of the cohort from the mixture of clients that is worst for the model.
 
-    The objective is that of `Agnostic`. Slots are drawn from the mixture :math:`\lambda`
-    independently and have equal weights: the aggregator is ``Mean("uniform")``. Participants keep a copy
-    of their model after a random number of local steps, the same for all (instruction
-    ``snapshot_step``). Then ``cohort_size`` clients, drawn uniformly without replacement, report
-    their losses at the average of these copies, and :math:`\lambda \leftarrow \Pi_\Delta(\lambda +
-    \gamma \cdot \text{local steps} \cdot v)` with :math:`v_i = \frac{N}{\text{cohort size}} f_i`
-    for clients that report and 0 for all other clients. A loss that is not finite counts as 0.
-    Info: as for `Agnostic`.
-
-    No guarantee of differential privacy covers this selector, because the mixture depends on the
-    clients' losses.
+    The objective is that of `Agnostic`. Slots are sampled from the mixture :math:`\lambda`
+    independently, with equal weights, for the aggregator ``Mean("uniform")``. Participants store a
+    snapshot of their model after a random number of local steps, the same for all (instruction
+    ``snapshot_step``). Then ``cohort_size`` clients, sampled uniformly without replacement, report
+    their losses at the average snapshot, and :math:`\lambda \leftarrow \Pi_\Delta(\lambda + \gamma
+    \cdot \text{local steps} \cdot v)` with :math:`v_i = \frac{N}{\text{cohort size}} f_i` for
+    reporting clients and 0 otherwise. Non-finite losses count as 0. Info: as for `Agnostic`.
+    Differential privacy does not cover this selector, because the mixture depends on losses.
 
     Args:
         mixture_learning_rate: Step size :math:`\gamma` of the mixture, >= 0, per unit of loss.
         cohort_size: Clients per round.
-        local_steps: Local steps of the solver, exactly.
+        local_steps: Local steps of the solver, which must be equal.
 
     Raises:
         ValueError: If a setting is out of range, if (at ``init``) ``cohort_size`` exceeds the
@@ -70,21 +67,19 @@ class DRFA(Selector):
     def init(self, context):
         checks.positive_int("cohort_size", self.cohort_size, at_most=context.num_clients)
         reporting = jnp.arange(self.cohort_size, dtype=jnp.int32)
-        return _State(uniform_mixture(context.num_clients), reporting)
+        return _State(uniform_weights(context.num_clients), reporting)
 
     def select(self, key, state, context):
         key_clients, key_snapshot, key_reporting = jax.random.split(key, 3)
         size, mixture = self.cohort_size, state.mixture
-        likely = mixture
+        probabilities = mixture
         if context.available is not None:
-            likely = jnp.where(context.available, mixture, 0)
-            likely = jnp.where(jnp.sum(likely) > 0, likely, mixture)
-        clients = jax.random.choice(key_clients, context.num_clients, (size,), p=likely)
+            probabilities = jnp.where(context.available, mixture, 0)
+            probabilities = jnp.where(jnp.sum(probabilities) > 0, probabilities, mixture)
+        clients = jax.random.choice(key_clients, context.num_clients, (size,), p=probabilities)
         snapshot_step = jax.random.randint(key_snapshot, (), 1, self.local_steps + 1, jnp.int32)
-        cohort = Cohort(
-            clients=clients.astype(jnp.int32),
-            weights=uniform_mixture(size),
-            instructions={"snapshot_step": jnp.broadcast_to(snapshot_step, (size,))},
+        cohort = uniform_cohort(clients.astype(jnp.int32))._replace(
+            instructions={"snapshot_step": jnp.broadcast_to(snapshot_step, (size,))}
         )
         reporting = sample_clients(key_reporting, size, context)
         return cohort, _State(mixture, reporting), mixture_info(mixture)
@@ -92,12 +87,14 @@ class DRFA(Selector):
     def observe(self, state, cohort, results, context):
         if "snapshot" not in results.reports:
             raise ValueError(
-                f"reports={sorted(results.reports)}: expected a solver that reports a snapshot."
+                f"reports={sorted(results.reports)}: expected a solver that reports a snapshot, "
+                "such as solvers.SGD."
             )
         weights = cohort.renormalize_weights(cohort.weights)
         average = context.weighted_sum(weights, results.reports["snapshot"])
-        copies = jax.tree.map(jnp.add, context.variables, average)
-        losses = context.losses(copies, state.reporting) * (context.num_clients / self.cohort_size)
+        snapshot = jax.tree.map(jnp.add, context.variables, average)
+        losses = context.losses(snapshot, state.reporting)
+        losses = losses * (context.num_clients / self.cohort_size)
         if context.available is not None:
             losses = jnp.where(context.available[state.reporting], losses, 0)
         reported = jnp.zeros_like(state.mixture).at[state.reporting].set(losses)

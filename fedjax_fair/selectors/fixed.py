@@ -1,4 +1,4 @@
-"""Selection without a choice: all clients, or all in turn."""
+"""Deterministic selection: all clients, or all clients in turn."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Sampling, Selector, ServerView
+from fedjax_fair.base import Sampling, Selector, ServerView
+from fedjax_fair.selectors.uniform import uniform_cohort
 
 __all__ = ["Full", "RoundRobin"]
 
 
 class Full(Selector):
-    """Lets every client train in every round. The cohort has uniform weights.
+    """Selects all clients in every round. The cohort has uniform weights.
 
     Examples:
         >>> Full()
@@ -27,22 +28,20 @@ class Full(Selector):
         return Sampling("full")
 
     def select(self, key, state, context):
-        count = context.num_clients
-        clients = jnp.arange(count, dtype=jnp.int32)
-        return Cohort(clients, jnp.full(count, 1 / count, jnp.float32)), state, {}
+        return uniform_cohort(jnp.arange(context.num_clients, dtype=jnp.int32)), state, {}
 
 
 class RoundRobin(Selector):
-    """Takes clients in the order of their ids, from where the previous round stopped.
+    """Selects clients in the order of their ids, continuing after those of the previous round.
 
-    The cohort has uniform weights. After any number of rounds, the clients' counts of rounds
-    differ by at most one.
+    The cohort has uniform weights. The participation counts of clients differ by at most one.
 
     Args:
         cohort_size: Clients per round.
 
     Raises:
-        ValueError: If ``cohort_size`` is not positive, or (at ``init``) more than the clients.
+        ValueError: If ``cohort_size`` is not positive, or (at ``init``) exceeds the number of
+            clients.
 
     Examples:
         >>> RoundRobin(cohort_size=10)
@@ -65,7 +64,5 @@ class RoundRobin(Selector):
         return jnp.zeros((), jnp.int32)
 
     def select(self, key, state, context):
-        size, count = self.cohort_size, context.num_clients
-        places = state + jnp.arange(size, dtype=jnp.int32)
-        cohort = Cohort(places % count, jnp.full(size, 1 / size, jnp.float32))
-        return cohort, (state + size) % count, {}
+        clients = (state + jnp.arange(self.cohort_size, dtype=jnp.int32)) % context.num_clients
+        return uniform_cohort(clients), (state + self.cohort_size) % context.num_clients, {}

@@ -1,8 +1,7 @@
-"""Sources of the clients' losses and gradients for selectors, which differ in how old these are.
+"""Sources of the clients' losses and gradients, which differ in when they are recomputed.
 
-A selector that compares clients needs a loss and a gradient of each. Computing all of them in every
-round costs as much as a full-batch gradient. The sources differ in which clients are refreshed, and
-when.
+To compare clients, a selector needs a loss and a gradient of each. Recomputing all of them in every
+round costs as much as a full-batch gradient.
 """
 
 from __future__ import annotations
@@ -36,43 +35,43 @@ Project = Callable[[PyTree], Float[Array, " width"]]
 
 
 class GradientSource(Tree):
-    """Interface of sources, which keep track of every client's loss and gradient.
+    """Interface of sources of a loss and a gradient of every client.
 
     Attributes:
-        updates_only_responders: Whether gradients change in ``observe`` alone, and only those of clients
-            that answered. Results computed from all other gradients, such as distances, then stay
-            valid. The gradients that are read have been masked by `mask_nonfinite`.
+        updates_only_responders: Whether gradients change only in ``observe``, and only those of
+            responding clients. Quantities computed from other gradients, such as distances, then
+            stay valid. Such a source returns gradients after `mask_nonfinite`.
     """
 
     updates_only_responders: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, context: Context) -> PyTree:
-        """Returns the memory at the initial model."""
+        """Returns the state at the initial model."""
         raise NotImplementedError
 
     @abstractmethod
     def read(
         self, memory: PyTree, context: Context, clients: Int[Array, " ids"] | None = None
     ) -> tuple[ClientGradients, PyTree]:
-        """Returns the gradients of these clients, or of all, before the choice; and the new memory.
+        """Returns gradients of the given clients, by default of all, and the new state.
 
-        Selectors name clients where they have ``num_reference_clients``.
+        Selectors pass clients if they sample reference clients.
         """
         raise NotImplementedError
 
     def observe(
         self, memory: PyTree, cohort: Cohort, results: LocalResult, context: Context
     ) -> PyTree:
-        """Returns the new memory after local training; the context is that before it."""
+        """Returns the state after local training, given the context before it."""
         return memory
 
 
 def as_source(gradients: str | GradientSource) -> GradientSource:
-    """Returns the source that ``"fresh"`` or ``"stale"`` names, or a source as it is.
+    """Returns the source with the name ``"fresh"`` or ``"stale"``, or a given source.
 
     Raises:
-        ValueError: If it is neither a source nor one of the two names.
+        ValueError: If it is neither.
     """
     if isinstance(gradients, GradientSource):
         return gradients
@@ -81,12 +80,11 @@ def as_source(gradients: str | GradientSource) -> GradientSource:
 
 
 class Fresh(GradientSource):
-    """Computes all gradients at the current model in every round, as in the papers' objective.
+    """Computes all gradients in every round, as in the objective of the papers.
 
     Args:
-        project: From a gradient, shaped like the parameters, to the vector that stands for it: all
-            of it (default), `LastLayer`, a `fedjax_fair.numerics.sketch.CountSketch`, or any
-            function.
+        project: Function from a gradient, shaped like the parameters, to a vector: by default all
+            of it; `LastLayer`, a `fedjax_fair.numerics.sketch.CountSketch`, or a custom function.
 
     Examples:
         >>> from fedjax_fair.selectors import DivFL
@@ -102,11 +100,36 @@ class Fresh(GradientSource):
         return context.gradients(context.variables, clients, project=self.project), memory
 
 
-class Stale(GradientSource):
-    """Computes all gradients once, at the initial model, and then only those of the cohort.
+class _StoredGradients(GradientSource):
+    """Base of sources that store a gradient of every client, with a last field ``project``."""
 
-    A participant of the cohort sends its loss and full gradient at the model it received, before it
-    trains (DivFL's "no-overhead" mode).
+    def _compute(self, context, clients=None):
+        project = self.project  # pyright: ignore[reportAttributeAccessIssue]
+        return context.gradients(context.variables, clients, project=project)
+
+    def init(self, context):
+        return mask_nonfinite(self._compute(context))
+
+    def read(self, memory, context, clients=None):
+        return memory if clients is None else jax.tree.map(
+            lambda rows: rows[clients], memory
+        ), memory
+
+    def observe(self, memory, cohort, results, context):
+        return self._store(memory, cohort, self._compute(context, cohort.clients))
+
+    def _store(self, memory, cohort, new):
+        ids = cohort.responder_ids
+        return jax.tree.map(
+            lambda old, new: old.at[ids].set(new, mode="drop"), memory, mask_nonfinite(new)
+        )
+
+
+class Stale(_StoredGradients):
+    """Computes all gradients at the initial model, and then only those of the cohort.
+
+    A participant sends its loss and full gradient at the model that it receives, before it trains
+    (DivFL's "no-overhead" mode).
 
     Args:
         project: As for `Fresh`.
@@ -120,24 +143,14 @@ class Stale(GradientSource):
 
     project: Project = ravel
 
-    def init(self, context):
-        return mask_nonfinite(context.gradients(context.variables, project=self.project))
 
-    def read(self, memory, context, clients=None):
-        return _rows(memory, clients), memory
-
-    def observe(self, memory, cohort, results, context):
-        new = context.gradients(context.variables, cohort.clients, project=self.project)
-        return _renew_rows(memory, cohort, new)
-
-
-class RefreshEvery(GradientSource):
-    """Computes all gradients in every ``rounds``-th round, and in between as `Stale` does.
+class RefreshEvery(_StoredGradients):
+    """Computes all gradients in every ``rounds``-th round, and otherwise as `Stale` does.
 
     Seeds that run in parallel (on an accelerator) compute all gradients in every round.
 
     Args:
-        rounds: Rounds from one full refresh to the next.
+        rounds: Rounds between full refreshes.
         project: As for `Fresh`.
 
     Raises:
@@ -155,31 +168,18 @@ class RefreshEvery(GradientSource):
     def __post_init__(self):
         checks.positive_int("rounds", self.rounds)
 
-    @property
-    def _stale(self) -> Stale:
-        return Stale(self.project)
-
-    def init(self, context):
-        return self._stale.init(context)
-
     def read(self, memory, context, clients=None):
-        memory = jax.lax.cond(
-            context.round % self.rounds == 0,
-            lambda: context.gradients(context.variables, project=self.project),
-            lambda: memory,
-        )
-        return _rows(memory, clients), memory
-
-    def observe(self, memory, cohort, results, context):
-        return self._stale.observe(memory, cohort, results, context)
+        refresh = context.round % self.rounds == 0
+        memory = jax.lax.cond(refresh, lambda: self._compute(context), lambda: memory)
+        return super().read(memory, context, clients)
 
 
-class Updates(GradientSource):
-    """Takes a client's local update, divided by learning rate and steps, for its gradient.
+class Updates(_StoredGradients):
+    """Estimates a client's gradient as its last local update over learning rate and steps.
 
-    Clients send nothing more than in federated averaging. A client that has not trained yet counts
-    with its gradient at the initial model, to which its update reduces for one full-batch step. Its
-    loss is the mean of the minibatch losses of its last local training.
+    Clients send no more than in federated averaging. Before its first training, a client has its
+    gradient at the initial model; for one full-batch step the estimate equals it. The loss is the
+    mean of the minibatch losses of the last local training.
 
     Args:
         learning_rate: Step size of the local solver, > 0.
@@ -201,29 +201,20 @@ class Updates(GradientSource):
     def __post_init__(self):
         checks.positive("learning_rate", self.learning_rate)
 
-    @property
-    def _stale(self) -> Stale:
-        return Stale(self.project)
-
-    def init(self, context):
-        return self._stale.init(context)
-
-    def read(self, memory, context, clients=None):
-        return self._stale.read(memory, context, clients)
-
     def observe(self, memory, cohort, results, context):
         scale = -1 / (self.learning_rate * results.steps.astype(jnp.float32))
-        moved = context.map_clients(
+        updates = context.map_clients(
             lambda client, update: self.project(update.params), cohort.clients, results.update
         )
-        return _renew_rows(memory, cohort, ClientGradients(results.loss, moved * scale[:, None]))
+        return self._store(memory, cohort, ClientGradients(results.loss, updates * scale[:, None]))
 
 
-def mask_nonfinite(known: ClientGradients) -> ClientGradients:
+def mask_nonfinite(gradients: ClientGradients) -> ClientGradients:
     """Replaces gradients that are not finite by zeros, and the losses of their clients by NaN."""
-    finite = jnp.isfinite(known.gradient).all(axis=1)
+    finite = jnp.isfinite(gradients.gradient).all(axis=1)
     return ClientGradients(
-        jnp.where(finite, known.loss, jnp.nan), jnp.where(finite[:, None], known.gradient, 0.0)
+        jnp.where(finite, gradients.loss, jnp.nan),
+        jnp.where(finite[:, None], gradients.gradient, 0.0),
     )
 
 
@@ -234,7 +225,7 @@ class LastLayer(Tree):
         name: Key of the layer in the parameters.
 
     Raises:
-        ValueError: If (when it is called) there is no such layer.
+        ValueError: If the parameters have no such layer (when called).
 
     Examples:
         >>> project = LastLayer()
@@ -250,16 +241,3 @@ class LastLayer(Tree):
             layers = ", ".join(gradient)
             raise ValueError(f"name={self.name!r}: expected a layer of the model, {layers}.")
         return ravel(gradient[self.name])
-
-
-def _rows(memory: ClientGradients, clients: Int[Array, " ids"] | None) -> ClientGradients:
-    if clients is None:
-        return memory
-    return jax.tree.map(lambda rows: rows[clients], memory)
-
-
-def _renew_rows(memory: ClientGradients, cohort: Cohort, new: ClientGradients) -> ClientGradients:
-    clients = cohort.responder_ids
-    return jax.tree.map(
-        lambda old, new: old.at[clients].set(new, mode="drop"), memory, mask_nonfinite(new)
-    )

@@ -1,4 +1,4 @@
-"""Power-of-choice: the clients of a random pool with the highest losses."""
+"""Power-of-choice: the clients with the highest losses of a random pool."""
 
 from __future__ import annotations
 
@@ -10,43 +10,39 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Selector, ServerView
+from fedjax_fair.base import Context, Selector, ServerView
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.successive import sample_successively
 from fedjax_fair.selectors.by_size import available_cumulative_sizes
-from fedjax_fair.selectors.uniform import sample_clients
+from fedjax_fair.selectors.uniform import sample_clients, uniform_cohort
 
 __all__ = ["PowerOfChoice"]
 
 
 class PowerOfChoice(Selector):
-    """Draws a pool in proportion to size, and takes its clients with the highest loss.
+    """Samples a pool in proportion to size, and selects its clients with the highest losses.
 
-    The pool is drawn without replacement, one client after another in proportion to the sizes of
-    the clients left. Clients are ranked by their loss, equal ones by the order in which they were
-    drawn:
+    The pool is sampled without replacement, successively in proportion to the sizes of the
+    remaining clients. The ranked losses are
 
     * ``"pow"``: the mean over all examples of the client at the current model;
-    * ``"cpow"``: an estimate of this mean from one minibatch, which costs less;
-    * ``"rpow"``: the mean minibatch loss that the client reported when it last trained, which costs
-      nothing; infinite for clients that have not trained yet.
+    * ``"cpow"``: an estimate of this mean from one minibatch, at a lower cost;
+    * ``"rpow"``: the mean minibatch loss of the client's last local training, at no cost; infinity
+      for clients that have not trained yet.
 
-    In the first round the cohort is uniform. A loss that is not a number ranks lowest. The cohort
-    has uniform weights. Info: ``pool_loss``, the mean of the finite losses that were ranked.
-
-    No guarantee of differential privacy covers this selector, because its choice depends on the
-    clients' losses.
+    Ties are ranked in the order of sampling, and NaN lowest. The first cohort is sampled uniformly.
+    Cohorts have uniform weights. Info: ``pool_loss``, the mean of the finite ranked losses.
+    Differential privacy does not cover this selector, because it depends on losses.
 
     Args:
         cohort_size: Clients per round, ``m``.
-        pool: Clients drawn before ranking, ``d``, at least ``m`` and at most all; twice ``m``,
-            at most all, by default. With ``d = m`` clients are drawn in proportion to size alone.
+        pool: Clients sampled before ranking, ``m <= d <= N``; by default ``min(2 m, N)``. With
+            ``d = m`` selection is in proportion to size.
         variant: The losses that are ranked.
-        loss_examples: Examples of the minibatch of ``"cpow"``; a smaller client uses all of its
-            examples.
+        loss_examples: Size of the minibatch of ``"cpow"``; smaller clients use all examples.
 
     Raises:
-        ValueError: If a setting is out of range, or (at ``init``) ``pool`` exceeds the number of
+        ValueError: If an argument is out of range, or (at ``init``) ``pool`` exceeds the number of
             clients.
 
     References:
@@ -87,22 +83,17 @@ class PowerOfChoice(Selector):
     def select(self, key, state, context):
         cumulative_sizes, reported = state
         key_first, key_pool, key_batch = jax.random.split(key, 3)
-        size, pool = self.cohort_size, self.pool
+        size = self.cohort_size
         uniform = sample_clients(key_first, size, context)
-        if pool is None:
-            pool = min(2 * size, context.num_clients)
-        sampled = sample_successively(
-            key_pool, available_cumulative_sizes(cumulative_sizes, context), pool
-        )
+        pool = min(2 * size, context.num_clients) if self.pool is None else self.pool
+        available = available_cumulative_sizes(cumulative_sizes, context)
+        sampled = sample_successively(key_pool, available, pool)
         losses = self._losses(key_batch, reported, context, sampled)
         utility = jnp.where(jnp.isnan(losses), -jnp.inf, losses)
         if context.available is not None:
             utility = jnp.where(context.available[sampled], utility, -jnp.inf)
-        ranked = jnp.argsort(utility, descending=True)
-        cohort = Cohort(
-            clients=jnp.where(context.round == 0, uniform, sampled[ranked[:size]]),
-            weights=jnp.full(size, 1 / size, jnp.float32),
-        )
+        ranked = sampled[jnp.argsort(utility, descending=True)[:size]]
+        cohort = uniform_cohort(jnp.where(context.round == 0, uniform, ranked))
         return cohort, state, {"pool_loss": jnp.mean(losses, where=jnp.isfinite(losses))}
 
     def _losses(self, key, reported, context, sampled):

@@ -1,4 +1,4 @@
-"""The interface of DivFL, SubTrunc and UnionFL: cohorts that represent clients by gradients."""
+"""Interface of DivFL, SubTrunc and UnionFL: cohorts that represent all clients by gradients."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Context, Info, Selector
-from fedjax_fair.numerics.distances import (
-    nearest,
-    pairwise_distances,
-    renewed_distances,
-)
+from fedjax_fair.numerics.distances import nearest, pairwise_distances, renewed_distances
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.products import product
 from fedjax_fair.selectors import gradients as sources
 from fedjax_fair.selectors.gradients import GradientSource
+from fedjax_fair.selectors.submodular import maximize
 from fedjax_fair.selectors.uniform import sample_clients
 from fedjax_fair.submodular import (
     Scaled,
@@ -29,8 +26,6 @@ from fedjax_fair.submodular import (
     Sum,
     facility_location_from_distances,
     facility_location_from_features,
-    greedy,
-    stochastic_greedy,
 )
 
 __all__ = ["RepresentativeSelector"]
@@ -39,15 +34,15 @@ __all__ = ["RepresentativeSelector"]
 class RepresentativeSelector(Selector):
     """Interface of selectors whose cohort represents all clients by their gradients.
 
-    A subclass defines `objective_term`, the term that it adds to the objective of `DivFL`, and may define the
-    three methods after it. The term is a function of the cohort's participants alone, so that a sample
-    of the clients that are represented leaves it exact.
+    A subclass defines `objective_term`, which is added to the objective of `DivFL`, and may define
+    `init_term`, `term_info` and `remember`. The term depends only on the cohort, so that sampling
+    reference clients does not change it.
 
     Attributes:
-        cohort_size: Clients per round.
-        candidates: As for `DivFL`, as all settings here.
-        pool: Clients drawn in each round, among which the cohort is chosen.
-        num_reference_clients: Clients outside of the pool that are drawn in each round to be represented.
+        cohort_size: As for `DivFL`, like all fields.
+        candidates: Candidates per step of stochastic greedy.
+        pool: Number of clients sampled per round from which the cohort is selected.
+        num_reference_clients: Number of clients sampled outside of the pool to be represented.
         gradients: Source of losses and gradients.
         scale: Whether the representation is a mean or a sum over clients.
     """
@@ -68,11 +63,11 @@ class RepresentativeSelector(Selector):
         losses: Float[Array, " items"],
         clients: Int[Array, " items"],
     ) -> SetFunction | None:
-        """Returns the term over these clients, in this order, given their losses; or None."""
+        """Returns the additional term over the given clients, or None."""
         raise NotImplementedError
 
     def init_term(self, context: Context) -> PyTree:
-        """Returns the memory of the term at the initial model."""
+        """Returns the state of the term at the initial model."""
         return ()
 
     def term_info(
@@ -82,11 +77,11 @@ class RepresentativeSelector(Selector):
         losses: Float[Array, " cohort"],
         clients: Int[Array, " cohort"],
     ) -> Info:
-        """Returns info of the cohort and its losses, in the order of choice."""
+        """Returns info of a cohort, in the order of selection."""
         return {}
 
     def remember(self, memory: PyTree, context: Context, clients: Int[Array, " cohort"]) -> PyTree:
-        """Returns the memory of the term after these clients have responded."""
+        """Returns the state of the term after these clients have responded."""
         return memory
 
     def __post_init__(self):
@@ -100,7 +95,7 @@ class RepresentativeSelector(Selector):
         return sources.as_source(self.gradients)
 
     @property
-    def _keeps_distances(self) -> bool:
+    def _stores_distances(self) -> bool:
         return self.pool is None and self._source.updates_only_responders
 
     @property
@@ -111,92 +106,81 @@ class RepresentativeSelector(Selector):
 
     def init(self, context):
         self._check_sizes(at_most=context.num_clients)
-        source = self._source
-        memory = source.init(context)
-        kept = ()
-        if self._keeps_distances:
-            kept = pairwise_distances(source.read(memory, context)[0].gradient)
-        return memory, self.init_term(context), kept
+        memory = self._source.init(context)
+        distances = ()
+        if self._stores_distances:
+            distances = pairwise_distances(self._source.read(memory, context)[0].gradient)
+        return memory, self.init_term(context), distances
 
     def select(self, key, state, context):
-        memory, own, kept = state
-        source, pool = self._source, self.pool
-        key_pool, key = (key, key) if pool is None else jax.random.split(key)
-        items = _pool(key_pool, context, pool)
+        memory, term_state, stored_distances = state
+        source = self._source
+        key_pool, key = (key, key) if self.pool is None else jax.random.split(key)
+        items = _pool(key_pool, context, self.pool)
         if self.num_reference_clients is None:
-            sample = _all_clients(context, items)
-            known, memory = source.read(memory, context)
+            sample = _Sample(jnp.arange(context.num_clients, dtype=jnp.int32), items)
+            clients, memory = source.read(memory, context)
         else:
             key_references, key = jax.random.split(key)
-            sample = _with_others(
+            sample = _sample_references(
                 key_references, items, self.num_reference_clients, context.num_clients
             )
-            known, memory = source.read(memory, context, sample.clients)
+            clients, memory = source.read(memory, context, sample.clients)
         if not source.updates_only_responders:
-            known = sources.mask_nonfinite(known)
-        finite = jnp.isfinite(known.loss)
-        known = known._replace(loss=jnp.where(finite, known.loss, 0.0))
-        if pool is None:
-            distances = kept if self._keeps_distances else pairwise_distances(known.gradient)
+            clients = sources.mask_nonfinite(clients)
+        finite = jnp.isfinite(clients.loss)
+        losses = jnp.where(finite, clients.loss, 0.0)
+        distances = None
+        if self.pool is None:
+            distances = stored_distances
+            if not self._stores_distances:
+                distances = pairwise_distances(clients.gradient)
             distances = jnp.where(finite[:, None] & finite[None, :], distances, 0.0)
             representation = facility_location_from_distances(distances)
         else:
-            distances = None
             representation = facility_location_from_features(
-                known.gradient, sample.items, finite, sample.weights
+                clients.gradient, sample.items, finite, sample.weights
             )
-        eligible = (
-            finite if context.available is None else finite & context.available[sample.clients]
-        )
-        factor = 1 / context.num_clients if self.scale == "mean" else 1.0
-        function = represent = Scaled(representation, factor)
-        if (
-            added := self.objective_term(own, context, known.loss[sample.items], items)
-        ) is not None:
-            function = Sum((represent, added))
-        chosen = self._maximize(key, function, eligible[sample.items])
-        clients, rows = items[chosen.items], sample.items[chosen.items]
-        mask = jnp.zeros(function.size, bool).at[chosen.items].set(True)
-        shares, info = _quality(known.gradient, rows, finite, sample, distances)
-        # A length is never negative. But where distances are kept, nothing else makes the compiler
-        # read the table of gradients before rows of it are replaced, and it would copy it twice.
-        clients = jnp.where(info["representation_error"] < 0, -1, clients)
-        nonfinite = jnp.where(finite, context.num_clients, sample.clients)
+        eligible = finite
+        if context.available is not None:
+            eligible = finite & context.available[sample.clients]
+        function = Scaled(representation, 1 / context.num_clients if self.scale == "mean" else 1.0)
+        term = self.objective_term(term_state, context, losses[sample.items], items)
+        if term is not None:
+            function = Sum((function, term))
+        candidates = "all" if self._candidates == function.size else self._candidates
+        selected = maximize(key, function, self.cohort_size, candidates, eligible[sample.items])
+        ids, rows = items[selected.items], sample.items[selected.items]
+        mask = jnp.zeros(function.size, bool).at[selected.items].set(True)
+        shares, info = _quality(clients.gradient, rows, finite, sample, distances)
+        # A norm is never negative. With stored distances, this is the only read of all gradients
+        # before rows of them are replaced; without it XLA copies the table.
+        ids = jnp.where(info["representation_error"] < 0, -1, ids)
+        nonfinite_ids = jnp.where(finite, context.num_clients, sample.clients)
         info |= {
-            "objective": chosen.value,
-            "representation": chosen.value - (0.0 if added is None else added.value(mask)),
+            "objective": selected.value,
+            "representation": selected.value - (0.0 if term is None else term.value(mask)),
             "num_nonfinite": jnp.sum(~finite, dtype=jnp.int32),
-            "first_nonfinite_client": jnp.where(finite.all(), -1, jnp.min(nonfinite)),
+            "first_nonfinite_client": jnp.where(finite.all(), -1, jnp.min(nonfinite_ids)),
         }
-        info |= self.term_info(own, context, known.loss[rows], clients)
-        return Cohort(clients, shares), (memory, own, kept), info
-
-    def _maximize(self, key, function, available):
-        candidates = self._candidates
-        if candidates in ("all", function.size):
-            return greedy(function, self.cohort_size, candidate_mask=available)
-        return stochastic_greedy(
-            key, function, self.cohort_size, candidates=candidates, candidate_mask=available
-        )
+        info |= self.term_info(term_state, context, losses[rows], ids)
+        return Cohort(ids, shares), (memory, term_state, stored_distances), info
 
     def observe(self, state, cohort, results, context):
-        memory, own, kept = state
-        source = self._source
-        memory = source.observe(memory, cohort, results, context)
-        if self._keeps_distances:
-            known, _ = source.read(memory, context)
-            kept = renewed_distances(kept, known.gradient, cohort.responder_ids)
-        return memory, self.remember(own, context, cohort.responder_ids), kept
+        memory, term_state, distances = state
+        memory = self._source.observe(memory, cohort, results, context)
+        if self._stores_distances:
+            gradients = self._source.read(memory, context)[0].gradient
+            distances = renewed_distances(distances, gradients, cohort.responder_ids)
+        return memory, self.remember(term_state, context, cohort.responder_ids), distances
 
     def _check_sizes(self, at_most: float = math.inf) -> None:
-        """Checks that the cohort and the candidates fit into the pool, and all into the clients."""
         if self.num_reference_clients is not None:
-            checks.positive_int(
-                "num_reference_clients", self.num_reference_clients, at_most=at_most
-            )
+            count = self.num_reference_clients
+            checks.positive_int("num_reference_clients", count, at_most=at_most)
             if self.pool is None:
                 raise ValueError(
-                    f"num_reference_clients={self.num_reference_clients!r}: expected None where pool=None."
+                    f"num_reference_clients={count!r}: expected None where pool=None; set pool."
                 )
         if self.pool is not None:
             checks.positive_int("pool", self.pool, at_most=at_most)
@@ -207,20 +191,20 @@ class RepresentativeSelector(Selector):
 
 
 def _pool(key: Key[Array, ""], context: Context, pool: int | None) -> Int[Array, " items"]:
-    """Draws the ids of the clients among which the cohort is chosen, ascending."""
+    """Samples the ids of the clients from which the cohort is selected, in ascending order."""
     if pool is None or pool == context.num_clients:
         return jnp.arange(context.num_clients, dtype=jnp.int32)
     return jnp.sort(sample_clients(key, pool, context))
 
 
 class _Sample(NamedTuple):
-    """Clients that stand for all clients, one for each row of gradients that is read.
+    """Clients whose gradients are read, one per row.
 
     Attributes:
         clients: Distinct ids, ``[rows]``.
-        items: The rows that may be chosen, ``[items]``.
-        weights: Number of clients that each row stands for, ``[rows]``; None where it is one.
-        others: Number of clients outside of the pool; 0 where all are read.
+        items: Rows that can be selected, ``[items]``.
+        weights: Number of clients that each row represents, ``[rows]``; None if all are 1.
+        others: Number of clients outside of the pool; 0 if all are read.
     """
 
     clients: Int[Array, " rows"]
@@ -229,18 +213,12 @@ class _Sample(NamedTuple):
     others: int = 0
 
 
-def _all_clients(context: Context, items: Int[Array, " items"]) -> _Sample:
-    return _Sample(jnp.arange(context.num_clients, dtype=jnp.int32), items)
-
-
-def _with_others(
+def _sample_references(
     key: Key[Array, ""], pool: Int[Array, " pool"], num_reference_clients: int, num_clients: int
 ) -> _Sample:
-    """Returns the pool and a uniform sample, without replacement, of the clients outside of it.
-
-    A candidate represents itself perfectly. If the pool were not read as a whole, the sampled
-    candidates would gain ``1 / num_reference_clients`` of their distance more than the remaining ones.
-    """
+    """Returns the pool and a uniform sample, without replacement, of all other clients."""
+    # A candidate represents itself perfectly. With only a sample of the pool, sampled candidates
+    # would gain 1 / num_reference_clients of their distance more than the other candidates.
     size = pool.shape[0]
     others = num_clients - size
     count = min(num_reference_clients, others)
@@ -248,8 +226,8 @@ def _with_others(
     if not count:
         return _Sample(pool, items)
     ranks = permutation_at(key, jnp.arange(count, dtype=jnp.int32), others)
-    # The client of a rank outside of the pool comes after all clients of the pool that have at most
-    # this many outside clients before them.
+    # A rank among the other clients is shifted by the pool clients before it: those that have at
+    # most this many other clients before them.
     sampled = ranks + jnp.searchsorted(pool - items, ranks, side="right").astype(jnp.int32)
     weights = jnp.ones(size + count, jnp.float32).at[size:].set(others / count)
     return _Sample(jnp.concatenate([pool, sampled]), items, weights, others)
@@ -262,24 +240,24 @@ def _quality(
     sample: _Sample,
     distances: Float[Array, "rows rows"] | None,
 ) -> tuple[Float[Array, " cohort"], dict[str, Float[Array, ""]]]:
-    """Returns the share of clients that each participant represents, and errors of the cohort."""
+    """Computes the share of clients that each member represents, and errors of the cohort."""
     if distances is None:
-        participant, distance = nearest(gradients, cohort)
+        representative, distance = nearest(gradients, cohort)
     else:
-        participant, distance = _nearest_by(distances, cohort, finite)
-    counted = finite.astype(jnp.float32)
+        representative, distance = _nearest_by(distances, cohort, finite)
+    weights = finite.astype(jnp.float32)
     if sample.weights is not None:
-        counted = counted * sample.weights
-    counted = counted / jnp.maximum(jnp.sum(counted), 1)
-    shares = jax.ops.segment_sum(counted, participant, cohort.shape[0])
-    zeros = jnp.zeros_like(counted)
-    by_shares, alike = zeros.at[cohort].set(shares), zeros.at[cohort].set(1 / cohort.shape[0])
-    # Means over the first axis are slow on a CPU, and rows looked up one by one on a TPU.
-    sums = product(jnp.stack([counted, alike, by_shares]), gradients)
+        weights = weights * sample.weights
+    weights = weights / jnp.maximum(jnp.sum(weights), 1)
+    shares = jax.ops.segment_sum(weights, representative, cohort.shape[0])
+    zeros = jnp.zeros_like(weights)
+    by_shares, equal = zeros.at[cohort].set(shares), zeros.at[cohort].set(1 / cohort.shape[0])
+    # A product is used because means over the first axis are slow on CPUs, and gathers on TPUs.
+    sums = product(jnp.stack([weights, equal, by_shares]), gradients)
     info = {
         "approximation_error": jnp.linalg.norm(sums[1] - sums[0]),
         "representation_error": jnp.linalg.norm(sums[2] - sums[0]),
-        "representation_bound": product(counted, distance),
+        "representation_bound": product(weights, distance),
     }
     if sample.others:
         pool, total = sample.items.shape[0], sample.items.shape[0] + sample.others
@@ -293,20 +271,17 @@ def _nearest_by(
     cohort: Int[Array, " cohort"],
     finite: Bool[Array, " clients"],
 ) -> tuple[Int[Array, " clients"], Float[Array, " clients"]]:
-    """Finds nearest participants as `nearest` does, from known distances.
-
-    Only finite participants count, except that each participant is nearest to itself.
-    """
-    places = jnp.argmin(jnp.where(finite[cohort][:, None], distances[cohort], jnp.inf), axis=0)
-    places = places.astype(jnp.int32).at[cohort].set(jnp.arange(cohort.shape[0], dtype=jnp.int32))
+    """Finds the nearest finite member of the cohort of each client; each member is its own."""
+    slots = jnp.argmin(jnp.where(finite[cohort][:, None], distances[cohort], jnp.inf), axis=0)
+    slots = slots.astype(jnp.int32).at[cohort].set(jnp.arange(cohort.shape[0], dtype=jnp.int32))
     clients = jnp.arange(distances.shape[0], dtype=jnp.int32)
-    return places, distances[cohort[places], clients]
+    return slots, distances[cohort[slots], clients]
 
 
 def _standard_error(
     values: Float[Array, " references"], finite: Bool[Array, " references"], population: int
 ) -> Float[Array, ""]:
-    """Estimates the standard error of a population's sum from a sample without replacement."""
+    """Estimates the standard error of a population sum from a sample without replacement."""
     count = values.shape[0]
     deviations = jnp.where(finite, values - jnp.mean(values, where=finite), 0.0)
     variance = jnp.sum(deviations**2) / max(1, count - 1)

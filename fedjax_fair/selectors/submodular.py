@@ -1,4 +1,4 @@
-"""Selection by any set function: the shortest way to a new selector."""
+"""Selection by maximization of a set function."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY
 from typing import Literal
 
-import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Selector
-from fedjax_fair.submodular import SetFunction, greedy, stochastic_greedy
+from fedjax_fair.base import Context, Selector
+from fedjax_fair.selectors.uniform import uniform_cohort
+from fedjax_fair.submodular import MaximizationResult, SetFunction, greedy, stochastic_greedy
 
-__all__ = ["Submodular"]
+__all__ = ["Submodular", "maximize"]
 
 
 class Submodular(Selector):
-    """Selects the cohort that maximizes a set function, greedily. It has uniform weights.
+    """Selects the cohort that greedily maximizes a set function. It has uniform weights.
 
     Info: ``objective``, the value of the cohort.
 
     Args:
-        set_function_fn: From the context of a round to a set function over all clients, which
-            is made again in every round.
+        set_function_fn: Function from the context of a round to a set function over all clients.
         cohort_size: Clients per round.
-        candidates: Clients drawn again at each step of stochastic greedy; ``"all"`` considers all
-            clients.
+        candidates: Clients sampled at each step of stochastic greedy; ``"all"`` considers all.
 
     Raises:
-        ValueError: If an integer is not positive, or (at ``init``) more than the clients.
+        ValueError: If an integer is not positive, or (at ``init``) exceeds the number of clients.
 
     Examples:
-        Clients whose losses add up to the most, each counted up to one nat:
+        Clients with the largest total loss, each counted up to one nat:
 
+        >>> import jax.numpy as jnp
         >>> from fedjax_fair.submodular import Modular
         >>> def capped_losses(context):
         ...     return Modular(jnp.minimum(context.losses(context.variables), 1.0))
@@ -58,12 +58,21 @@ class Submodular(Selector):
         return ()
 
     def select(self, key, state, context):
-        function, size = self.set_function_fn(context), self.cohort_size
-        if self.candidates == "all":
-            chosen = greedy(function, size, candidate_mask=context.available)
-        else:
-            chosen = stochastic_greedy(
-                key, function, size, candidates=self.candidates, candidate_mask=context.available
-            )
-        weights = jnp.full(size, 1 / size, jnp.float32)
-        return Cohort(chosen.items, weights), state, {"objective": chosen.value}
+        function = self.set_function_fn(context)
+        selected = maximize(key, function, self.cohort_size, self.candidates, context.available)
+        return uniform_cohort(selected.items), state, {"objective": selected.value}
+
+
+def maximize(
+    key: Key[Array, ""],
+    function: SetFunction,
+    cohort_size: int,
+    candidates: int | Literal["all"],
+    available: Bool[Array, " items"] | None,
+) -> MaximizationResult:
+    """Maximizes a set function by greedy, or by stochastic greedy with a number of candidates."""
+    if candidates == "all":
+        return greedy(function, cohort_size, candidate_mask=available)
+    return stochastic_greedy(
+        key, function, cohort_size, candidates=candidates, candidate_mask=available
+    )

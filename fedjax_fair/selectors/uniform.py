@@ -1,4 +1,4 @@
-"""Uniform client selection, without replacement: the paper's *Random*."""
+"""Uniform client selection without replacement (*Random* in the papers)."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Context, Sampling, Selector, ServerView
 from fedjax_fair.numerics.permutation import permutation_at
 
-__all__ = ["Uniform", "sample_clients"]
+__all__ = ["Uniform", "sample_clients", "uniform_cohort", "uniform_weights"]
 
 
 class Uniform(Selector):
-    """Draws distinct clients, each equally likely. The cohort has uniform weights.
+    """Samples distinct clients with equal probabilities. The cohort has uniform weights.
 
-    The cost does not depend on the number of clients, unless some are not available: these are
-    counted in every round.
+    The cost does not depend on the number of clients, except with limited availability: available
+    clients are counted in every round.
 
     Args:
         cohort_size: Clients per round, at most the number of clients.
 
     Raises:
-        ValueError: If ``cohort_size`` is not positive, or (at ``init``) more than the clients.
+        ValueError: If ``cohort_size`` is not positive, or (at ``init``) exceeds the number of
+            clients.
 
     References:
         McMahan, Moore, Ramage, Hampson, Aguera y Arcas, *Communication-Efficient Learning of Deep
@@ -52,17 +53,25 @@ class Uniform(Selector):
         return ()
 
     def select(self, key, state, context):
-        size = self.cohort_size
-        clients = sample_clients(key, size, context)
-        return Cohort(clients, jnp.full(size, 1 / size, jnp.float32)), state, {}
+        return uniform_cohort(sample_clients(key, self.cohort_size, context)), state, {}
+
+
+def uniform_weights(count: int) -> Float[Array, " count"]:
+    """Returns equal weights that sum to 1."""
+    return jnp.full(count, 1 / count, jnp.float32)
+
+
+def uniform_cohort(clients: Int[Array, " cohort"]) -> Cohort:
+    """Returns a cohort with uniform weights."""
+    return Cohort(clients, uniform_weights(clients.shape[0]))
 
 
 def sample_clients(key: Key[Array, ""], count: int, context: Context) -> Int[Array, " count"]:
-    """Ids of distinct clients, each equally likely; of those that are available, if enough are."""
+    """Samples distinct clients uniformly: available ones, and others only if these are too few."""
     positions = jnp.arange(count, dtype=jnp.int32)
     if context.available is None:
         return permutation_at(key, positions, context.num_clients)
-    # A client's place is the number of its kind up to it: of those available, or of the others.
+    # A client's place is its rank among the available clients, or among the other ones.
     places = jnp.cumsum(context.available, dtype=jnp.int32)
     others = jnp.arange(1, context.num_clients + 1, dtype=jnp.int32) - places
     some = places[-1]

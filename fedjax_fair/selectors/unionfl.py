@@ -1,4 +1,4 @@
-"""UnionFL: representative clients, with a penalty for recently selected ones."""
+"""UnionFL: representative clients with a penalty for recent participants."""
 
 from __future__ import annotations
 
@@ -11,40 +11,37 @@ from fedjax_fair.submodular import union_penalty
 
 __all__ = ["UnionFL"]
 
-_NEVER = -(2**30)  # Before any window.
+_NEVER = -(2**30)  # A round before any window.
 
 
 class UnionFL(RepresentativeSelector):
-    r"""Selects clients that represent all clients, with a penalty for participants of recent cohorts.
+    r"""Selects clients that represent all clients, with a penalty for recent participants.
 
     It maximizes (equation 14)
 
     .. math:: G(S) - \mu\, |U_t \cap S|
 
-    with the representation :math:`G` of `DivFL` and the union :math:`U_t` of the last ``window``
-    cohorts, empty at first. A client counts once however often it was in them. The objective is
-    submodular but not monotone; a cohort is filled up even where that lowers it. With :math:`\mu =
-    0` it chooses as `DivFL` does. The weights of the cohort are as for `DivFL`. Info: that of
-    `DivFL`, ``penalty``, the second term without its sign, and ``repeated``, the number of participants
-    that were in the union.
+    with the representation :math:`G` of `DivFL`, to which :math:`\mu = 0` reduces it, and the union
+    :math:`U_t` of the last ``window`` cohorts. The objective is submodular but not monotone;
+    cohorts are filled even if that lowers it. The weights of the cohort are as for `DivFL`. Info:
+    as for `DivFL`; ``penalty``, the second term without its sign; and ``repeated``, the number of
+    selected clients in the union.
 
-    As for `DivFL`, no guarantee of differential privacy covers this selector.
+    As for `DivFL`, differential privacy does not cover this selector.
 
     Args:
         cohort_size: Clients per round.
-        mu: Penalty of a recently selected participant, >= 0. Its size relative to :math:`G` depends on
+        mu: Penalty per recent participant, >= 0. Its size relative to :math:`G` depends on
             ``scale``.
-        window: Rounds to look back, an integer >= 1. The state has the round in which each client
-            was last chosen, and does not grow with the window.
+        window: Number of recent cohorts, an integer >= 1. Memory does not depend on it.
         candidates: As for `DivFL`.
         pool: As for `DivFL`.
-        num_reference_clients: As for `DivFL`; the penalty of a cohort stays exact.
+        num_reference_clients: As for `DivFL`; the penalty of a cohort is exact.
         gradients: As for `DivFL`.
-        scale: Whether :math:`G` is a mean or a sum over clients.
+        scale: As for `DivFL`.
 
     Raises:
-        ValueError: If a setting is out of range, or (at ``init``) larger than the number of
-            clients.
+        ValueError: If an argument is out of range, or (at ``init``) exceeds the number of clients.
 
     References:
         Castillo J., Kaya, Ye, Hashemi, *Submodular Maximization Approaches for Equitable Client

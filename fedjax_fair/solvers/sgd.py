@@ -18,10 +18,10 @@ from fedjax_fair.numerics.permutation import permutation_at
 
 __all__ = ["SGD", "STEPS_PER_BLOCK"]
 
-# Minibatches drawn in one go where the number of steps is not known in advance: drawing them one by
-# one costs several microseconds each in small operations.
+# Minibatches drawn together if the number of steps is traced: drawing one takes several
+# microseconds of small operations.
 STEPS_PER_BLOCK = 32
-_MAX_STEPS = 2**31 - 1  # They are counted in 32 bits.
+_MAX_STEPS = 2**31 - 1  # Steps are counted in 32 bits.
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
@@ -34,14 +34,13 @@ class SGD(Solver):
     .. math:: w \leftarrow w - \eta\,(\nabla f_i(w; B) + \text{decay}\, w + \mu\,(w - w_t)).
 
     Every epoch is a random permutation of the client's examples, whose last minibatch may be
-    smaller. A client with fewer examples than ``batch_size`` uses them all at every step. Padded
-    positions repeat an example with weight zero, so that only batch normalization reads them.
-    Minibatches have at most as many positions as all clients have examples.
+    smaller. Padded positions repeat an example with weight zero, which only batch normalization
+    reads.
 
-    Supported instructions: ``loss_weight``, a factor of the client's loss, but not of the proximal
-    term and the decay; ``snapshot_step``, the number of steps after which to copy the model, at
-    most all; ``max_steps`` >= 1. Reports: ``last_batch``, the indices of the examples in the last
-    minibatch, -1 in padded positions; ``snapshot``, the update after ``snapshot_step`` steps.
+    Instructions: ``loss_weight``, a factor of the loss without proximal term and decay;
+    ``snapshot_step``, the number of steps before a copy of the model; ``max_steps`` >= 1. Reports:
+    ``last_batch``, the indices of the last minibatch, -1 in padded positions; ``snapshot``, the
+    update after ``snapshot_step`` steps.
 
     Args:
         learning_rate: Step size, >= 0, or a schedule, a function of the absolute round.
@@ -105,7 +104,7 @@ class SGD(Solver):
 
     @property
     def fixed_num_steps(self) -> bool:
-        """Whether all clients take equally many steps."""
+        """True if all clients take equally many steps."""
         return self.steps is not None
 
     def _make_optimizer(self, round: Int[Array, ""]) -> optax.GradientTransformation:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular.matroids import Matroid, heaviest_base
@@ -73,9 +73,8 @@ def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
     return Decomposition(*jax.device_put((bases, weights.astype(np.float32))))
 
 
-def _by_sliding(
-    order: Int[np.ndarray, " size"], x: np.ndarray
-) -> tuple[Bool[np.ndarray, "sets size"], np.ndarray]:
+# Both return independent sets, ``[sets, size]``, and their weights, ``[sets]``.
+def _by_sliding(order: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     present = order[x[order] > 0]
     ends = np.cumsum(x[present])
     starts = np.append(0, ends)[:-1]
@@ -89,7 +88,7 @@ def _by_sliding(
     return sets, lengths / lengths.sum()
 
 
-def _by_adding(matroid: Matroid, x: np.ndarray) -> tuple[Bool[np.ndarray, "sets size"], np.ndarray]:
+def _by_adding(matroid: Matroid, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     from scipy.optimize import nnls
 
     def heaviest(weights):  # Of all independent sets, not only bases.
@@ -109,9 +108,7 @@ def _by_adding(matroid: Matroid, x: np.ndarray) -> tuple[Bool[np.ndarray, "sets 
     return sets[positive], weights[positive] / weights[positive].sum()
 
 
-def _completed(
-    matroid: Matroid, sets: Bool[np.ndarray, "sets size"], x: np.ndarray
-) -> Bool[np.ndarray, "sets size"]:
+def _completed(matroid: Matroid, sets: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Returns bases that contain the sets, or most of a set that rounding made too large."""
     allowed = np.asarray(_independent(matroid, padded(sets)))[: len(sets)]
     bases = sets.copy()

@@ -34,27 +34,22 @@ __all__ = ["RunBatch"]
 
 
 class RunBatch:
-    """Runs of all methods that train on one federated dataset with the same seeds.
+    """Runs on one federated dataset with the same seeds, for one or several methods.
 
     It is a context manager, because it holds the threads that compile.
 
-    Args:
-        data: The federated dataset, on the host.
-        seeds: The seed of each run.
-        mesh: Devices or cores, or None for one device.
-
     Attributes:
         host_data: The dataset on the host.
-        seeds: The seeds, as integers.
-        mesh: The devices.
+        seeds: The seeds of the runs, as integers.
+        mesh: Devices or cores, or None for one device.
         cores: Number of cores that are devices; 1 without a mesh of cores.
-        one_run_per_core: Whether each core makes whole runs, which needs a run for each core.
-        groups: Groups of devices, each with an equal share of the runs. The last run is repeated if
-            they do not divide evenly.
+        one_run_per_core: Whether each core makes whole runs.
+        groups: Groups of devices, each with an equal share of the runs; the last run is repeated if
+            necessary.
 
     Raises:
-        ValueError: If the dataset is invalid, has no test examples, or has a number of partitions
-            that differs from the number of seeds.
+        ValueError: If the dataset is invalid or has no test examples, or the numbers of partitions
+            and seeds differ.
     """
 
     def __init__(self, data: FederatedData, seeds: Sequence[int], mesh: Mesh | None = None) -> None:

@@ -15,13 +15,7 @@ __all__ = ["BestModelTracker", "BestModels"]
 
 
 class BestModels(NamedTuple):
-    """The best evaluation of each run.
-
-    Attributes:
-        scores: Their scores, ``[seeds]``.
-        rounds: Rounds done before them, ``[seeds]``.
-        variables: Variables of the models, leaves ``[seeds, ...]``.
-    """
+    """Scores, rounds ``[seeds]`` and variables ``[seeds, ...]`` of the best evaluations."""
 
     scores: Float[np.ndarray, " seeds"]
     rounds: Int[np.ndarray, " seeds"]
@@ -29,14 +23,9 @@ class BestModels(NamedTuple):
 
 
 class BestModelTracker:
-    """Keeps the variables of the best evaluation of every run.
+    """Keeps the variables of the best evaluation of every run, in ``best``.
 
-    Args:
-        score: Maps an ``Evaluation`` to a score for each seed; larger is better.
-        num_seeds: The number of runs.
-
-    Attributes:
-        best: The best evaluations so far; None before the first one.
+    ``score`` maps an ``Evaluation`` to a score for each seed; larger is better.
     """
 
     def __init__(self, score: Callable[[Any], Any], num_seeds: int) -> None:
@@ -44,9 +33,9 @@ class BestModelTracker:
         self.best: BestModels | None = None
 
     def update(self, evaluation: Any, variables: Variables) -> None:
-        """Compares an evaluation of these variables, leaves ``[seeds, ...]``, with the best.
+        """Compares an evaluation of these variables with the best one.
 
-        Of equal scores the first one wins; NaN loses against all other scores.
+        Of equal scores the first one wins; NaN loses.
 
         Raises:
             ValueError: If there is not one score for each seed.

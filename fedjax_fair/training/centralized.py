@@ -22,13 +22,8 @@ class Centralized(BaseRound):
     many gradient steps, with ``epochs=`` it passes over all examples. Participation and traffic
     stay zero. Evaluations are those of federated methods.
 
-    Args:
-        model: The network.
-        solver: The optimizer.
-
     Raises:
-        ValueError: If an argument has another type; or, when a round is traced, on a mesh whose
-            devices share the clients of a run.
+        ValueError: If a round is traced on a mesh whose devices share the clients of a run.
 
     Examples:
         >>> import fedjax_fair as ff

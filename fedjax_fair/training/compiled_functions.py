@@ -36,15 +36,7 @@ _CPU_INIT_OPTIONS: dict[str, str | bool] = {"xla_backend_optimization_level": "1
 class CompiledFunctions:
     """The functions that a batch of runs of one method calls.
 
-    They compile in the background. A method that calls one waits for it.
-
-    Args:
-        method: The rounds of the runs.
-        batch: The runs.
-        eval_every: Rounds in a chunk.
-        train_loss: Whether evaluations measure training losses.
-        drop_nonfinite: As in ``simulate.run``.
-        custom_metrics: Additional metrics of every evaluation.
+    They compile in the background; a method that calls one waits for it.
 
     Attributes:
         empty_cohort: The cohort before the first round: -1 in every slot, ``[runs, cohort]``.
@@ -105,10 +97,7 @@ class CompiledFunctions:
         self._evaluate = batch.compile(lowered_evaluate)
 
     def memory(self, rounds: int) -> Memory:
-        """Returns the memory that the runs need at most.
-
-        It is that of the first device with its share of the runs, or that of all cores.
-        """
+        """Estimates the memory of the first device with its share of the runs, or of all cores."""
         batch = self._batch
         executables = self._chunks[self._eval_every].result(), self._evaluate.result()
         copies = 1 if batch.one_run_per_core else batch.cores

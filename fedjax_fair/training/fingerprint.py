@@ -25,14 +25,9 @@ _IRRELEVANT = {"clients_per_batch", "predict", "probabilities"}
 
 
 def describe(**values: Any) -> dict[str, str]:
-    """Describes all scalars, strings, arrays and functions in some values.
+    """Describes all scalars, strings, arrays and functions in some values, by their paths.
 
-    Args:
-        **values: Functions, containers, dataclasses, arrays or scalars, by name.
-
-    Returns:
-        A string for each, by its path. Arrays are described by checksums, objects of other kinds by
-        their type alone.
+    Arrays are described by checksums, objects of other kinds by their type alone.
 
     Examples:
         >>> from fedjax_fair import solvers

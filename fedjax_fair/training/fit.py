@@ -58,12 +58,11 @@ def fit(
     """Trains a federated method and returns metrics of every client.
 
     All seeds share one compiled function for the rounds between two evaluations. Evaluations are
-    before training, after every ``eval_every`` rounds and after the last one. If ``eval_every``
-    does not divide ``rounds``, the shorter last chunk is compiled separately.
+    before training, after every ``eval_every`` rounds and after the last one.
 
     Args:
-        round: The method: a `fedjax_fair.Round` or `fedjax_fair.Centralized`. Calls with equal
-            structure, other hyperparameters and as many seeds reuse what was compiled.
+        round: A `fedjax_fair.Round` or `fedjax_fair.Centralized`. Methods of equal structure reuse
+            what was compiled.
         data: The federated dataset. With partitions from ``data.stack``, one for each seed.
         rounds: Rounds to run.
         seeds: One run for each; it determines the initial model, cohorts and minibatches.
@@ -71,18 +70,13 @@ def fit(
         train_loss: Whether evaluations measure training losses, which reads all training examples.
         on_nonfinite: How to handle non-finite updates, which never reach the model. ``"raise"``
             ends the run. ``"skip_round"`` leaves the model unchanged in that round and warns at the
-            end. ``"drop_client"`` treats a client that sends one as not responding, and
-            renormalizes the weights of the others. Results record these clients
-            (``cohort_nonfinite``).
+            end. ``"drop_client"`` treats the client as not responding.
         callbacks: Called at the start, every evaluation and the end; any may stop the run.
         checkpoints: A folder for checkpoints, written at the end and at most twice a minute. A
-            second call continues from it, with the results of an uninterrupted run. A larger
-            ``rounds`` extends a finished run.
-        metrics: Additional metrics: a `Metric` is computed from the metrics of all clients, a
-            `ClientMetric` from the predictions for each client (`fedjax_fair.metrics.predictions`).
-        mesh: Devices from ``parallel.client_mesh``, or cores from ``parallel.core_mesh``; by
-            default one device. With several processes each makes the same call and gets the same
-            results, and callbacks must return the same.
+            second call continues from it. A larger ``rounds`` extends a finished run.
+        metrics: Additional metrics, of clients' metrics or predictions.
+        mesh: Devices from ``parallel.client_mesh`` or cores from ``parallel.core_mesh``; by default
+            one device. All processes make the same call, with equal callbacks.
 
     Returns:
         An ``xarray.Dataset`` that ``fedjax_fair.results`` describes.
@@ -105,19 +99,7 @@ def fit(
         >>> dict(run.test_accuracy.sizes)
         {'seed': 2, 'round': 3, 'client': 50}
     """
-    return train(
-        round,
-        data,
-        rounds=rounds,
-        seeds=seeds,
-        eval_every=eval_every,
-        train_loss=train_loss,
-        on_nonfinite=on_nonfinite,
-        callbacks=callbacks,
-        checkpoints=checkpoints,
-        metrics=metrics,
-        mesh=mesh,
-    ).dataset
+    return train(**locals()).dataset
 
 
 def train(
@@ -152,12 +134,8 @@ def train(
     Examples:
         >>> import fedjax_fair as ff
         >>> data = ff.data.load("digits")
-        >>> fedavg = ff.Round(
-        ...     model=ff.models.logistic(data.num_classes),
-        ...     selector=ff.selectors.Uniform(cohort_size=10),
-        ...     solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
-        ...     aggregator=ff.aggregators.Mean(),
-        ... )
+        >>> fedavg = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10),
+        ...                   ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
         >>> result = train(fedavg, data, rounds=20, seeds=(0, 1))
         >>> result.predict(data.test.features[:3]).shape
         (2, 3)
@@ -187,11 +165,9 @@ def fit_batch(
 ) -> xr.Dataset:
     """Trains a batch of methods of equal structure in one compiled function.
 
-    ``fedjax_fair.sweep`` calls it for named methods. Called directly, it sweeps over the
-    hyperparameters of any role. Each run has a method and a seed; seeds may repeat. Methods may
-    differ in fields annotated ``Number``, ``Integer`` or as arrays, which become a batch axis.
-    ``memory_limit`` is in bytes, compared with an estimate from the compiled functions. Other
-    arguments are those of ``fit``; by default a run that diverges does not end the others.
+    Each run has a method and a seed, which may repeat. Methods may differ in fields annotated
+    ``Number``, ``Integer`` or as arrays, which become a batch axis. ``memory_limit`` is in bytes.
+    Other arguments are those of ``fit``; by default a run that diverges does not end the others.
 
     Returns:
         The dataset of ``fit``, with the runs along ``seed``.
@@ -219,12 +195,8 @@ def fit_batch(
         ...         return ff.Cohort(clients, weights), state, {}
         >>> data = ff.data.load("digits")
         >>> methods = [
-        ...     ff.Round(
-        ...         model=ff.models.logistic(data.num_classes),
-        ...         selector=Loudest(10, penalty),
-        ...         solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
-        ...         aggregator=ff.aggregators.Mean(),
-        ...     )
+        ...     ff.Round(ff.models.logistic(10), Loudest(10, penalty),
+        ...              ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
         ...     for penalty in (0.0, 0.01, 0.1)
         ... ]
         >>> runs = ff.fit_batch(methods, data, rounds=5, seeds=(0, 0, 0))

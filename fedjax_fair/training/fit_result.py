@@ -33,12 +33,9 @@ _CHUNK_SIZE = 500
 class FitResult(NamedTuple):
     """Metrics and trained models of all seeds.
 
-    Predictions have a leading axis ``seeds``, in the order of the dimension ``seed`` of the
-    dataset.
-
     Attributes:
         dataset: The dataset that ``fit`` returns.
-        variables: Variables of the models, NumPy arrays ``[seeds, ...]``.
+        variables: NumPy arrays ``[seeds, ...]``, in the order of ``dataset.seed``.
         model: The network.
         rounds: Rounds that each model was trained for, ``[seeds]``.
 
@@ -63,14 +60,9 @@ class FitResult(NamedTuple):
     rounds: Int[np.ndarray, " seeds"]
 
     def variables_for(self, seed: int) -> Variables:
-        """Returns the variables of one seed.
+        """Returns the variables of one seed, as NumPy arrays.
 
-        Args:
-            seed: One of the seeds.
-
-        Returns:
-            NumPy arrays, in the containers of the network. Those of Flax are nested dicts, which
-            Linen modules take as ``{"params": params, **state}``.
+        Those of Flax are nested dicts, which Linen modules take as ``{"params": params, **state}``.
 
         Raises:
             ValueError: If there is no such seed.
@@ -114,25 +106,15 @@ class FitResult(NamedTuple):
         return np.asarray(call(outputs, self.variables, model.shared, features))
 
     def predict(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
-        """Returns predicted labels.
+        """Returns predicted labels, ``Model.predict`` of the outputs of ``features``.
 
-        Args:
-            features: As for ``outputs``.
-
-        Returns:
-            ``Model.predict`` of the outputs: classes ``[seeds, examples]`` of a classifier, targets
-            of a regression, or a Boolean for each of several labels.
+        They are classes ``[seeds, examples]`` of a classifier, targets of a regression, or a
+        Boolean for each of several labels.
         """
         return np.asarray(jax.vmap(self.model.predict)(self.outputs(features)))
 
     def predict_proba(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
-        """Returns predicted probabilities.
-
-        Args:
-            features: As for ``outputs``.
-
-        Returns:
-            An array ``[seeds, examples, classes]`` in ``[0, 1]``.
+        """Returns predicted probabilities of ``features``, ``[seeds, examples, classes]``.
 
         Raises:
             ValueError: If the model has no probabilities, as in regression.
@@ -144,13 +126,9 @@ class FitResult(NamedTuple):
     def evaluate(self, data: FederatedData) -> xr.Dataset:
         """Evaluates the models on the test examples of a federated dataset.
 
-        Args:
-            data: The dataset; with partitions from ``data.stack``, one for each seed.
-
         Returns:
-            The metrics of test examples of every seed, named as in the dataset of ``fit``:
-            ``test_accuracy`` and ``test_loss`` over ``client``, ``class_accuracy`` over ``class``,
-            and summaries.
+            Metrics of test examples of every seed, named as in the dataset of ``fit``. With
+            partitions from ``data.stack``, each seed has one.
 
         Raises:
             ValueError: If the dataset is invalid, has another number of partitions than seeds, or

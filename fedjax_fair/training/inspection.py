@@ -39,9 +39,6 @@ _CREATED_BY_CLASS_STATEMENT = 1 << 9  # Py_TPFLAGS_HEAPTYPE.
 def is_installed(value: Any) -> bool:
     """Returns whether all classes and functions in a value have installed code.
 
-    Args:
-        value: A round, a model, a metric, or a tuple of such values.
-
     Examples:
         >>> from fedjax_fair import solvers
         >>> is_installed(solvers.SGD(0.1, 10, steps=5))

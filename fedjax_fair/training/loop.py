@@ -56,11 +56,7 @@ class DivergenceError(RuntimeError):
 
 
 class MemoryLimitError(RuntimeError):
-    """Runs need more memory than they may take.
-
-    Attributes:
-        fits: The share of the runs that would fit, in [0, 1).
-    """
+    """Runs need more memory than they may take; ``fits`` is the share that would fit."""
 
     def __init__(self, memory: Memory, limit: int) -> None:
         super().__init__(f"the runs need {memory.total:,} bytes, more than {limit:,}.")

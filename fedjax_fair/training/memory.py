@@ -22,11 +22,8 @@ __all__ = [
 class Memory(NamedTuple):
     """Bytes of one device that a batch of runs needs.
 
-    Attributes:
-        data: The federated dataset.
-        states: States and hyperparameters of the runs.
-        temporaries: The largest temporaries and outputs of a compiled function.
-        records: What the runs record, on a CPU; 0 where records go to another memory.
+    ``temporaries`` are the largest temporaries and outputs of a compiled function. ``records`` are
+    0 if they are in another memory.
     """
 
     data: int

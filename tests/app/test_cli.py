@@ -1,4 +1,4 @@
-"""The command line, as a newcomer meets it."""
+"""The command line."""
 
 import csv
 import io
@@ -425,7 +425,7 @@ def test_sweep_runs_every_configuration_and_ranks_them(tmp_path, capsys):
 
 
 def sweep_of(**accuracies):
-    """Results over three configurations, in the order of accuracies of test and validation examples."""
+    """Results over three configurations with these accuracies."""
     shape = ("algorithm", "lam", "seed", "round")
     columns = {
         name: (shape, np.reshape(accuracies.get(name, [0.1, 0.2, 0.3]), (1, 3, 1, 1)))
@@ -511,6 +511,13 @@ def test_seeds_and_methods_are_written_with_spaces_or_commas(written, seeds):
     assert config.devices == 1
     joined = parse(Config, [f"--training.seeds={','.join(written.split())}"], "run")
     assert joined.training.seeds == seeds
+
+
+def test_flags_can_be_negated():
+    groups = presets.PRESETS["groups"].config
+    assert groups.data.partition_per_seed
+    config = parse(Config, ["--data.no-partition-per-seed", "--distributed"], "run", groups)
+    assert (config.data.partition_per_seed, config.distributed) == (False, True)
 
 
 def test_help_of_a_sweep_lists_what_can_be_varied(capsys):

@@ -1,4 +1,4 @@
-"""Settings in a file, and what a run would be before it is one."""
+"""Configuration files and dry runs."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def dry_run(capsys, *words):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_dry_run_prints_its_configuration(name, tmp_path, capsys):
-    """Also of settings that differ from what a configuration would have without the file."""
+    """Including settings that differ from the defaults."""
     file = tmp_path / "same.toml"
     config = drop_unused_settings(resolve(PRESETS[name].config))
     file.write_text(as_toml(config))
@@ -71,10 +71,8 @@ def test_options_override_a_file_which_overrides_a_preset(tiny, tmp_path, capsys
     assert (found.solver.prox, found.solver.steps, found.training.seeds) == (0.25, 1, (4, 5))
     assert (found.data.name, found.data.clients, found.solver.epochs) == ("digits", 10, None)
     assert "runs          2 methods x 2 seeds, 3 rounds each" in shown
-    assert (
-        "compilations  8, 4 per method" in shown
-    )  # One for the last round, which is a chunk alone.
-    # The preset's own hold where the file says nothing.
+    assert "compilations  8, 4 per method" in shown  # One is for the last round, a shorter chunk.
+    # Settings of the preset remain if the file does not set them.
     tiny.write_text(TINY.replace("steps = 1", "epochs = 1"))
     of_groups = dry_run(capsys, "run", "groups", "--config", tiny, "--data.partition=iid")
     assert "cohort_size = 4\n" in of_groups
@@ -123,7 +121,7 @@ def test_the_configuration_of_a_run_can_be_loaded(tiny, tmp_path):
         ),
         ("methods = ['fedavg']\n[solver]\nprox = -1.0", "prox=-1.0: expected"),
         ("devices = 'runs=2,client=1'", "devices='runs=2,client=1': expected an integer >= 1,"),
-        # Nothing in the file is ignored, though it may be a setting of another method.
+        # A setting of another method is not ignored.
         ("methods = ['fedavg']\n[selector]\nlam = 1.0", "is not used by methods fedavg"),
     ],
 )
@@ -148,7 +146,7 @@ def test_a_missing_file_is_named(command, capsys):
 
 
 def test_a_dry_run_of_a_sweep_counts_runs_and_compilations(tiny, tmp_path, capsys):
-    """Two numbers of steps are two programs, bonuses share one; fedavg has none."""
+    """Each number of steps is compiled separately; values of ``lam`` are compiled together."""
     words = ["steps=1,2", "lam=0,0.5,1", "--config", tiny, "--methods", "fedavg", "subtrunc"]
     shown = dry_run(capsys, "sweep", *words, f"--output={tmp_path / 'new'}")
     lines = [line.split(maxsplit=3)[2:] for line in shown.splitlines() if line.startswith("# ")]
@@ -159,7 +157,7 @@ def test_a_dry_run_of_a_sweep_counts_runs_and_compilations(tiny, tmp_path, capsy
         "subtrunc 6 runs, 4 compilations; steps=2; lam=0.0,0.5,1.0",
         "16 runs, 16 compilations",
     ]
-    assert "validation_fraction = 0.1" in shown  # Which a sweep ranks by.
+    assert "validation_fraction = 0.1" in shown  # A sweep ranks by validation.
     assert not (tmp_path / "new").exists()
 
 

@@ -1,4 +1,4 @@
-"""Interruptions: each ends the work with one line, wherever it falls."""
+"""Interruptions, which end the work with one line at any time."""
 
 import contextlib
 import gc
@@ -16,7 +16,7 @@ from fedjax_fair.app.termination import interruptible
 
 
 def noticed_after(cause):
-    """Makes something happen, and waits for its consequences."""
+    """Calls a function and waits for an interruption."""
     cause()
     time.sleep(5)
 
@@ -32,7 +32,7 @@ class Finalized:
 
 
 class Watched:
-    """Anything that can be referred to weakly."""
+    """Class with weak references."""
 
 
 def finalize():
@@ -85,7 +85,7 @@ def test_other_ignored_errors_are_reported(monkeypatch):
 
 
 def test_an_interruption_does_not_wait_for_compilation(tmp_path):
-    """The network takes far longer to compile than this test waits."""
+    """The network compiles for longer than the timeout of this test."""
     command = ["run", "--model.name=resnet18", "--methods=fedavg", "--output", str(tmp_path)]
     program = "from fedjax_fair.app.cli import program; program()"
     own = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}

@@ -1,4 +1,4 @@
-"""Evaluations in the tools in which people watch experiments."""
+"""Experiment trackers."""
 
 import numpy as np
 import pytest

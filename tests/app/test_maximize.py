@@ -1,4 +1,4 @@
-"""Commands that maximize: their tables, folders and figures, and what they answer to mistakes."""
+"""Commands of federated maximization: tables, folders, figures and errors."""
 
 import json
 import shutil

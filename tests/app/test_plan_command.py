@@ -1,4 +1,4 @@
-"""The command that plans, for the machine at hand and for others."""
+"""The command ``plan``, for the local machine and others."""
 
 import json
 

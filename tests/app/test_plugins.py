@@ -1,4 +1,4 @@
-"""Methods from outside the package, of files and of installed packages."""
+"""Plugins: files and installed packages."""
 
 import os
 import subprocess
@@ -62,7 +62,7 @@ for line in sys.stdin.read().splitlines():
 
 @pytest.fixture
 def folder(tmp_path):
-    """A plugin with a module beside it, and a package that is installed in a folder."""
+    """Makes a plugin that imports a module, and an installed package."""
     (tmp_path / "my_methods.py").write_text(LARGEST)
     (tmp_path / "helper.py").write_text("ONE = 1.0\n")
     site = tmp_path / "site"
@@ -136,7 +136,7 @@ def test_an_interruption_prints_the_plugins_of_the_run(tmp_path, monkeypatch):
 
 @pytest.fixture
 def new(monkeypatch):
-    """As in a process in which no method has been looked up."""
+    """Simulates a process that has not imported the registry."""
     monkeypatch.delitem(sys.modules, "fedjax_fair.app.registry", raising=False)
     monkeypatch.setattr(plugins, "_files", {})
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -208,7 +208,7 @@ def test_a_plugin_that_is_loaded_too_late_is_rejected(tmp_path):
     import fedjax_fair.app.registry  # noqa: F401
 
     (tmp_path / "late.py").write_text("METHODS = {}")
-    with pytest.raises(ValueError, match="expected to be loaded before app.registry is imported"):
+    with pytest.raises(ValueError, match=r"expected to be loaded before app\.registry is imported"):
         plugins.load(str(tmp_path / "late.py"))
 
 

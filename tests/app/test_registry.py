@@ -1,4 +1,4 @@
-"""Every method averages its cohort as its paper does, and those who claim it without bias."""
+"""Weights of the mean: those of the papers, and unbiased ones."""
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ def context():
 
 
 def weights_of(name, clients):
-    """What a method's aggregator makes of a cohort whose selector proposes something else."""
+    """Returns the weights of a method for a cohort with other weights of the selector."""
     aggregator = role_classes(METHODS[name])["aggregator"]()
     proposed = jnp.linspace(0.1, 0.4, clients.shape[0])
     return aggregator.compute_weights((), Cohort(clients, proposed), context())

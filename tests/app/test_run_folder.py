@@ -1,4 +1,4 @@
-"""Run folders keep what a run has, and let it continue."""
+"""Run folders and their continuation."""
 
 import json
 import os
@@ -38,7 +38,7 @@ SMALL = presets.resolve(
 
 
 class Interrupt(Callback):
-    """Stops the process, as far as a test can, in the middle of a run."""
+    """Raises an interruption in the middle of a run."""
 
     def __init__(self, round: int) -> None:
         self._round = round
@@ -265,7 +265,7 @@ def test_missing_models_are_reported(finished, tmp_path):
 
 
 def test_a_finished_run_is_extended(ready, finished, tmp_path, capsys, monkeypatch):
-    """One that ended between two evaluations of the longer run."""
+    """It has ended between two evaluations of the longer run."""
     monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
     name = "unionfl:window=2"
     short = replace(SMALL, methods=(name,), output=str(tmp_path))

@@ -1,4 +1,4 @@
-"""Many settings in one program: the same numbers as one by one, and no more compilations."""
+"""Sweeps: results of single runs with few compilations."""
 
 import importlib
 from dataclasses import replace
@@ -34,7 +34,7 @@ def base():
 
 
 def one_by_one(base, name, seed, **settings):
-    """The same configuration as a run of its own."""
+    """Runs one configuration of a sweep."""
     written = ",".join(f"{setting}={value}" for setting, value in settings.items())
     # A sweep holds out a tenth of training examples.
     data = replace(base.data, validation_fraction=0.1)
@@ -151,7 +151,7 @@ def test_batches_fit_into_memory(base, monkeypatch):
 
 
 def test_groups_of_devices_get_equally_many_runs(base, monkeypatch):
-    """Ten runs among four groups, where memory suffices for two of each: eight, and then two."""
+    """With memory for two runs per group, four groups make ten runs in batches of eight and two."""
     config = replace(base, methods=("fedavg",))
     _, _, (group,) = plan_sweep(config, {"learning_rate": [0.1]}, seeds=range(10))
     devices = np.array(8 * jax.devices()[:1]).reshape(4, 2)  # Nothing runs on them.

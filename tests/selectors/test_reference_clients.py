@@ -61,9 +61,9 @@ def drawn(keys, references=REFERENCES, size=POOL, count=CLIENTS):
     """The clients outside of a pool that represent the others, of each key."""
     pool = jnp.arange(size, dtype=jnp.int32) * 3 + 1
     return jax.vmap(
-        lambda key: representative_selector._with_others(key, pool, references, count).clients[
-            size:
-        ]
+        lambda key: representative_selector._sample_references(
+            key, pool, references, count
+        ).clients[size:]
     )(keys)
 
 
@@ -142,7 +142,7 @@ def test_the_choice_is_that_of_greedy_on_the_weighted_sample(name):
         gradients, losses = clients_of(seed)
         key_pool, key = jax.random.split(jax.random.key(seed))
         pool = representative_selector._pool(key_pool, context_of(gradients, losses), POOL)
-        others = representative_selector._with_others(
+        others = representative_selector._sample_references(
             jax.random.split(key)[0], pool, REFERENCES, CLIENTS
         )
         pool, others = np.asarray(pool), np.asarray(others.clients[POOL:])
@@ -184,7 +184,7 @@ def test_gains_are_unbiased_with_the_documented_error():
     @jax.jit
     def estimates(keys):
         def one(key):
-            sample = representative_selector._with_others(key, pool, REFERENCES, CLIENTS)
+            sample = representative_selector._sample_references(key, pool, REFERENCES, CLIENTS)
             rows = jnp.asarray(gradients)[sample.clients]
             return gains(facility_location_from_features(rows, sample.items, None, sample.weights))
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from locations import mask_of, random_location, value_of, values_of
 
 from fedjax_fair import submodular as sm
 from fedjax_fair.submodular import matroids
@@ -27,23 +28,6 @@ def all_candidates(function, k=None, **settings):
 
 
 MAXIMIZERS = {"greedy": sm.greedy, "lazy": sm.lazy_greedy, "stochastic": all_candidates}
-
-
-def random_location(seed, points=9):
-    return np.random.default_rng(seed).integers(0, 20, (points, N)).astype(np.float32)
-
-
-def values_of(similarity, masks=SETS):
-    """Facility location of masks, by definition."""
-    return np.where(masks[:, None], similarity[None], 0).max(axis=2).sum(axis=1)
-
-
-def value_of(similarity, items):
-    return values_of(similarity, mask_of(items)[None])[0]
-
-
-def mask_of(items):
-    return np.isin(np.arange(N), items)
 
 
 def selected(chosen):

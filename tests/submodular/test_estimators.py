@@ -133,8 +133,8 @@ def test_metrics_are_those_of_scipy():
 
     far = POINTS + np.where(np.arange(4) == 0, 3e4, 0)  # Which euclidean distances do not see.
     for points in (POINTS, far):
-        found = solve({metric: metrics.prepared(points, metric) for metric in metrics.METRICS})
-        for metric, near in found.items():
+        by_metric = solve({metric: metrics.prepared(points, metric) for metric in metrics.METRICS})
+        for metric, near in by_metric.items():
             np.testing.assert_allclose(near, similarities(points, metric), rtol=1e-4, atol=1e-5)
 
 
@@ -150,10 +150,10 @@ GIVEN = [
 def test_similarities_are_precomputed_computed_or_named(model):
     near = similarities(POINTS, "rbf")
     given = clone(model).fit(near)
-    own = clone(model).set_params(metric=partial(similarities, metric="rbf")).fit(POINTS)
+    computed = clone(model).set_params(metric=partial(similarities, metric="rbf")).fit(POINTS)
     named = clone(model).set_params(metric="rbf").fit(POINTS)
     thin = clone(model).fit(sparse.csr_matrix(near))
-    for other in (own, named, thin):
+    for other in (computed, named, thin):
         assert other.ranking_.tolist() == given.ranking_.tolist()
         np.testing.assert_allclose(other.gains_, given.gains_, rtol=1e-4, atol=1e-5)
 

@@ -170,10 +170,10 @@ def test_batches_equal_one_stream(k, epsilon, sizes):
         similarity = random_location(seed)
         batches = np.split(similarity.T, np.cumsum(sizes)[:-1])
         chosen = sm.sieve_batches(location_of_batch, iter(batches), k, epsilon)
-        whole = sifted(similarity, order, k, epsilon)
-        np.testing.assert_array_equal(chosen.items, whole.items)
-        np.testing.assert_allclose(chosen.gains, whole.gains, rtol=1e-6)
-        assert chosen.num_evaluations == whole.num_evaluations
+        one_stream = sifted(similarity, order, k, epsilon)
+        np.testing.assert_array_equal(chosen.items, one_stream.items)
+        np.testing.assert_allclose(chosen.gains, one_stream.gains, rtol=1e-6)
+        assert chosen.num_evaluations == one_stream.num_evaluations
     compiled = sieve_module._next._cache_size()
     sm.sieve_batches(location_of_batch, batches, k, epsilon)
     assert sieve_module._next._cache_size() == compiled
@@ -185,10 +185,10 @@ def test_batches_of_functions_with_cached_gains(monkeypatch):
     monkeypatch.setattr(module, "_SMALL", 0)
     similarity = random_location(3)
     with target.tracing_for("cpu"):
-        whole = sifted(similarity, np.arange(N, dtype=np.int32), 3, 0.1)
+        one_stream = sifted(similarity, np.arange(N, dtype=np.int32), 3, 0.1)
         batches = np.split(similarity.T, 2)
         chosen = sm.sieve_batches(lambda rows: sm.FacilityLocation(rows.T), batches, 3, 0.1)
-    np.testing.assert_array_equal(chosen.items, whole.items)
+    np.testing.assert_array_equal(chosen.items, one_stream.items)
 
 
 def test_streams_of_some_items_and_without_gains():
@@ -220,14 +220,14 @@ def test_greedi_is_the_best_of_the_parts_and_their_union(k, parts):
     for seed in range(70, 90):
         similarity = random_location(seed)
         chosen, central = distributed(similarity, k, parts)
-        found = [greedy_among(similarity, k, range(part, N, parts)) for part in range(parts)]
-        union = sorted(set().union(*(items for items, _ in found)))
+        of_parts = [greedy_among(similarity, k, range(part, N, parts)) for part in range(parts)]
+        union = sorted(set().union(*(items for items, _ in of_parts)))
         merged, num_evaluations = greedy_among(similarity, k, union)
-        values = [value_of(similarity, items) for items, _ in found]
+        values = [value_of(similarity, items) for items, _ in of_parts]
         value = value_of(similarity, merged)
         check(similarity, chosen)
         np.testing.assert_allclose(chosen.value, max(*values, value), rtol=1e-5)
-        assert chosen.num_evaluations == num_evaluations + sum(own for _, own in found)
+        assert chosen.num_evaluations == num_evaluations + sum(count for _, count in of_parts)
         assert chosen.value >= (1 - 1 / math.e) / min(parts, k) * best_of(similarity, k) - 1e-5
         if parts == 1:
             assert chosen.items.tolist() == central.items.tolist()
@@ -246,8 +246,8 @@ def test_greedi_does_not_depend_on_devices():
         text=True,
         check=True,
     )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert found == [
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert results == [
         {"devices": 8, "parts": 5, "same": True},
         {"devices": 3, "parts": 19, "same": True},
     ]
@@ -262,19 +262,23 @@ def test_greedi_with_random_parts_keeps_its_expected_bound():
     draw = jax.jit(jax.vmap(lambda key: jax.random.randint(key, (N,), 0, 3)))
     for seed in range(5):
         similarity = random_location(seed)
-        found = solve(similarity)
-        values = np.asarray(found.value)
+        result = solve(similarity)
+        values = np.asarray(result.value)
         error = values.std() / np.sqrt(len(values))
         assert values.mean() + 3 * error >= (1 - 1 / math.e) / 2 * best_of(similarity, 3)
     # Parts may be of any size, and empty.
     for place, owners in enumerate(np.asarray(draw(KEYS))[:60]):
         parts = [np.flatnonzero(owners == part).tolist() for part in range(3)]
-        own = [greedy_among(similarity, 3, part) for part in parts]
-        union = sorted(set().union(*(items for items, _ in own)))
+        of_parts = [greedy_among(similarity, 3, part) for part in parts]
+        union = sorted(set().union(*(items for items, _ in of_parts)))
         merged, num_evaluations = greedy_among(similarity, 3, union)
-        best = max(value_of(similarity, items) for items in (merged, *(items for items, _ in own)))
+        best = max(
+            value_of(similarity, items) for items in (merged, *(items for items, _ in of_parts))
+        )
         np.testing.assert_allclose(values[place], best, rtol=1e-5)
-        assert found.num_evaluations[place] == num_evaluations + sum(number for _, number in own)
+        assert result.num_evaluations[place] == num_evaluations + sum(
+            number for _, number in of_parts
+        )
 
 
 @pytest.mark.usefixtures("as_users_call")

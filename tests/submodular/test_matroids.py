@@ -96,18 +96,18 @@ def test_independence_agrees_with_the_definition(case):
 
 def test_feasible_items_keep_a_set_independent(case):
     matroid, independent, _ = case
-    found = np.asarray(jax.jit(jax.vmap(matroid.feasible_items))(SETS))
+    feasible = np.asarray(jax.jit(jax.vmap(matroid.feasible_items))(SETS))
     expected = independent[number(SETS[:, None] | UNIT)] & ~SETS
-    np.testing.assert_array_equal(found[independent], expected[independent])
+    np.testing.assert_array_equal(feasible[independent], expected[independent])
 
 
 def test_the_heaviest_base_has_the_largest_weight(case):
     matroid, _, bases = case
     heaviest = np.asarray(jax.jit(jax.vmap(matroid.max_weight_base))(WEIGHTS))
-    for own, base in zip(WEIGHTS, heaviest, strict=True):
-        assert own[base].sum() == (bases @ own).max()
-        best = bases[bases @ own == (bases @ own).max()]
-        first = min((sorted(np.flatnonzero(mask)) for mask in best), key=by_rank(own))
+    for weights, base in zip(WEIGHTS, heaviest, strict=True):
+        assert weights[base].sum() == (bases @ weights).max()
+        best = bases[bases @ weights == (bases @ weights).max()]
+        first = min((sorted(np.flatnonzero(mask)) for mask in best), key=by_rank(weights))
         assert np.flatnonzero(base).tolist() == first
 
 
@@ -128,12 +128,14 @@ def test_exchanges_are_symmetric_and_always_exist(case):
         assert len(bases) == 1
         return
     base, other, item = (np.array(column) for column in zip(*cases, strict=True))
-    found = np.asarray(jax.jit(jax.vmap(matroid.exchangeable))(base, other, item.astype(np.int32)))
-    assert found.any(axis=1).all()
+    exchangeable = np.asarray(
+        jax.jit(jax.vmap(matroid.exchangeable))(base, other, item.astype(np.int32))
+    )
+    assert exchangeable.any(axis=1).all()
     out = UNIT[item][:, None]  # What leaves the base, and joins the other for each item.
     valid = independent[number((base[:, None] & ~out) | UNIT)]
     valid &= independent[number((other[:, None] & ~UNIT) | out)]
-    np.testing.assert_array_equal(found, valid & other & ~base)
+    np.testing.assert_array_equal(exchangeable, valid & other & ~base)
 
 
 def test_constraints_are_on_consecutive_items_of_the_order():

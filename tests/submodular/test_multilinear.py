@@ -55,9 +55,9 @@ def test_facility_location_is_exact(drawn):
     x, rng = drawn
     scores = rng.integers(0, 5, x.size).astype(np.float32)  # Ties and zeros too.
     value, gradient = by_definition(lambda mask: scores[mask].max(initial=0), x)
-    found = facility_location(jnp.asarray(scores), jnp.asarray(x))
-    np.testing.assert_allclose(found[0], value, atol=1e-5)
-    np.testing.assert_allclose(found[1], gradient, atol=1e-5)
+    actual = facility_location(jnp.asarray(scores), jnp.asarray(x))
+    np.testing.assert_allclose(actual[0], value, atol=1e-5)
+    np.testing.assert_allclose(actual[1], gradient, atol=1e-5)
 
 
 @settings(max_examples=60, deadline=None)
@@ -66,9 +66,9 @@ def test_coverage_is_exact(drawn):
     x, rng = drawn
     covers = rng.random(x.size) < 0.6
     value, gradient = by_definition(lambda mask: float((covers & mask).any()), x)
-    found = coverage(jnp.asarray(covers), jnp.asarray(x))
-    np.testing.assert_allclose(found[0], value, atol=1e-6)
-    np.testing.assert_allclose(found[1], gradient, atol=1e-6)
+    actual = coverage(jnp.asarray(covers), jnp.asarray(x))
+    np.testing.assert_allclose(actual[0], value, atol=1e-6)
+    np.testing.assert_allclose(actual[1], gradient, atol=1e-6)
 
 
 @settings(max_examples=30, deadline=None)
@@ -78,15 +78,15 @@ def test_a_table_is_exact_for_any_function(drawn):
     values = rng.normal(size=2**x.size).astype(np.float32)
     place = 2 ** np.arange(x.size)
     value, gradient = by_definition(lambda mask: values[mask @ place], x)
-    found = tabulated(jnp.asarray(values), jnp.asarray(x))
-    np.testing.assert_allclose(found[0], value, atol=1e-5)
-    np.testing.assert_allclose(found[1], gradient, atol=1e-5)
+    actual = tabulated(jnp.asarray(values), jnp.asarray(x))
+    np.testing.assert_allclose(actual[0], value, atol=1e-5)
+    np.testing.assert_allclose(actual[1], gradient, atol=1e-5)
 
 
 def test_the_table_has_the_values_of_all_sets_in_order():
     weights = jnp.array([1.0, 10.0, 100.0])
-    found = jax.jit(lambda: ml.table(lambda mask: mask.astype(jnp.float32) @ weights, 3))()
-    assert found.tolist() == [0, 1, 10, 11, 100, 101, 110, 111]
+    values = jax.jit(lambda: ml.table(lambda mask: mask.astype(jnp.float32) @ weights, 3))()
+    assert values.tolist() == [0, 1, 10, 11, 100, 101, 110, 111]
 
 
 def test_golden_values():

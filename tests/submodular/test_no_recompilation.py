@@ -101,15 +101,15 @@ EITHER = {**FUNCTIONS, **MATROIDS}
 @contextmanager
 def compilations():
     """A list with an entry for every compilation."""
-    found = []
+    compiled = []
 
     def note(name, seconds, **_):
         if name == COMPILED:
-            found.append(name)
+            compiled.append(name)
 
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
-        yield found
+        yield compiled
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
 
@@ -191,35 +191,35 @@ CALLS = {
 def test_a_second_call_compiles_nothing(name):
     jax.block_until_ready(CALLS[name](0))
     jax.block_until_ready(CALLS[name](1))  # Points may decompose into twice as many bases.
-    with compilations() as found:
+    with compilations() as compiled:
         for seed in (1, 0):
             jax.block_until_ready(CALLS[name](seed))
-    assert not found
+    assert not compiled
 
 
 @pytest.mark.parametrize("name", ["greedy of feature_based", "greedy under constraints", "kmeans"])
 def test_the_second_object_compiles_nothing(name):
     jax.block_until_ready(CALLS[name](0))
-    with compilations() as found:
+    with compilations() as compiled:
         jax.block_until_ready(CALLS[name](1))
-    assert not found
+    assert not compiled
 
 
 def test_another_size_is_compiled():
-    with compilations() as found:
+    with compilations() as compiled:
         sm.greedy(sm.Modular(numbers(0, 13)), 2)
-    assert found
+    assert compiled
 
 
 def test_a_plain_function_is_compiled_by_its_identity():
     features = numbers(0, N, 4)
     sm.greedy(sm.FeatureBased(features, jnp.tanh), 2)
-    with compilations() as found:
+    with compilations() as compiled:
         sm.greedy(sm.FeatureBased(2 * features, jnp.tanh), 2)
-    assert not found
-    with compilations() as found:
+    assert not compiled
+    with compilations() as compiled:
         sm.greedy(sm.FeatureBased(features, lambda sums: jnp.tanh(sums)), 2)
-    assert found
+    assert compiled
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -42,12 +42,12 @@ def drawn(graph, tradeoff, k):
     return jax.vmap(lambda key: sm.random_greedy(key, sm.GraphCut(graph, tradeoff), k))(KEYS)
 
 
-def values_of(found, graph, tradeoff):
+def values_of(results, graph, tradeoff):
     """Returns the values of all sets, checked against their items."""
-    values = cuts(graph, tradeoff, masks_of(found.items))
-    np.testing.assert_allclose(found.value, values, atol=1e-3)
-    np.testing.assert_allclose(found.gains.sum(axis=1), values, atol=1e-3)
-    assert (np.asarray(found.gains)[np.asarray(found.items) < 0] == 0).all()
+    values = cuts(graph, tradeoff, masks_of(results.items))
+    np.testing.assert_allclose(results.value, values, atol=1e-3)
+    np.testing.assert_allclose(results.gains.sum(axis=1), values, atol=1e-3)
+    assert (np.asarray(results.gains)[np.asarray(results.items) < 0] == 0).all()
     return values
 
 
@@ -78,9 +78,9 @@ def test_double_greedy_depends_on_earlier_decisions_and_new_draws():
     """Two disjoint edges; of each the optimum has one end."""
     graph = np.zeros((N, N), np.float32)
     graph[[0, 1, 2, 3], [1, 0, 3, 2]] = 4
-    found = halved(graph, np.float32(1.0))
-    assert (found.value == 8).all()
-    both = (np.asarray(found.items)[:, [0, 2]] >= 0).all(axis=1)
+    results = halved(graph, np.float32(1.0))
+    assert (results.value == 8).all()
+    both = (np.asarray(results.items)[:, [0, 2]] >= 0).all(axis=1)
     assert abs(both.mean() - 1 / 4) <= 4 * np.sqrt(3 / 16 / len(both))
 
 
@@ -104,8 +104,8 @@ def test_random_greedy_keeps_its_expected_bound(tradeoff):
 def test_random_greedy_samples_the_largest_gains_uniformly():
     weights = jnp.array([5.0, 1.0, -1.0, 4.0, 3.0, 2.0])
     solve = jax.jit(jax.vmap(lambda key: sm.random_greedy(key, sm.Modular(weights), 3)))
-    found = solve(KEYS)
-    items = np.asarray(found.items)
+    results = solve(KEYS)
+    items = np.asarray(results.items)
     # Of the first three, and after each of the three that are then largest.
     first = np.bincount(items[:, 0], minlength=N) / len(items)
     error = 4 * np.sqrt(2 / 9 / len(items))
@@ -114,7 +114,7 @@ def test_random_greedy_samples_the_largest_gains_uniformly():
     shares = np.bincount(second, minlength=N) / len(second)
     error = 4 * np.sqrt(2 / 9 / len(second))
     np.testing.assert_allclose(shares, np.isin(np.arange(N), [3, 4, 5]) / 3, atol=error)
-    assert (found.num_evaluations == 6 + 5 + 4).all()
+    assert (results.num_evaluations == 6 + 5 + 4).all()
 
 
 def test_random_greedy_adds_no_item_without_a_gain():

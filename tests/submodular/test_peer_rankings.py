@@ -51,15 +51,15 @@ def agreed(make, arrays, count, theirs, gains, accuracy):
     taken = np.zeros(all_gains.shape, bool)
     for place in places:
         taken[place + 1 :, theirs[place]] = True
-    own = all_gains[places, theirs]
+    our_gains = all_gains[places, theirs]
     slack = accuracy * np.abs(gains).max()
-    np.testing.assert_allclose(own, gains, rtol=0, atol=slack)
-    assert (np.where(taken, -np.inf, all_gains).max(axis=1) <= own + slack).all()
+    np.testing.assert_allclose(our_gains, gains, rtol=0, atol=slack)
+    assert (np.where(taken, -np.inf, all_gains).max(axis=1) <= our_gains + slack).all()
 
     ours = np.asarray(selected(make, arrays, count, len(theirs)))
     same = int(np.append(ours != theirs, True).argmax())
     if same < len(theirs):
-        assert abs(all_gains[same, ours[same]] - own[same]) <= slack
+        assert abs(all_gains[same, ours[same]] - our_gains[same]) <= slack
     return same
 
 
@@ -121,18 +121,18 @@ def apricot_cases():
 
 @pytest.mark.parametrize(("case", "optimizers"), apricot_cases().items())
 def test_apricot(case, optimizers):
-    found = recorded("apricot_0_6_1")
+    arrays = recorded("apricot_0_6_1")
     name, setting = case.split(":")
     if name in GRAPHS:
         make, data = GRAPHS[name], similarities(setting)
     elif name == "features":
         make, data = BASED[setting], digits()
     else:
-        make, data = sm.Coverage, np.unpackbits(found["members"]).reshape(300, 1000).astype(bool)
+        make, data = sm.Coverage, np.unpackbits(arrays["members"]).reshape(300, 1000).astype(bool)
     # Most of the time all optimizers select the same.
-    rankings = {found[f"{case}:{by}"].tobytes(): f"{case}:{by}" for by in optimizers}
+    rankings = {arrays[f"{case}:{by}"].tobytes(): f"{case}:{by}" for by in optimizers}
     for key in rankings.values():
-        same = agreed(make, (data,), len(data), found[key], found[f"gains:{key}"], 1e-9)
+        same = agreed(make, (data,), len(data), arrays[key], arrays[f"gains:{key}"], 1e-9)
         assert same == 100 or case in TIED
 
 
@@ -187,10 +187,10 @@ UNTIED = ("cut", "probabilistic", "sqrt", "log", "inverse")
 
 @pytest.mark.parametrize("name", SUBMODLIB)
 def test_submodlib(name):
-    found = recorded("submodlib_0_0_3")
+    recorded_arrays = recorded("submodlib_0_0_3")
     make, *data = SUBMODLIB[name]
     for seed in range(3):
-        arrays = tuple(found[f"{seed}:{of}"] for of in data)
-        items, gains = found[f"{seed}:{name}:items"], found[f"{seed}:{name}:gains"]
+        arrays = tuple(recorded_arrays[f"{seed}:{of}"] for of in data)
+        items, gains = recorded_arrays[f"{seed}:{name}:items"], recorded_arrays[f"{seed}:{name}:gains"]
         same = agreed(make, arrays, 36, items, gains, 1e-6)
         assert same == 12 or name not in UNTIED

@@ -41,8 +41,8 @@ def bases_of(name):
 
 
 def are_bases(name, masks):
-    found = {tuple(mask) for mask in np.unique(np.asarray(masks), axis=0)}
-    return found <= {tuple(base) for base in bases_of(name)}
+    distinct = {tuple(mask) for mask in np.unique(np.asarray(masks), axis=0)}
+    return distinct <= {tuple(base) for base in bases_of(name)}
 
 
 def a_point(name, seed=0, full=True):
@@ -122,7 +122,9 @@ def test_a_point_with_rounding_errors_is_decomposed():
 def rounders(name):
     """Rounding functions, compiled once for each matroid: ``round(x) -> [keys, N]``."""
     matroid, count = MATROIDS[name], 12
-    swap = jax.jit(jax.vmap(lambda key, found: rounding.swap(key, matroid, found), (0, None)))
+    swap = jax.jit(
+        jax.vmap(lambda key, decomposition: rounding.swap(key, matroid, decomposition), (0, None))
+    )
     pipage = jax.jit(jax.vmap(lambda key, x: rounding.pipage(key, matroid, x), (0, None)))
 
     def by_swaps(x):
@@ -190,10 +192,13 @@ def test_deterministic_pipage_keeps_the_value(name):
     scores = rng.gamma(0.3, size=(40, 3, N)).astype(np.float32)
     points = [a_point(name, seed, full=seed % 2 == 0) for seed in range(40)]
     points = np.stack(points).astype(np.float32)
-    found = np.asarray(chosen(scores, points))
-    assert are_bases(name, found)
-    for own, mask, x in zip(scores, found, points, strict=True):
-        assert values_of(own, mask[None])[0] >= expected(own, x.astype(float)) - 1e-5
+    rounded = np.asarray(chosen(scores, points))
+    assert are_bases(name, rounded)
+    for client_scores, mask, x in zip(scores, rounded, points, strict=True):
+        assert (
+            values_of(client_scores, mask[None])[0]
+            >= expected(client_scores, x.astype(float)) - 1e-5
+        )
 
 
 def test_a_run_is_rounded_without_its_clients():

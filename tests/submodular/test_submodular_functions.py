@@ -316,8 +316,8 @@ def test_the_oracle_agrees_with_the_definition_on_every_subset(name, cached, req
     assert true_values[0] == 0
     np.testing.assert_allclose(values, true_values, rtol=1e-5, atol=1e-5)
     for gains in (*together, *alone):
-        found = np.where(MASKS, np.nan, gains)  # Entries of members are meaningless.
-        np.testing.assert_allclose(found, true_gains, rtol=1e-5, atol=1e-5)
+        defined = np.where(MASKS, np.nan, gains)  # Entries of members are meaningless.
+        np.testing.assert_allclose(defined, true_gains, rtol=1e-5, atol=1e-5)
     for one, other in zip(together, alone or together, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
@@ -379,11 +379,11 @@ def test_items_near_a_query_and_far_from_private_items_are_selected():
         location = sm.FacilityLocation(near)
         asked = sm.ConditionalMutualInformation(location, query=[0, 4], private=[5])
         avoiding = sm.ConditionalGain(location, private=[0, 4])
-        found = (
+        results = (
             sm.greedy(asked, 1, candidate_mask=others),
             sm.greedy(avoiding, 1, candidate_mask=others),
         )
-        return [chosen.items[0] for chosen in found]
+        return [chosen.items[0] for chosen in results]
 
     asked, avoiding = solve(near)
     assert asked in (1, 2, 3)
@@ -406,7 +406,7 @@ def test_disparities_are_not_submodular(name):
 
 @pytest.mark.parametrize("name", DISPARITIES)
 def test_greedy_reaches_half_of_the_best_disparity_of_a_metric(name):
-    disparity, whole = {
+    disparity, evaluate = {
         "disparity_sum": (sm.DisparitySum, sum),
         "disparity_min": (sm.DisparityMin, min),
     }[name]
@@ -416,12 +416,12 @@ def test_greedy_reaches_half_of_the_best_disparity_of_a_metric(name):
         points = np.random.default_rng(seed).normal(size=(8, 2)) ** 3
         distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
         chosen = greedily(distances)
-        found = whole(pairs(distances, np.isin(np.arange(8), chosen.items)))
+        value = evaluate(pairs(distances, np.isin(np.arange(8), chosen.items)))
         sets = (np.isin(np.arange(8), items) for items in itertools.combinations(range(8), 4))
-        best = max(whole(pairs(distances, mask)) for mask in sets)
-        np.testing.assert_allclose(chosen.value, found, rtol=1e-4)
-        assert found >= best / 2
-        suboptimal += found < 0.99 * best
+        best = max(evaluate(pairs(distances, mask)) for mask in sets)
+        np.testing.assert_allclose(chosen.value, value, rtol=1e-4)
+        assert value >= best / 2
+        suboptimal += value < 0.99 * best
     assert suboptimal
 
 

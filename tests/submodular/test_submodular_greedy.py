@@ -8,26 +8,13 @@ import chex
 import jax
 import numpy as np
 import pytest
+from locations import mask_of, random_location, value_of, values_of
 
 from fedjax_fair import submodular as sm
 
 LINE = np.array([0.0, 1.0, 10.0, 11.0])
 LINE_DISTANCES = np.abs(LINE[:, None] - LINE)
 MASKS = np.array(list(itertools.product([False, True], repeat=7)))
-
-
-def random_location(seed, points=9, items=7):
-    # Whole numbers, so that sums are exact and ties are real.
-    return np.random.default_rng(seed).integers(0, 20, (points, items)).astype(np.float32)
-
-
-def location_values(similarity, masks):
-    """Facility location of masks, by definition."""
-    return np.where(masks[:, None], similarity[None], 0).max(axis=2).sum(axis=1)
-
-
-def mask_of(items, size=7):
-    return np.isin(np.arange(size), items)
 
 
 @partial(jax.jit, static_argnames="k")
@@ -61,8 +48,8 @@ def test_greedy_keeps_its_bound_and_lazy_and_stochastic_greedy_agree(k):
     for seed in range(20):
         similarity = random_location(seed)
         plain, lazy, stochastic = located(similarity, k)
-        values = location_values(similarity, MASKS)
-        assert plain.value == location_values(similarity, mask_of(plain.items)[None])[0]
+        values = values_of(similarity, MASKS)
+        assert plain.value == value_of(similarity, plain.items)
         assert plain.value >= (1 - 1 / math.e) * values[MASKS.sum(axis=1) == k].max()
         chex.assert_trees_all_equal(lazy[:3], plain[:3])
         assert 7 <= lazy.num_evaluations <= plain.num_evaluations == sum(7 - i for i in range(k))
@@ -74,7 +61,7 @@ def test_stochastic_greedy_keeps_its_expected_bound():
     similarity = rng.uniform(size=(12, 12)) ** 4
     epsilon, k = 0.3, 4
     masks = np.array([mask_of(s, 12) for s in itertools.combinations(range(12), k)])
-    all_values = location_values(similarity, masks)
+    all_values = values_of(similarity, masks)
     keys = jax.random.split(jax.random.key(0), 500)
 
     @jax.jit
@@ -175,13 +162,13 @@ def test_initial_items_continue_a_selection(name):
     @jax.jit
     def solve(similarity):
         function = sm.FacilityLocation(similarity)
-        whole = MAXIMIZERS[name](function, k=4)
-        return whole, MAXIMIZERS[name](function, k=2, initial_items=whole.items[:2])
+        complete = MAXIMIZERS[name](function, k=4)
+        return complete, MAXIMIZERS[name](function, k=2, initial_items=complete.items[:2])
 
-    whole, rest = solve(random_location(4, items=6))
-    chex.assert_trees_all_equal(rest.items, whole.items[2:])
-    chex.assert_trees_all_equal(rest.gains, whole.gains[2:])
-    assert rest.value == whole.value
+    complete, rest = solve(random_location(4, items=6))
+    chex.assert_trees_all_equal(rest.items, complete.items[2:])
+    chex.assert_trees_all_equal(rest.gains, complete.gains[2:])
+    assert rest.value == complete.value
 
 
 def test_many_selections_agree_with_double_precision():
@@ -272,10 +259,10 @@ def test_distorted_greedy_keeps_its_bound():
         selected = items[items >= 0]
         assert len(set(selected.tolist())) == len(selected)
         mask = mask_of(selected)
-        value = location_values(similarity, mask[None])[0] - costs[mask].sum()
+        value = values_of(similarity, mask[None])[0] - costs[mask].sum()
         np.testing.assert_allclose(chosen.value, value, rtol=1e-5, atol=1e-4)
         assert (np.asarray(chosen.gains)[items < 0] == 0).all()
-        bounds = (1 - 1 / math.e) * location_values(similarity, small) - small @ costs
+        bounds = (1 - 1 / math.e) * values_of(similarity, small) - small @ costs
         assert value >= bounds.max() - 1e-3
 
 
@@ -307,17 +294,16 @@ def test_swaps_end_where_no_swap_helps():
         start = np.random.default_rng(seed).choice(7, 3, replace=False)
         better, once = solve(similarity, start)
         items = np.asarray(better.items)
-        before, after = location_values(similarity, np.stack([mask_of(start), mask_of(items)]))
+        before, after = values_of(similarity, np.stack([mask_of(start), mask_of(items)]))
         assert len(set(items.tolist())) == 3
         assert better.value == after >= before
         improved += after > before
         for place, other in itertools.product(range(3), range(7)):
-            swapped = mask_of([*np.delete(items, place), other])
-            assert location_values(similarity, swapped[None])[0] <= after
+            assert value_of(similarity, [*np.delete(items, place), other]) <= after
         assert len(set(once.items.tolist()) - set(start.tolist())) <= 1
         if after > before:  # The first exchange is the one that raises the value most.
             first = max(
-                location_values(similarity, mask_of([*np.delete(start, place), other])[None])[0]
+                value_of(similarity, [*np.delete(start, place), other])
                 for place, other in itertools.product(range(3), range(7))
             )
             assert once.value == first

@@ -137,10 +137,10 @@ def _ours() -> Iterator[None]:
 
 FORMS = {
     "ours": (_ours, None),
-    "ours, side by side": (_ours, 10**6),
-    "ours, one by one": (_ours, 1),
-    "Flax, side by side": (_flax, 10**6),
-    "Flax, one by one": (_flax, 1),
+    "ours, vmap": (_ours, 10**6),
+    "ours, loop": (_ours, 1),
+    "Flax, vmap": (_flax, 10**6),
+    "Flax, loop": (_flax, 1),
 }
 """Layers, and ``clients_per_batch``."""
 

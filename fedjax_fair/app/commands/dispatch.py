@@ -37,15 +37,7 @@ _WITH_PRESETS = {"run": run, "sweep": run_sweep, "plan": run_plan}
 
 
 def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) -> None:
-    """Runs one command.
-
-    Args:
-        arguments: Command-line arguments.
-        presets: Presets of ``run``, ``sweep`` and ``plan`` by name; by default the package's.
-
-    Raises:
-        ValueError: If an argument is wrong.
-    """
+    """Runs one command; arguments as for ``cli.main``."""
     presets = PRESETS if presets is None else presets
     if arguments == ["--version"]:
         print("fedjax-fair", metadata.version("fedjax-fair"))

@@ -12,7 +12,7 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.commands.request import request
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.plan import as_json, batches_of_run, batches_of_sweep, format_plan, plans
+from fedjax_fair.app.plan import as_json, format_plan, groups_of_run, plans
 from fedjax_fair.app.presets import Preset
 from fedjax_fair.app.sweep import plan_sweep
 from fedjax_fair.planning import machines
@@ -47,12 +47,12 @@ def run_plan(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         machines.prepare(machine)
         mesh = mesh_of(config.devices, machines.devices_of(machine))
         memory, config = machine.memory, replace(config, devices=1)
-    if wanted.varied or wanted.seeds:
+    is_sweep = bool(wanted.varied or wanted.seeds)
+    if is_sweep:
         _, _, groups = plan_sweep(config, wanted.varied, seeds=wanted.seeds, memory=memory)
-        batches = batches_of_sweep(groups)
     else:
-        batches = batches_of_run(build(config, memory=memory))
-    estimates = dict(plans(batches, machine, mesh))
+        groups = groups_of_run(build(config, memory=memory))
+    estimates = dict(plans(groups, machine, mesh, train_loss=not is_sweep))
     if options.json:
         print(json.dumps(as_json(machine, estimates), indent=2))
         return

@@ -27,9 +27,9 @@ class Request(NamedTuple):
     Attributes:
         name: The preset that was given, or else the data set.
         options: Options of the command.
-        config: The resolved configuration without settings that the preset has for other methods.
+        config: The resolved configuration.
         varied: Values of the settings to vary.
-        seeds: Seeds of the runs, if they are given like settings to vary.
+        seeds: Seeds, if they are given like settings to vary.
     """
 
     name: str
@@ -54,7 +54,7 @@ def request(
         arguments: What follows the command.
         presets: By name.
         varies: Whether settings can be varied.
-        output: Folder that contains the default of ``--output``, which is named after the preset.
+        output: Parent folder of the default of ``--output``.
 
     Raises:
         ValueError: If an argument is wrong, or the file of ``--config`` cannot be read.
