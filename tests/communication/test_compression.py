@@ -32,7 +32,7 @@ def round_of(selector=None, aggregator=None, **settings):
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.1, 5), (1e-9, 1), (1.0, 50), (0.51, 26)])
-def test_the_largest_numbers_are_sent(fraction, count):
+def test_top_k_sends_the_largest_elements(fraction, count):
     compression = communication.TopK(fraction)
     sent = np.asarray(compression.compress(KEY, VECTOR))
     places = np.argsort(-np.abs(VECTOR))
@@ -42,7 +42,7 @@ def test_the_largest_numbers_are_sent(fraction, count):
 
 
 @pytest.mark.parametrize("bits", [2, 3, 8, 16])
-def test_rounding_is_right_on_average_and_takes_its_bits(bits):
+def test_quantization_is_unbiased(bits):
     compression = communication.StochasticQuantization(bits)
     keys = jax.random.split(KEY, 4000)
     sent = np.asarray(jax.jit(jax.vmap(compression.compress, (0, None)))(keys, VECTOR), np.float64)
@@ -56,7 +56,7 @@ def test_rounding_is_right_on_average_and_takes_its_bits(bits):
     assert compression.num_bytes(1001) == -(-1001 * bits // 8) + 4
 
 
-def test_zeros_are_sent_as_zeros_and_nan_as_such():
+def test_compression_preserves_zeros_and_nan():
     for compression in (communication.TopK(0.1), communication.StochasticQuantization(4)):
         zeros = compression.compress(KEY, jnp.zeros(20))
         assert (zeros == 0).all()
@@ -114,7 +114,7 @@ def kept_and_sent(responded, clients, rounds=4, fraction=0.2):
         ([True, False, True], [2, 2, 5]),
     ],
 )
-def test_what_is_not_sent_is_kept_for_later(responded, clients):
+def test_error_feedback_loses_nothing(responded, clients):
     """What participants made is what arrived plus what they still keep."""
     made, arrived, residual = kept_and_sent(responded, clients)
     np.testing.assert_allclose(arrived + residual, made, atol=1e-5)
@@ -124,7 +124,7 @@ def test_what_is_not_sent_is_kept_for_later(responded, clients):
     assert (residual[others] == 0).all()
 
 
-def test_all_numbers_are_plain_training():
+def test_top_k_of_all_elements_is_plain_training():
     plain, whole = (
         jax.jit(lambda key, own=own: run(own, own.init(key, DATA), DATA, 3)[0].variables)(KEY)
         for own in (round_of(), round_of(compression=communication.TopK(1.0)))
@@ -133,7 +133,7 @@ def test_all_numbers_are_plain_training():
 
 
 @pytest.mark.parametrize("aggregator", ["mean by size", "krum", "q_fedavg"])
-def test_aggregators_are_given_what_was_sent(aggregator):
+def test_aggregators_receive_compressed_updates(aggregator):
     """Two numbers of an update are not zero, so the update of the round has few that are not."""
     round = round_of(
         selectors.Full(), AGGREGATORS[aggregator](), compression=communication.TopK(2 / 15)
@@ -153,7 +153,7 @@ def test_aggregators_are_given_what_was_sent(aggregator):
     [communication.TopK(0.3), communication.StochasticQuantization(4)],
     ids=["k", "b"],
 )
-def test_what_is_sent_is_not_longer_than_the_clip(compression):
+def test_compressed_updates_are_clipped(compression):
     settings = apply.Communication(
         compression=compression, privacy=communication.DifferentialPrivacy(0.1, 1.0)
     )
@@ -168,7 +168,7 @@ def test_what_is_sent_is_not_longer_than_the_clip(compression):
         assert (residual[places[:15]] == 0).all()
 
 
-def test_an_update_that_is_not_finite_leaves_what_is_kept():
+def test_nonfinite_updates_leave_the_residual():
     settings = apply.Communication(compression=communication.TopK(0.1))
     state = {"residual": jnp.ones((3, 4))}
     update = Variables({"a": jnp.array([jnp.nan, 1.0, 1.0, 1.0])}, {})
@@ -178,7 +178,7 @@ def test_an_update_that_is_not_finite_leaves_what_is_kept():
     np.testing.assert_array_equal(residual, np.ones(4))
 
 
-def test_results_count_what_was_sent():
+def test_results_count_compressed_bytes():
     size, participants = 15, 3
     for settings, sent in (
         ({"compression": communication.TopK(0.2)}, 3 * 8),
@@ -211,12 +211,12 @@ def test_results_count_what_was_sent():
          "compression does not reduce the four bytes per parameter"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(call, said, as_users_call):
+def test_invalid_compression_raises(call, said, as_users_call):
     with pytest.raises(ValueError, match=said):
         call()
 
 
-def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path):
+def test_resumed_run_equals_uninterrupted_run(tmp_path):
     """With all that uploads remember: what participants keep, and a clip that adapts."""
     round = round_of(
         compression=communication.TopK(0.2), privacy=communication.AdaptiveClipping(0.5)

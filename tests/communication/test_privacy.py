@@ -54,7 +54,7 @@ def tree(values):
     "values", [[3.0, 0, 0, 4], [0.1, 0.2, 0, 0], [0.0] * 4, [1e30, 1e30, 0, 0]]
 )
 @pytest.mark.parametrize("clip", [0.5, 5.0, 100.0])
-def test_an_update_is_clipped_to_the_norm(values, clip):
+def test_updates_are_clipped(values, clip):
     short, unclipped = clip_update(tree(values), jnp.float32(clip))
     norm = np.linalg.norm(np.asarray(values, np.float64))
     expected = np.asarray(values) * min(1, clip / max(norm, 1e-30))
@@ -64,14 +64,14 @@ def test_an_update_is_clipped_to_the_norm(values, clip):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_an_update_that_is_not_finite_is_sent_as_zeros(bad):
+def test_nonfinite_updates_become_zero(bad):
     short, unclipped = clip_update(tree([1.0, bad, 0, 0]), jnp.float32(1.0))
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(short))
     assert not (bool(unclipped) and np.isinf(bad))
 
 
 @pytest.mark.parametrize("responded", [None, [True, False, True, True], [False] * 4])
-def test_noise_is_as_large_as_the_clip_over_those_who_answered(responded):
+def test_noise_scales_with_norm_over_responding_clients(responded):
     cohort = COHORT._replace(responded=None if responded is None else jnp.array(responded))
     zeros = Variables({"a": jnp.zeros(20_000), "b": jnp.zeros((100, 100))}, {})
     settings, clip = communication.DifferentialPrivacy(3.0, 0.7), jnp.float32(3.0)
@@ -84,7 +84,7 @@ def test_noise_is_as_large_as_the_clip_over_those_who_answered(responded):
     assert abs(np.corrcoef(found[0][:10_000], found[1].ravel())[0, 1]) < 0.04
 
 
-def test_the_mean_of_a_round_is_that_of_clipped_updates():
+def test_round_averages_clipped_updates():
     """With noise of zero, from the participants' own updates."""
     clip = 0.05
     plain = round_of(selectors.Full(), aggregators.NormClipping(clip))
@@ -100,7 +100,7 @@ def test_the_mean_of_a_round_is_that_of_clipped_updates():
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_one_client_moves_the_model_by_at_most_twice_the_clip_over_the_cohort(aggregation):
+def test_sensitivity_is_twice_the_clipping_norm(aggregation):
     """A Byzantine client of any strength, who does not clip, aside: what a client *has* is bounded."""
     clip, others = 0.5, DATA.num_clients
     private = round_of(
@@ -118,7 +118,7 @@ def test_one_client_moves_the_model_by_at_most_twice_the_clip_over_the_cohort(ag
     assert clip / others / 2 < gap <= 2 * clip / others * (1 + 1e-5)
 
 
-def test_masks_and_clipping_go_together():
+def test_secure_aggregation_with_privacy():
     settings = {
         "privacy": communication.DifferentialPrivacy(0.5, 0.3),
         "faults": [faults.Dropout(0.4)],
@@ -134,7 +134,7 @@ def test_masks_and_clipping_go_together():
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_the_clip_follows_the_lengths_as_a_loop_in_numpy_does(aggregation):
+def test_adaptive_clipping_is_its_update_rule(aggregation):
     quantile, rate, first = 0.5, 0.3, 0.4
     settings = communication.AdaptiveClipping(
         1e-6,
@@ -158,7 +158,7 @@ def test_the_clip_follows_the_lengths_as_a_loop_in_numpy_does(aggregation):
     assert np.unique(np.round(unclipped)).size > 1
 
 
-def test_the_clip_settles_at_the_quantile():
+def test_adaptive_clipping_converges_to_the_quantile():
     """Of a thousand norms, seen 64 at a time."""
     norms = jnp.asarray(np.random.default_rng(0).lognormal(size=1000), jnp.float32)
     settings = communication.AdaptiveClipping(1.0, target_unclipped_quantile=0.8, learning_rate=0.1)
@@ -175,7 +175,7 @@ def test_the_clip_settles_at_the_quantile():
     assert abs(np.mean(norms <= np.exp(np.mean(np.log(clips[400:])))) - 0.8) < 0.02
 
 
-def test_noise_on_counts_is_paid_for_by_noise_on_updates():
+def test_adaptive_clipping_splits_the_noise():
     """Both together are as private as the noise multiplier says: inverse squares add up."""
     zeros = Variables({"a": jnp.zeros(100_000)}, {})
     settings = communication.AdaptiveClipping(
@@ -190,7 +190,7 @@ def test_noise_on_counts_is_paid_for_by_noise_on_updates():
     np.testing.assert_allclose(updates**-2 + (2 * counts) ** -2, 0.8**-2, rtol=0.05)
 
 
-def test_without_privacy_nothing_changes_and_with_it_cohorts_do_not():
+def test_privacy_does_not_change_cohorts():
     plain, info = run_with()
     private, same = run_with(privacy=communication.DifferentialPrivacy(1.0, 1.0))
     np.testing.assert_array_equal(info.clients, same.clients)
@@ -216,7 +216,7 @@ def delta_of(noise, epsilon):
 
 @pytest.mark.parametrize("noise", [1.0, 3.0, 10.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
-def test_one_release_has_its_closed_form(noise, delta):
+def test_epsilon_of_one_release_is_exact(noise, delta):
     """Replacing a client moves the sum by two clips."""
     expected = brentq(lambda epsilon: delta_of(noise / 2, epsilon) - delta, 1e-6, 200)
     private, how = (
@@ -240,7 +240,7 @@ def test_one_release_has_its_closed_form(noise, delta):
     assert more > turns * 1.2
 
 
-def test_sampling_amplifies_as_renyi_divergences_of_two_gaussians_allow():
+def test_sampling_amplifies_privacy():
     """At least what distinguishes the worst pair; at most what there is without sampling."""
     how = {"num_clients": 100, "rounds": 1, "delta": 1e-5}
     private = communication.DifferentialPrivacy(1.0, 2.0)
@@ -264,7 +264,7 @@ def test_sampling_amplifies_as_renyi_divergences_of_two_gaussians_allow():
     assert spent == sorted(spent)
 
 
-def test_without_noise_nothing_is_private():
+def test_epsilon_without_noise_is_infinite():
     how = {"num_clients": 10, "rounds": 1, "delta": 1e-5}
     assert (
         communication.epsilon(communication.DifferentialPrivacy(1.0, 0.0), selectors.Full(), **how)
@@ -276,7 +276,7 @@ COVERED = {"uniform", "full", "round_robin"}
 
 
 @pytest.mark.parametrize("name", SELECTORS)
-def test_selectors_that_look_at_clients_are_not_covered(name):
+def test_data_dependent_selectors_are_not_covered(name):
     selector = SELECTORS[name]()
     assert (selector.sampling is not None) == (name in COVERED)
     if name not in COVERED:
@@ -291,7 +291,7 @@ def test_selectors_that_look_at_clients_are_not_covered(name):
 
 
 @pytest.mark.parametrize("name", sorted(COVERED))
-def test_cohorts_are_drawn_as_the_selector_says(name):
+def test_cohorts_match_declared_sampling(name):
     selector = SELECTORS[name]()
     round = round_of(selector)
     _, info = jax.jit(lambda key: run(round, round.init(key, DATA), DATA, 400))(KEY)
@@ -324,7 +324,7 @@ def test_cohorts_are_drawn_as_the_selector_says(name):
                                  rounds=1, delta=0.1), "cohort_size=5"),
     ],
 )  # fmt: skip
-def test_what_has_no_guarantee_is_refused(call, said, as_users_call):
+def test_invalid_privacy_raises(call, said, as_users_call):
     with pytest.raises(ValueError, match=said):
         call()
 
@@ -342,7 +342,7 @@ def test_a_model_with_running_statistics_is_refused():
         jax.eval_shape(lambda: round.init(KEY, data))
 
 
-def test_the_extra_is_named_where_it_is_missing(monkeypatch):
+def test_missing_dp_accounting_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ImportError, match=r"pip install 'fedjax-fair\[privacy\]'"):
         communication.epsilon(
