@@ -1,4 +1,4 @@
-"""Training with masked updates: the same model, and roles that see what they say and not more."""
+"""Secure aggregation: the model of plain training, and the server views of roles."""
 
 import dataclasses
 from typing import ClassVar
@@ -65,11 +65,11 @@ def test_secure_training_equals_plain(selector, aggregator, fault):
     chex.assert_trees_all_close(secure, plain, rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(same, info, rtol=1e-5, atol=1e-6)
     changed = jax.tree.map(lambda a, b: (a != b).any(), secure.variables, plain.variables)
-    assert any(jax.tree.leaves(changed))  # By the step: it was another sum.
+    assert any(jax.tree.leaves(changed))  # The sum was quantized.
 
 
 def test_a_coarse_step_rounds_the_update():
-    """One participant with weight 1 and one round: the model moves by whole steps."""
+    """The model of one participant with weight 1 changes by multiples of the step."""
     max_abs_value = 2.0**20
     step = 2.0**-10  # The least power of two above ``max_abs_value / 2**31``.
     round = Round(
@@ -134,14 +134,14 @@ def test_weights_above_one_do_not_overflow():
 
 
 def level(role, server_view):
-    """A role that says that it sees less than it does."""
+    """Returns a role that declares a smaller server view."""
     kind = type(role)
     fields = {field.name: getattr(role, field.name) for field in dataclasses.fields(role)}
     return type(kind.__name__, (kind,), {"server_view": server_view})(**fields)
 
 
 def traced(selector=None, aggregator=None):
-    """A round and what surrounds it, traced under secure aggregation."""
+    """Traces a round with secure aggregation."""
     round = Round(
         linear_model(),
         selector or selectors.Uniform(3),
@@ -153,7 +153,7 @@ def traced(selector=None, aggregator=None):
 
 
 LESS = {"scalars": "aggregate", "vectors": "scalars"}
-# It may ask for anything, whatever its function does in this case.
+# Its function may need any view.
 UNKNOWN = ("submodular",)
 
 

@@ -121,7 +121,7 @@ def test_with_a_pool_of_all_clients_no_others_are_sampled():
 
 
 def greedy_in_numpy(gradients, pool, others, k, extra):
-    """Exact greedy in double precision on a weighted sample: participants, gains, best distances."""
+    """Runs exact greedy in float64 on a weighted sample: participants, gains and value."""
     rows = gradients[np.concatenate([pool, others])].astype(float)
     weights = np.repeat([1, (CLIENTS - POOL) / len(others)], [POOL, len(others)]) / CLIENTS
     distances = np.linalg.norm(rows[:, None] - rows[None, :POOL], axis=-1)

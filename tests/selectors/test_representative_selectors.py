@@ -110,7 +110,7 @@ def unionfl_chooses(gradients, last, mu, window):
 def assert_greedy(
     chosen, gradients, factor, bonus=lambda total: 0.0, phi=None, penalty=None, pool=None
 ):
-    """The engine of the specification, in float64: each selection is the best, or as good as the best.
+    """Checks in float64 that each selection is the best, or as good as the best.
 
     Two clients who are each other's nearest gain the same once all others are represented, so that
     rounding may decide between them.
